@@ -122,7 +122,10 @@ class LlamaCppProcess(ProgramProcess):
     def _call(
         self, kind: type[T], request: object, advance: Callable[[int], None] = lambda count: None
     ) -> T:
-        """Send a line to the program, and return its answer; any failure ends the process.
+        """Send a request to the program as a line, and return its answer; a failure ends it.
+
+        The program answers in lines too: some that say how many tokens were read, and then one with
+        the result.
 
         Args:
             kind: The type of the answer.

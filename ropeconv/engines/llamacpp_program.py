@@ -361,7 +361,7 @@ class LlamaModel:
         return losses.tobytes(), is_likeliest.tobytes()
 
     def generate(self, tokens: list[int], count: int) -> list[int]:
-        """Return the next tokens of greedy decoding."""
+        """Return the likeliest tokens after a prompt: at most `count`, fewer at the end of text."""
         generated = list[int]()
         self._begin(len(tokens) + count)
 

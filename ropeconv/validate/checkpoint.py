@@ -107,7 +107,7 @@ class BothSides:
     def read(
         cls, spec: ComparisonSpec, folder: Path, place: DeviceSpec, trust: bool, before: int = 0
     ) -> BothSides:
-        """Run the source, and then the output.
+        """Run the source, and then the output, over the same tokens; return the states of both.
 
         Args:
             spec: The comparison, its settings, and callbacks.
@@ -161,9 +161,12 @@ class BothSides:
 
         The hidden states of both were computed before; here their heads make logits of them.
 
+        A spread run is a sequence whose positions are spread over one range; a whole run has every
+        position from 0 on.
+
         Returns:
-            The results, those of spread runs first, and (position, KL) along the run over every
-            position.
+            The results, those of spread runs first; and along the whole run (position, KL), which
+            is a curve for a picture.
         """
         reading = self.reading
         states = reading.states
@@ -284,7 +287,8 @@ def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[Token
 def _describe_steps(reading: SourceReading) -> str:
     """Return a sentence on how far an output that scales queries in steps is from log-n.
 
-    Log-n grows with each position, and some runtimes have a scaling that grows in steps only.
+    Log-n multiplies the query at position p by ln(p + 1) / ln T, for the trained context T. It
+    grows with each position, and some runtimes have a scaling that grows in steps only.
     """
     states = reading.states
     head = reading.head

@@ -204,8 +204,9 @@ class Comparison:
     def remark(self) -> str:
         """A sentence on what the comparison left out; empty where it compares everything.
 
-        It leaves out the model's own ramp of YaRN, where the output has that of llama.cpp instead,
-        and dual chunk attention (Qwen2.5-1M) in an output that is a checkpoint.
+        It leaves out two things. YaRN mixes scaled and unscaled frequencies along a ramp, and an
+        output may have that of llama.cpp instead of the model's own. And a checkpoint may ask for
+        dual chunk attention (Qwen2.5-1M), which transformers does not compute.
         """
         # the reference has the ramp of the output too (see `open`)
         ramp = self.receipt.ramp_approximation
@@ -262,7 +263,10 @@ class Comparison:
 
 
 def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
-    """Open the source of an output, in the form from which the output was made.
+    """Open the source of an output, in the same form as when the output was made from it.
+
+    A GGUF source of a folder is read as a checkpoint, for example, and weights in FP8 that were
+    exported to GGUF as floats.
 
     Args:
         against: The path or Hub id that the user gave for the source.
@@ -276,8 +280,9 @@ def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | Gguf
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")
 
-    # An output of one bake was made from its first source. What the user names may be a conversion
-    # of that by --as-is, such as one from Meta's layout, whose receipt leads to it.
+    # An output that was baked once was made from the model as it was published. The user may name a
+    # conversion of that (by --as-is, such as from Meta's layout): its receipt says where the
+    # published one is.
     made_once = receipt.original is not None and len(receipt.steps) == 1
     if isinstance(source, Source) and made_once and not receipt.target.replace:
         source = first_source(source)

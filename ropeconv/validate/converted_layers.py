@@ -96,7 +96,14 @@ def answer(given: JsonObject) -> JsonObject:
 
 
 def _run_source(question: ConversionQuestion) -> ConversionAnswer:
-    """Run the first layers of a checkpoint with the schedule, and without RoPE."""
+    """Return the logits of the first layers of a checkpoint: with a schedule, and without RoPE.
+
+    The first ones are the reference, and the others the control, from which a right conversion must
+    be far away.
+
+    Args:
+        question: The checkpoint, its first layers, the tokens, and the numbers of the schedule.
+    """
     shapes, read = question.source.reader()
     model = load_first_layers(
         folder=Path(question.source.config),

@@ -247,7 +247,9 @@ def _logits_by_divisors(
 def load_checkpoint(
     comparison: Comparison, checkpoint: Source, dtype: str, run: TokenRun
 ) -> Iterator[TransformersEngine]:
-    """Give the source in transformers on the CPU, which reads a run at once and is not patched.
+    """Yield the source as a loaded model of transformers, on the CPU and without the method.
+
+    It reads all tokens of the run in one pass.
 
     Args:
         comparison: The output and its source.
@@ -274,7 +276,9 @@ def patch_engine(engine: TransformersEngine, comparison: Comparison) -> None:
 def by_patch(
     comparison: Comparison, checkpoint: Source, dtype: str, runs: list[TokenRun], progress: Progress
 ) -> ReferenceLogits:
-    """Run a checkpoint of the source in transformers, with its rotary modules patched.
+    """Run a checkpoint in transformers, unscaled and with the schedule of the output.
+
+    For the schedule its rotary modules are patched: they get its frequencies and its factor.
 
     Args:
         comparison: The output and its source.
@@ -490,25 +494,36 @@ class Judged(NamedTuple):
 def _run_and_judge(
     comparison: Comparison, reference: GgufReference, runs: list[TokenRun], progress: Progress
 ) -> Judged:
-    """Run the reference and the output over the same tokens, and judge each range of positions."""
+    """Run the reference and the output over the same tokens, and judge each range of positions.
+
+    Args:
+        comparison: The output and its source.
+        reference: How the source is made to compute the schedule of the output.
+        runs: The tokens.
+        progress: Callbacks.
+    """
     schedule = comparison.schedule
     logits = reference.logits(runs, progress)
-    stock = logits_of(LlamaCppEngine(comparison.baked), runs, progress)
-    results = _judge(runs, logits, stock, reference)
+    of_output = logits_of(LlamaCppEngine(comparison.baked), runs, progress)
+    results = _judge(runs, logits, of_output, reference)
 
+    # in a mixture of experts, rounding may choose other experts: measure how much that changes, and
+    # judge again with this noise
     experts_differ = False
     if reference.nearby is not None and not all(result.agrees for result in results):
         logits = _with_nearby(logits, reference.nearby(runs, progress))
-        results = _judge(runs, logits, stock, reference)
+        results = _judge(runs, logits, of_output, reference)
         experts_differ = True
 
+    # the power is how far the unscaled source is beyond what is allowed: where it is small, a wrong
+    # output might pass
     temperature = 1.0
     is_rounded = bool(_rounded_type(comparison))
     if not is_rounded and _power(results, schedule) < POWER:
-        results, temperature = _sharpen(results, runs, logits, stock, reference, schedule)
+        results, temperature = _sharpen(results, runs, logits, of_output, reference, schedule)
 
-    has_same_shape = logits.reference.shape == stock.shape
-    is_equal = has_same_shape and bool((logits.reference == stock).all())
+    has_same_shape = logits.reference.shape == of_output.shape
+    is_equal = has_same_shape and bool((logits.reference == of_output).all())
     return Judged(results, temperature, is_equal, experts_differ)
 
 
@@ -573,8 +588,8 @@ def _runs(
         comparison: The output and its source.
         settings: The number of tokens, and the seed.
         reference: The way of comparing.
-        short: Whether another comparison goes beyond the trained context, so that this one need
-            not.
+        short: Whether there is another comparison, which goes beyond the trained context, so that
+            this one need not.
     """
     import torch
 
@@ -700,13 +715,16 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
 def _of_checkpoint(
     comparison: Comparison, source: Source, output: GgufSource, rounded: bool
 ) -> GgufReference:
-    """Return the reference of an export: its source in transformers.
+    """Return how the schedule is computed from the source of an exported GGUF file, a checkpoint.
+
+    It runs in transformers. Where the export rounds weights, or has experts, a further computation
+    shows how much rounding changes.
 
     Args:
         comparison: The output and its source.
         source: The checkpoint.
         output: The exported file.
-        rounded: Whether the weights of the file are rounded.
+        rounded: Whether the weights of the file are rounded, as those of Q4_K are.
     """
     # rounded weights: llama.cpp with these weights shows what rounding does, where it can
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:

@@ -166,9 +166,19 @@ def _compare(
 def _run_with_divisors(
     weights: GgufFile, layers: int, spec: RopeSpec, schedule: Schedule, runs: list[TokenRun]
 ) -> LayerLogits:
-    """Run a file with divisors of frequencies over SPLIT and over SECOND_SPLIT times its base.
+    """Run the first layers of a file in llama.cpp with a schedule, by divisors of frequencies.
 
-    It is copied once, and its divisors are replaced between the runs.
+    llama.cpp divides the frequencies of the base by the tensor rope_freqs, so that divisors give
+    any schedule over any base. The reference has SPLIT times the base of the file; `second` has
+    SECOND_SPLIT times that base, so that it rounds otherwise; `control` is without the method. The
+    file is copied once, and its divisors are replaced between the runs.
+
+    Args:
+        weights: The file.
+        layers: How many of its layers run.
+        spec: The RoPE of the source.
+        schedule: The frequencies that the method gives.
+        runs: The tokens.
     """
     references = compute_divisors(weights, spec, schedule, SPLIT)
     with cut(weights, layers, references.tensor) as short:
@@ -194,10 +204,10 @@ def _run_with_keys(
     schedule: Schedule,
     runs: list[TokenRun],
 ) -> LayerLogits:
-    """Run a file with metadata keys that are given when it is loaded.
+    """Run the first layers of a file in llama.cpp with a schedule, by keys that replace its own.
 
-    There is one set of keys for a schedule, and so no second way that rounds otherwise: `second` is
-    the reference.
+    They are given when it is loaded, such as llama.rope.scaling.factor. There is one set of keys
+    for a schedule, and so no second way that rounds otherwise: `second` is the reference.
 
     Args:
         weights: The source, or the output where there is no source in GGUF.
@@ -218,10 +228,11 @@ def _run_with_keys(
 
 
 def _choose_runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
-    """Blocks of tokens spread over the trained context, and over the whole new one.
+    """Return the tokens to compare: blocks that are spread over a range of positions, in two runs.
 
-    In the second run, positions beyond the trained context are compared. Some random tokens follow
-    each other again and again, so that attention to the past matters.
+    In the first run, positions within the trained context are compared, and in the second those
+    beyond it. Some random tokens follow each other again and again, so that attention to the past
+    matters.
     """
     random = np.random.default_rng(SEED)
     original = min(schedule.original_context, schedule.context)
@@ -265,7 +276,7 @@ def _refuse_incomparable(
 
 @contextmanager
 def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile]:
-    """Give a temporary copy of a file that ends after its first layers.
+    """Yield a temporary copy of a GGUF file that ends after its first layers.
 
     Args:
         file: The file.

@@ -166,7 +166,8 @@ class NeededQuestion(msgspec.Struct, frozen=True):
 def needed(given: JsonObject) -> JsonObject:
     """Find the tensors that running the first layers of a checkpoint needs.
 
-    The layers run once with zeros in place of the weights, and each tensor that they read is noted.
+    So that only these are downloaded. The layers run once with zeros in place of the weights, and
+    each tensor that they read is noted.
 
     Args:
         given: A `NeededQuestion` as JSON-ready data.
@@ -272,7 +273,12 @@ class _Comparison:
     output: FirstLayers
 
     def run(self) -> LayersRecord:
-        """Compare each kind of layer over the trained context, and over the new one."""
+        """Compare a layer of each kind over the trained context, and over the new one.
+
+        The kinds are those of the attention: in Gemma 3, layers with a sliding window and layers
+        without one. A layer runs on its own, and its attention output is compared with that of the
+        source with the method.
+        """
         vocabulary = min(self.source.vocabulary, self.output.vocabulary)
         runs = _runs(self.schedule, vocabulary)
         results = []
@@ -322,7 +328,7 @@ class _Comparison:
         """Compare the attention output of a layer with that of the patched source (the reference).
 
         Args:
-            kind: The layer, and the others that it stands for.
+            kind: The layer, which is the first one of its kind.
             run: The tokens and their positions.
             factor: A factor on the attention scores of both sides.
         """

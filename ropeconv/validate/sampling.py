@@ -306,7 +306,11 @@ class TokenRun:
         return cls(kind, ids, list(range(len(ids))), kept, buckets)
 
     def until(self, count: int) -> TokenRun:
-        """Return the run as if it ended after its first `count` compared tokens."""
+        """Return the run as if it ended after its first `count` compared tokens.
+
+        A run has tokens, their positions, and the indices `kept` of those whose logits are
+        compared. These are in buckets, one for each range of positions.
+        """
         if count >= len(self.kept):
             return self
         kept = self.kept[:count]
@@ -379,9 +383,11 @@ def spread_tokens(schedule: Schedule, settings: Settings) -> int:
 def token_runs(
     settings: Settings, schedule: Schedule, vocabulary: int, folder: Path
 ) -> list[TokenRun]:
-    """Return the runs of a comparison.
+    """Return the sequences of tokens (runs) by which two models are compared.
 
-    They are a spread run per bucket, and a whole run if `settings.length` is set.
+    For each range of positions (bucket) there is a spread run: by default 512 tokens whose
+    positions are spread over the range, with gaps. With `settings.length` there is a whole run too,
+    which has every position from 0 on.
 
     Args:
         settings: Lengths, seed and text.

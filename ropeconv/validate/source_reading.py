@@ -186,7 +186,9 @@ class SourceReading:
         return False
 
     def normalise(self) -> SourceReading:
-        """Return the reading with logits divided by their standard deviation for the KL.
+        """Return the same runs of the source, with logits divided by their standard deviation.
+
+        The number by which they are divided is the `temperature` of every KL that follows.
 
         Where logits are almost equal (flat), the KL of even a wrong output is below the tolerance;
         divided by their spread, the logits of all models have the same size. A reading without
@@ -194,7 +196,8 @@ class SourceReading:
         """
         if not self.head.has_logits:
             return self
-        # the root mean square over the runs, by some positions of each
+        # the standard deviation of the logits at some positions of each run, and the root mean
+        # square of these
         squares = []
         for run, hidden in zip(self.runs, self.states.reference, strict=True):
             if run.kind == "spread":
@@ -206,12 +209,14 @@ class SourceReading:
 
     @cached_property
     def controls(self) -> list[Control]:
-        """The control of each spread run: what the comparison can see in its part.
+        """How far three other computations are from the reference, for each range of positions.
 
-        A control has how far the unscaled source, a faint fault and rounding are from the
-        reference, in KL. The spread runs come first among the runs.
+        The reference is the source with the schedule. The others are the unscaled source, which a
+        wrong output may equal; a faint fault, attention scores 2 % larger; and the noise floor, the
+        reference with other rounding. Distances are KLs.
 
-        The noise floor of a part holds for its run, since rounding grows with positions, and the
+        They are measured in a part of the tokens of a range (a run) only. The noise floor of a part
+        holds for its run, since rounding grows with positions, and the
         part has the lowest, the highest, and those between them at even distances. Attention over
         fewer keys averages less of it away. On SmolLM2-135M with `--yarn 4`, the noise of three
         ranges is 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs.
@@ -290,14 +295,16 @@ class SourceReading:
         hidden: Tensor,
         targets: Tensor,
     ) -> Measures:
-        """Compare logits with those of the reference; hidden states for a model without logits.
+        """Compare two models at the same positions by their logits: KL, top-1, losses and others.
 
-        The logits are made here, block by block, since those of a whole run are large.
+        Both have run already, and their hidden states are given. The logits are made from these
+        here, in blocks of positions, since those of all positions would be too large. A model
+        without logits is compared by its hidden states.
 
         Args:
-            head: The engine of the reference, which makes its logits.
+            head: The loaded model of the reference, whose last projection makes logits.
             reference: The hidden states of the reference, [positions, hidden_size].
-            other: The engine of the other side, which makes its logits.
+            other: The loaded model of the other side.
             hidden: The hidden states of the other side, [positions, hidden_size].
             targets: The next tokens, [positions].
         """
@@ -305,6 +312,8 @@ class SourceReading:
         def measure_rows(rows: slice) -> Measures:
             if not head.has_logits:
                 return measure_states(reference[rows], hidden[rows])
+            # the method `head` of a loaded model makes logits, and the function `measure` of
+            # validation.py compares them
             reference_logits = head.head(reference[rows])
             other_logits = other.head(hidden[rows])
             return measure(reference_logits, other_logits, targets[rows], self.temperature)
@@ -315,13 +324,15 @@ class SourceReading:
 
 
 def count_tokens(runs: list[TokenRun], parts: list[TokenRun], is_narrow: bool) -> int:
-    """Return how many tokens a comparison reads, in all variants together.
+    """Return how many tokens a comparison reads, with all the runs that it takes together.
 
     Args:
-        runs: The runs, which the reference and the output read.
-        parts: Their parts. These are read for the control, the faint fault and two ways of
-            rounding, and where they are not the runs, by reference and output too.
-        is_narrow: Whether a low precision is compared with float32.
+        runs: Sequences of tokens, each over a range of positions. The reference (the source with
+            the schedule) and the output read these.
+        parts: For each range a shorter sequence, or the run itself. It is read four times more: by
+            the unscaled source, with a small fault, and with two ways of rounding. Where it is not
+            the run, reference and output read it too.
+        is_narrow: Whether the models run in 16 bits, and so once more in float32.
     """
     count = 0
     for run in runs:
@@ -598,8 +609,10 @@ class HiddenStates:
     ) -> list[Tensor]:
         """Return the hidden states of every run, and keep the speed of a whole one.
 
+        A whole run has every position from 0 on, and others have gaps between their positions.
+
         Args:
-            name: The name in `speed`.
+            name: The key under which `speed` gets the tokens per second, such as "baked".
             runs: The runs.
             read: Reads a run, and returns its hidden states.
         """
@@ -682,10 +695,12 @@ class ComparisonSpec:
 def choose_parts(
     spec: ComparisonSpec, engine: TransformersEngine, at: DeviceSpec, runs: list[TokenRun]
 ) -> list[TokenRun]:
-    """Return the part of each spread run in which the control and the noise floor are measured.
+    """Return the tokens by which a comparison tests whether it would notice a wrong output.
 
-    It is a quarter of a run of 512 tokens, over the same positions. The run is its own part where
-    fewer tokens would be another computation, or would save nothing.
+    A spread run is 512 tokens over a range of positions. The unscaled source (control) and the
+    rounding (noise floor) are measured in a part of it, which has a quarter of the tokens, over the
+    same positions. The run is its own part where fewer tokens would be another computation, or
+    would save nothing.
 
     Args:
         spec: The comparison.
@@ -714,7 +729,10 @@ def read_parts(
     parts: list[TokenRun],
     read: Callable[[TokenRun], Tensor],
 ) -> list[Tensor]:
-    """Return the hidden states of parts, without reading a run again that is its own part.
+    """Return the hidden states of the part of each run, without reading a whole run again.
+
+    A run is a sequence of tokens over a range of positions, and its part has a quarter of them. A
+    short run is its own part, and its hidden states are there already.
 
     Args:
         runs: All runs; those with a part come first.

@@ -552,6 +552,8 @@ def bucket_result(
 ) -> BucketResult:
     """Return the result of a bucket, which agrees if 95 % of its positions are within a tolerance.
 
+    A bucket is a range of positions whose logits are compared, such as 0 to 8,191.
+
     Args:
         bucket: The bucket.
         measures: The measures of its positions, between the reference and the output.
@@ -676,7 +678,7 @@ def count_compared(results: Sequence[BucketResult]) -> int:
 
 
 def on_reach(results: Sequence[BucketResult], trained: int, context: int, flag: str) -> str:
-    """Return a sentence where no position beyond the trained context was compared; else empty.
+    """Return a warning where no position beyond the trained context was compared; else empty.
 
     Args:
         results: The results of all buckets.

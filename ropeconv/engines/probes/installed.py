@@ -80,14 +80,15 @@ class Installation:
 
 
 def find_installed(name: str, python: str = "") -> InstalledRuntime | None:
-    """Return a runtime that is installed; None where it is not.
+    """Return a runtime, such as vLLM, with its version and place; None where it is not installed.
 
     Args:
-        name: As `--runtime` has it, without a version.
+        name: The name in `--runtime`, without a version, such as "vllm".
         python: The interpreter of another environment; empty for this one.
 
     Raises:
-        RopeconvError: For a runtime that cannot be asked, and for an interpreter that does not run.
+        RopeconvError: ropeconv has no program that runs this runtime, or the interpreter does not
+            run.
     """
     askable = find_askable(name)
     if python:
@@ -187,8 +188,8 @@ class InstalledRuntime(Asking):
         """Take a runtime that is installed. It is not started yet.
 
         Args:
-            askable: The runtime.
-            installation: Where it is installed.
+            askable: The runtime, with the program that asks it, such as ask_vllm.
+            installation: Where it is installed, and the Python of that environment.
             version: Its version.
             seconds: The time for one answer.
             tell: Called with a sentence when the process starts, which takes some seconds.
@@ -240,7 +241,8 @@ class InstalledRuntime(Asking):
         if options:
             question["options"] = dict(options)
 
-        # an answer that says nothing, as without enough memory, may be another one next time
+        # an answer that "says nothing" only has the reason why the model was not run, such as too
+        # little memory. It may be another one next time, so it is neither used nor kept
         key = self.key(question)
         cached_text = self.cache.load(key)
         if cached_text is not None:
@@ -327,7 +329,10 @@ class InstalledRuntime(Asking):
         return answer, judge_answer(answer, expected)
 
     def verdict(self, planned: PlannedConfig) -> Verdict | None:
-        """Return the verdict of the runtime on a config; None where its answer says nothing."""
+        """Return whether the runtime computes what a config says; None where that was not seen.
+
+        The status of a verdict is "exact", "differs", "ignored" or "refused", for example.
+        """
         answer, outcome = self.outcome(planned)
         if answer.says_nothing:
             # the user is told each reason once
@@ -363,10 +368,16 @@ class InstalledRuntime(Asking):
     def verdict_from(
         self, planned: PlannedConfig, answer: RuntimeAnswer, outcome: Outcome
     ) -> Verdict:
-        """Return an outcome as a verdict.
+        """Return the verdict on a config, from what the installed runtime has computed.
 
-        A question is without the quantisation of the weights, and so the answer. Whether a runtime
-        loads them is in the table, of which the newest row counts for an installed version.
+        The runtime was given the config without its `quantization_config`. Whether it loads
+        quantised weights is looked up in ropeconv's table of runtimes, in the row of its newest
+        version.
+
+        Args:
+            planned: The config, and the schedule that it declares.
+            answer: The frequencies and factors that the runtime has computed.
+            outcome: The answer compared with the schedule.
         """
         status = outcome.status
         reason = outcome.detail

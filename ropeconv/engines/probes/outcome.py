@@ -136,10 +136,13 @@ SeenLayer = tuple[str, ProbedRope | None]
 
 
 def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
-    """Return the outcome of an answer: "exact", or the first difference.
+    """Compare what a runtime computes with the schedule that it was given, and return the result.
+
+    Its status is "exact", "differs", "ignored" (the runtime computes the model without its
+    scaling), "refused" (it fails), "unsupported" (it does not have the model) or "unknown".
 
     Args:
-        answer: That of the program.
+        answer: The frequencies of each layer, as the runtime computes them; else an error.
         expected: The schedule, and the config that it was written into.
     """
     # the runtime has not built the model
@@ -164,6 +167,7 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
     difference = next(_differences(answer, layers, expected), "")
     if difference:
         status = "differs"
+        # such as "frequencies are 4 to 4 times those of the schedule", and no wrong layer
         is_in_schedule = difference.startswith(OF_SCHEDULE)
         if is_in_schedule and _is_unscaled(answer, ropes, expected):
             status = "ignored"
@@ -198,10 +202,14 @@ def _differences(
 ) -> Iterator[str]:
     """Yield each difference of a runtime from the schedule in words, the gravest first.
 
+    Such as "rotates interleaved pairs", or "attention factor 1, not 1.1386".
+
     Args:
         answer: The answer of the runtime.
-        layers: The kind of each layer in the source, and the RoPE that the runtime gives it.
-        expected: The schedule.
+        layers: For each layer its kind in the source ("global", "local" for one with a window,
+            "none" without RoPE), and the RoPE that the runtime gives it.
+        expected: The schedule of the global layers, and the RoPE of the source, `before`, which
+            the other layers keep.
     """
     # layers that rotate in the source and not in the runtime, and the reverse
     for kind, rope in layers:
@@ -333,7 +341,7 @@ def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expec
     Args:
         answer: The answer of the runtime.
         ropes: The RoPE that it gives each layer that the schedule is for.
-        expected: The schedule.
+        expected: The schedule, and `before`, the RoPE of the source.
     """
     before = expected.before
     schedule = expected.schedule

@@ -267,7 +267,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
                 copies those of one layer to its device.
         """
         super().__init__()
-        self.__dict__.update(vars(layer))
+        self.__dict__.update(vars(layer))  # this layer replaces it, with all that it knows
         self._space = []
         for states in (layer.keys, layer.values):
             shape = (*states.shape[:-2], length, states.shape[-1])

@@ -140,7 +140,11 @@ class FirstLayers:
 
     @property
     def kinds(self) -> list[LayerKind]:
-        """The kinds of layers by their attention, in the order of the first layer of each."""
+        """The kinds of layers by their attention, in the order of the first layer of each.
+
+        A model with windows in some layers has two: LayerKind(0, "0 (sliding_attention)") and
+        LayerKind(5, "5 (full_attention)"), say.
+        """
         config = self.model.config.get_text_config()
         layer_types = getattr(config, "layer_types", None) or ()
         kinds: dict[tuple[object, ...], LayerKind] = {}

@@ -153,6 +153,7 @@ def choose_place(source: Source, at: DeviceSpec) -> DeviceSpec:
         most_free = max(free_by_gpu)
         if size <= most_free:
             return replace(at, device=f"cuda:{free_by_gpu.index(most_free)}")
+        # of several GPUs, 90 % (SHARDED): no layer is on two of them, so each has some space left
         if size <= SHARDED * sum(free_by_gpu) and installed("accelerate"):
             return replace(at, device_map="auto")
     return replace(at, layer_by_layer=True)
@@ -338,9 +339,10 @@ def stored_dtype(config: JsonObject) -> str:
 
 @contextmanager
 def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iterator[Path]:
-    """Give a checkpoint a local folder, and fetch its files.
+    """Yield a local folder with the files of a checkpoint, downloaded or converted where needed.
 
-    It is a temporary folder where some of them must be made.
+    It is the folder of the checkpoint itself, or that of the Hub's cache. For a checkpoint of
+    another format, such as GGUF, it is a temporary one that ends with the block.
 
     Args:
         source: The checkpoint.

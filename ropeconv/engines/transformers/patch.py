@@ -165,10 +165,11 @@ def nudge(schedule: Schedule) -> Schedule:
 
 
 def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
-    """Round weights of a loaded model as an output does whose weights take up a factor.
+    """Replace each weight w of a loaded model by round(w * f) / f, for a factor f of 1.37.
 
-    Such an output stores w * f, rounded to its dtype. A model that computes with round(w * f) / f
-    shows how much of a difference is rounding.
+    Some outputs store w * f, rounded to the dtype of the file, for a factor f that belongs to
+    their RoPE. So they differ from the source by rounding too. A source with such weights shows
+    how large that difference is.
 
     Args:
         model: The model of transformers.
@@ -182,7 +183,8 @@ def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
     def round_weight(name: str, weight: Tensor) -> Tensor:
         if name not in stored:
             return weight
-        scaled = (weight.float() * ROUNDED_BY).to(types.get(stored[name], weight.dtype))
+        stored_dtype = types.get(stored[name], weight.dtype)
+        scaled = (weight.float() * ROUNDED_BY).to(stored_dtype)
         return (scaled.float() / ROUNDED_BY).to(weight.dtype)
 
     change_weights(model, round_weight)

@@ -290,7 +290,7 @@ class Compatibility(Summary):
 def open_models(
     given: Sequence[str], family: str = ""
 ) -> tuple[list[Inspection], Pairs, Merge | None]:
-    """Open what a command line names: models and adapters, or a file of mergekit.
+    """Open the models and adapters that a command line names, or those in a file of mergekit.
 
     Each adapter is compared with the first model. Without a model, it is compared with the base
     that it names. A file of mergekit names the model of each adapter.
@@ -496,7 +496,12 @@ def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
 
 
 def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
-    """Yield the differences between the RoPE of a model and that of the base."""
+    """Yield what must be repaired in the RoPE of two models before they can be merged.
+
+    Args:
+        base: The base of the merge, whose config.json the result gets.
+        other: Another model of it.
+    """
     name = other.source.reference
     compared = side_by_side(base, other)
     message = f"differs from the base in {compared.differences}"
@@ -775,9 +780,14 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """Return the obstacles to applying an adapter over a base, and a sentence to add to them.
+    """Return the obstacles to applying an adapter over a base, and a note for the user.
 
-    The sentence is about a comparison that was not made, or that does not decide; else it is empty.
+    The note is about a comparison that was not made, since the model that the adapter was trained
+    on cannot be read, or that does not decide; else it is empty.
+
+    Args:
+        adapter: A PEFT adapter.
+        base: The model that it should be applied to.
     """
     # tensors that the base does not have: it is another model, so its RoPE does not matter
     name = adapter.source.reference
@@ -877,7 +887,7 @@ def _same_weights(adapter: Adapter, base: Inspection) -> bool:
 
 
 def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
-    """Yield a misfit where only one of two models has the attention factor in its weights.
+    """Yield an obstacle where only one of two models has the attention factor in its weights.
 
     The models are the base that the adapter is applied over, and the model that it was trained on.
     ropeconv can fold an attention factor into the weights of queries and keys. The change that an

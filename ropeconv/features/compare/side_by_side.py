@@ -223,7 +223,11 @@ class RopeDifference(TableSummary):
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on settings that only look different, and on factors folded into weights."""
+        """Sentences on settings that only look different, and on factors in the weights.
+
+        `ropeconv apply` can multiply the weights of queries and keys by the attention factor
+        (`folded`), which the config then does not show.
+        """
         first = self.first
         second = self.second
         remarks = []
@@ -389,10 +393,14 @@ def _switch(spec: RopeSpec) -> int | None:
 
 
 def _side_of(inspection: Inspection) -> Side:
-    """Return a model as a side of the comparison, in the terms of a checkpoint.
+    """Return the properties of a model by which it is compared with another one.
 
-    A GGUF file and factors that are folded into weights look different and compute the same; here
-    both are translated.
+    Two models may look different and compute the same: a GGUF file has permuted rows, and some
+    outputs have a factor in their weights and not in config.json. So both are described as a
+    checkpoint with all factors in its config.
+
+    Args:
+        inspection: A checkpoint or a GGUF file, inspected.
     """
     source = inspection.source
     spec = inspection.spec
@@ -455,7 +463,11 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
-    """Judge both models in the newest version of each runtime, and GGUF files in llama.cpp."""
+    """Return whether the newest version of each runtime computes the RoPE of both models.
+
+    Each pair has the status of both, such as ("exact", "ignored"). GGUF files are judged in
+    llama.cpp, and checkpoints in all others.
+    """
     # runtimes that read checkpoints; the table has several ranges of versions of each
     pairs = []
     names_once = dict.fromkeys(version.name for version in runtimes())

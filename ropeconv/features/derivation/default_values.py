@@ -32,9 +32,10 @@ def describe_defaults(runs: ModelRuns, rotating: Attention, keys: Config) -> Con
     For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0, "context": 131072, "head_dim": 256}.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
-        keys: The table [keys].
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
+        keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
     """
     facts = _default_bases(runs, keys)
     facts["context"] = _default_context(runs)
@@ -55,11 +56,13 @@ def _default_context(runs: ModelRuns) -> int:
 
 
 def _default_bases(runs: ModelRuns, keys: Config) -> Config:
-    """The scaling and the bases that the class has for a config without RoPE settings.
+    """The bases, and the scaling if any, that the class has for a config without RoPE settings.
+
+    For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0}. The usual base is left out.
 
     Args:
-        runs: The model.
-        keys: The table [keys].
+        runs: The model, which can be built from a changed config and run again.
+        keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
     """
     # the first layer of each kind, as the class computes it without any setting
     theta_keys = keys.get("theta", ["rope_theta"])
@@ -83,12 +86,15 @@ def _default_bases(runs: ModelRuns, keys: Config) -> Config:
 
 
 def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config:
-    """The sizes that this config does not state.
+    """The sizes that config.json does not state, as the class has them by default.
+
+    Such as {"head_dim": 256, "kv_heads": 4}.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
-        keys: The table [keys].
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
+        keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
     """
     assert rotating.queries is not None
     facts: Config = {}
@@ -119,9 +125,9 @@ def _is_stated(runs: ModelRuns, keys: Config, quantity: str) -> bool:
 
 
 def _stated_base(runs: ModelRuns, base: float) -> float:
-    """The base in the config of the class that is next to a measured one; else the measured one.
+    """The exact base, for a measured one with six digits: the one in the config of the class.
 
-    Measured bases have six digits.
+    Where none there is so near, the measured one is returned.
     """
     text = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
     rope = getattr(text, "rope_parameters", None) or {}
@@ -155,9 +161,10 @@ def _default_share(runs: ModelRuns, rotating: Attention, keys: Config) -> float 
     """The share of a head that rotates where the config states none; None where it does.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
-        keys: The table [keys].
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
+        keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
     """
     assert rotating.queries is not None
     if runs.is_latent:  # the family then counts only those dimensions that rotate

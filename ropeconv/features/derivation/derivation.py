@@ -103,7 +103,7 @@ class DerivationProcess(ProgramProcess):
         super().__init__([sys.executable, "-P", "-W", "ignore", str(script)], without_secrets())
 
     def ask(self, folder: Path, own_code: bool) -> Derivation:
-        """Return what the class of the model in a folder says.
+        """Return the family of a model, derived by its class in the other process.
 
         Args:
             folder: The folder with its config.json.
@@ -187,9 +187,10 @@ def family_of(source: Source) -> Family | None:
 
 
 def ask(source: Source, own_code: bool) -> Derivation:
-    """Return what the class of a model says about its family.
+    """Return the family of a model, derived by running its class in another process.
 
-    The answer is taken from the user's cache if this config was asked about before, with the same
+    A family says how RoPE is computed from the config: the keys, the layers, the tensors. The
+    answer is taken from the user's cache if this config was asked about before, with the same
     versions of transformers, torch and this package.
 
     Args:
@@ -357,9 +358,15 @@ def describe(source: Source, answer: Derivation) -> Family:
 
 
 def _with_types(family: Family, answer: Derivation, config: Config) -> Family:
-    """A family with the rope types of which ropeconv and the class compute the same.
+    """Return a family with the rope types that the class computes as ropeconv does.
 
-    Where these are all that were tried, the types stay those of any family.
+    The class was given a config of each type, such as "yarn", and ropeconv reads the same config.
+    Where all have the same frequencies, the family is returned unchanged: it has all types.
+
+    Args:
+        family: The family, by which ropeconv reads a config.
+        answer: The answer of the class, with the configs that were `tried` and their frequencies.
+        config: The content of config.json.
     """
     types = []
     # that of this config, which was compared already, may be one that is not tried (proportional)

@@ -30,7 +30,10 @@ def stated(family: Family) -> dict[str, Any]:
 
 
 def _stated(struct: msgspec.Struct) -> dict[str, Any]:
-    """The fields of a struct that differ from their defaults, at any depth."""
+    """Return the fields of a struct that differ from their defaults, as JSON-ready data.
+
+    A struct inside it is described in the same way, and left out where it has only defaults.
+    """
     found: dict[str, Any] = {}
     for item in msgspec.structs.fields(type(struct)):
         value = getattr(struct, item.name)

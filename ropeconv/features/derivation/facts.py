@@ -53,10 +53,14 @@ class Answer:
 
 
 def derive(subject: AskedModel) -> Answer:
-    """Return what the class of a model says about its family.
+    """Return the fields of a family file, found by running the class of a model.
+
+    A family file says how a type of models computes RoPE: which config keys have the base and the
+    sizes, which layers rotate, and which tensors make queries and keys. The class is run without
+    weights; its queries and keys show all that.
 
     Args:
-        subject: The model.
+        subject: The model: its config.json and its class.
 
     Raises:
         NotDerivable: It rotates in a way that no family describes, or not at all.
@@ -71,7 +75,7 @@ def derive(subject: AskedModel) -> Answer:
     types = types_of_layers(text, len(attention))
     kinds, rotations = find_kinds(attention, types)
     runs.keep_kinds(kinds, find_widths(attention, kinds))
-    rotating = attention[kinds.index("global")]
+    rotating = attention[kinds.index("global")]  # the first layer that sees the whole context
     assert rotating is not None
     assert rotating.queries is not None
 

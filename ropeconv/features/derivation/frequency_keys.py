@@ -57,8 +57,9 @@ def describe_keys(runs: ModelRuns, rotating: Attention, rotations: dict[Kind, Ro
     For GPT-NeoX: {"theta": ["rotary_emb_base"], "partial": ["rotary_pct"]}.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
         rotations: The rotation of each kind of layers.
 
     Raises:
@@ -94,7 +95,10 @@ def describe_keys(runs: ModelRuns, rotating: Attention, rotations: dict[Kind, Ro
 
 
 def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
-    """The keys of the width of heads, where they are not the usual one."""
+    """The config keys of the width of a head; {} where it is the usual one, head_dim.
+
+    Such as {"head_dim": ["kv_channels"]}.
+    """
     part = runs.subject.part
     # only these dimensions of a head rotate in latent attention, and they count as its width
     if runs.is_latent and hasattr(runs.text, "qk_rope_head_dim"):
@@ -150,7 +154,7 @@ def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]
     For Gemma 3: (["rope_theta"], ["rope_local_base_freq"]).
 
     Args:
-        runs: The model.
+        runs: The model, which can be built from a changed config and run again.
         has_local: Whether some layers are local.
     """
     part = runs.subject.part
@@ -186,10 +190,13 @@ def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]
 def _candidates(
     runs: ModelRuns, name_pattern: re.Pattern[str], is_fitting: Callable[[float], bool]
 ) -> list[str]:
-    """The keys that may set something: by their name, or by their number if they are about RoPE.
+    """The config keys that may set some quantity, such as the base; which do is tried afterwards.
+
+    A key may by its name. One that is about RoPE in general may by its number too: a base is above
+    1, and a share of the head is at most 1.
 
     Args:
-        runs: The model.
+        runs: The model, which can be built from a changed config and run again.
         name_pattern: Fits names, whatever their values are.
         is_fitting: Whether a number of this config may be what is looked for.
     """
@@ -254,7 +261,7 @@ def find_effective_keys(runs: ModelRuns, attention: Sequence[Attention | None]) 
     A class that does not accept another number reads the key too.
 
     Args:
-        runs: The model.
+        runs: The model, which can be built from a changed config and run again.
         attention: The attention of each layer with the numbers of this config.
     """
     found = []

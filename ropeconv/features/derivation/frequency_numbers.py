@@ -105,9 +105,10 @@ def measure_numbers(
     """Return the numbers that the class computes from this config.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
-        kinds: The kind of each layer.
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
+        kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
         rotations: The rotation of each kind.
 
     Returns:
@@ -165,9 +166,10 @@ def name_scales(
     """Name the scales of scores that no field of a family describes.
 
     Args:
-        runs: The model.
+        runs: The model, which can be built from a changed config and run again.
         attention: The attention of each layer.
-        rotating: The attention of the first global layer.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
         not_derived: Gets a sentence for each of them.
     """
     for layer in attention:

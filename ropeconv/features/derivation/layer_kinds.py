@@ -41,7 +41,7 @@ def types_of_layers(text: Any, count: int) -> list[str] | None:
     """Return the type of each layer by its name; None where the class has none.
 
     Args:
-        text: The config of the text model, of transformers.
+        text: The config of the text model, an object of transformers.
         count: The number of layers.
     """
     types = getattr(text, "layer_types", None)
@@ -57,7 +57,7 @@ def find_kinds(
 
     Args:
         attention: The attention of each layer; None for one without queries and keys.
-        types: The type of each layer by its name; None where the class has none.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
 
     Returns:
         Such as ["local", "local", "global"] and {"global": ..., "local": ...}.
@@ -108,15 +108,15 @@ def _index_of_alike(rotation: Rotation, others: Sequence[Rotation]) -> int:
 def _index_of_global(
     rotations: Sequence[Rotation], of_layer: Sequence[int | None], types: Sequence[str] | None
 ) -> int:
-    """The index of the rotation of global layers.
+    """Return the index of the rotation of global layers, which see the whole context.
 
     It is that of layers of the type full_attention. Without such a layer, it is the rotation with
-    the slowest pair, since layers with a window need no slow ones.
+    the slowest pair (the smallest frequency), since layers with a window need no slow ones.
 
     Args:
         rotations: The different rotations, one or two.
         of_layer: The index of the rotation of each layer; None for one that does not rotate.
-        types: The type of each layer by its name; None where the class has none.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
     """
     indices_of_full = []
     for layer_type, index in zip(types or (), of_layer, strict=False):
@@ -136,7 +136,7 @@ def find_widths(attention: Sequence[Attention | None], kinds: Sequence[Kind]) ->
 
     Args:
         attention: The attention of each layer.
-        kinds: The kind of each layer.
+        kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
     """
     widths: dict[Kind, int] = {}
     for item, kind in zip(attention, kinds, strict=True):
@@ -159,10 +159,10 @@ def describe_layers(
         {"types": {"sliding_attention": "local", "full_attention": "global"}, "interval": 6}
 
     Args:
-        types: The type of each layer by its name; None where the class has none.
-        kinds: The kind of each layer.
-        part: The text part of config.json.
-        text: The config of the text model, of transformers.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
+        kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
+        part: The settings of the text model in config.json.
+        text: The config of the text model, an object of transformers.
         not_derived: Gets a sentence where the order in models of another size is not known.
 
     Returns:
@@ -206,8 +206,8 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
     "interval": 4, "interval_key": "no_rope_layer_interval"}. Its list has 0 for those layers.
 
     Args:
-        kinds: The kind of each layer.
-        part: The text part of config.json.
+        kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
+        part: The settings of the text model in config.json.
         text: The config of the text model, of transformers, which may have made the list.
     """
     if "none" not in kinds or "local" in kinds:
@@ -236,18 +236,19 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
 
 
 def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:
-    """How the types of layers follow each other, for a config that does not list them.
+    """Return how the types of layers follow each other, for a config that does not list them.
 
-    An interval is looked for before a pattern, and an order of all layers before one that the last
-    layer, then the first one, then both do not follow.
+    The simplest rule is found first: every sixth layer has another type (an interval), or a list of
+    types repeats (a pattern). If no rule holds for all layers, the last layer may break it, then
+    the first one, then both.
 
     Args:
-        types: The type of each layer by its name.
-        not_derived: Gets a sentence where only the list itself is known.
+        types: The type of each layer, such as "sliding_attention".
+        not_derived: Gets a sentence where there is no rule, and only the list itself is known.
 
     Returns:
-        {"interval": 6}, {"pattern": ["a", "a", "b"]}, also with {"first": type}, {"final": type};
-        {} where all layers have one type.
+        {"interval": 6} or {"pattern": ["a", "a", "b"]}; also {"first": type} or {"final": type} for
+        a layer that breaks the rule. {} where all layers have one type.
     """
     if len(set(types)) == 1:
         return {}
@@ -277,7 +278,7 @@ def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
     """The shortest list of types that repeats; {} without one.
 
     Args:
-        types: The type of each layer by its name.
+        types: The type of each layer, such as "sliding_attention".
         odd_layer: The layer that need not follow the pattern.
     """
     layers = _layers_without(len(types), odd_layer)
@@ -297,7 +298,7 @@ def _find_interval(types: Sequence[str], odd_layer: OddLayer) -> Config:
     the layers 2, 5, 8, ... With {"leading": True} it begins each interval: 0, 3, 6, ...
 
     Args:
-        types: The type of each layer by its name.
+        types: The type of each layer, such as "sliding_attention".
         odd_layer: The layer that need not follow the interval.
     """
     count = len(types)

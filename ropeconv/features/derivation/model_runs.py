@@ -122,7 +122,7 @@ class ModelRuns:
                 )
 
     def keep_kinds(self, kinds: Sequence[Kind], widths: dict[Kind, int]) -> None:
-        """Keep the kinds of layers, and run only the first layers that have all kinds from now on.
+        """Note the kinds of layers; all later runs have only the first layers that show each kind.
 
         Args:
             kinds: The kind of each layer of the whole model.
@@ -347,7 +347,8 @@ class ModelRuns:
         the first token, at position 0, is not rotated.
 
         Args:
-            observer: The model.
+            observer: The model, which runs with outputs of its modules replaced, and notes queries
+                and keys.
         """
         names = {self.projections.q, self.projections.k}
 

@@ -32,7 +32,11 @@ def is_norm(module: Module) -> bool:
 
 
 def find_norm_kind(module: Module) -> NormKind | None:
-    """Return the kind of a norm, found by running it; None for another one."""
+    """Return the kind of a norm, found by running it; None for another one.
+
+    The kinds are "rms" (RMSNorm), "layer-norm", and both with 1 + weight in place of the weight:
+    "rms-plus-one" (Gemma) and "layer-norm-plus-one".
+    """
     weight = getattr(module, "weight", None)
     # a weight of two dimensions has a row for each head (Cohere)
     if not isinstance(weight, torch.Tensor) or weight.dim() not in (1, 2):

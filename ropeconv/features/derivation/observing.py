@@ -164,10 +164,11 @@ class AttentionObserver:
     # hooks
 
     def _add_hooks(self) -> None:
-        """Add hooks to each layer and to the modules inside, and make idle modules idle.
+        """Add hooks to each layer of the model and to the modules inside it.
 
         A layer is a numbered item of a list of modules that is in no other such item. Its hooks say
-        that it begins and ends; those of the modules inside see and replace their outputs.
+        that it begins and ends; those of the modules inside see and replace their outputs. Modules
+        that run after the attention (`idle`) are made to return their input, which is faster.
         """
         modules = dict(self.model.named_modules())
         for name, module in modules.items():
@@ -221,11 +222,12 @@ class AttentionObserver:
                 return
             seen = self.seen.get(layer)  # the attention, once it was computed
             may_be_idle = False
+            # it ran after the attention, and not inside it, between the product and the softmax
             if seen is not None and self._pending is None:
                 keeps_shape = _has_shape_of(_first_input(args, kwargs), output)
                 has_attention = any(name.startswith(f"{inside}.") for name in seen.ran_before)
                 may_be_idle = keeps_shape and not has_attention
-            # in every layer and run
+            # a child may be idle only if it may in every layer and run
             self.tail[inside] = self.tail.get(inside, True) and may_be_idle
 
         return note
@@ -239,6 +241,7 @@ class AttentionObserver:
         """
 
         def see(module: Module, args: Any, kwargs: Any, output: Any) -> Any:
+            # the input: whether it was lost (NaN), for `reaches`, and which module made it
             given = _first_input(args, kwargs)
             if self._watched == (layer, inside) and is_lost(given):
                 self._is_reached = True
@@ -257,7 +260,7 @@ class AttentionObserver:
                 result = replacement
             elif self._norms_do_nothing and _is_norm_call(module, inside, given, output):
                 result = torch.clone(given)
-            self._made[id(result)] = (inside, result)
+            self._made[id(result)] = (inside, result)  # the tensor is kept, so that its id stays
             return result
 
         return see

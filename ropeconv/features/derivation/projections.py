@@ -81,8 +81,10 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     """Return the modules that make the queries and keys of the first layer that rotates.
 
     Args:
-        observer: The model.
-        calm: The attention of each layer in a calm run, by the name of the layer.
+        observer: The model, which runs with outputs of its modules replaced, and notes queries and
+            keys.
+        calm: The queries and keys of each layer, by its name, in a run in which no output is
+            replaced.
 
     Raises:
         NotDerivable: No layer rotates, or nothing was found that makes its queries or keys.
@@ -135,7 +137,7 @@ def find_effects(
 
     Args:
         observer: The model, which runs once for each module.
-        calm: The attention of each layer in a calm run.
+        calm: The queries and keys of each layer in a run in which no output is replaced.
         is_candidate: Whether to look at a module.
 
     Returns:
@@ -173,7 +175,8 @@ def measure_layers(observer: AttentionObserver, names: Iterable[str]) -> dict[st
     """Return how the queries and keys of each layer rotate, by the name of the layer.
 
     Args:
-        observer: The model.
+        observer: The model, which runs with outputs of its modules replaced, and notes queries and
+            keys.
         names: The modules whose outputs are random, so that queries and keys are not zeros.
 
     Raises:
@@ -193,10 +196,13 @@ def measure_layers(observer: AttentionObserver, names: Iterable[str]) -> dict[st
 
 
 def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
-    """Why queries or keys are not those of their own token, for a message; else empty.
+    """Return why a query or key depends on other tokens than its own; empty where it does not.
+
+    The words are for a message.
 
     Args:
-        observer: The model.
+        observer: The model, which runs with outputs of its modules replaced, and notes queries and
+            keys.
         seen: The attention of a layer.
     """
     for name in seen.ran_before:
@@ -224,7 +230,12 @@ def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
 
 
 def _why_still(observer: AttentionObserver, attention: dict[str, Attention]) -> str:
-    """Why no layer rotates, for a message."""
+    """Return why no layer of a model rotates its queries, in words for a message.
+
+    Args:
+        observer: The model, which runs with outputs of its modules replaced.
+        attention: How the queries and keys of each layer depend on the position, as measured.
+    """
     for module in observer.model.modules():
         # RoFormer's angles are the weights of a module, which have no numbers here
         own_class = type(module)
@@ -250,12 +261,14 @@ def _dimensions(effect: Effect, side: Side) -> frozenset[int]:
 def _last_maker(
     effects: Effects, layer: str, side: Side, rotation: Rotation, order: list[str]
 ) -> str:
-    """The last module that makes those dimensions of queries or keys that rotate.
+    """Return the name of the last module that makes the rotating dimensions of queries or keys.
 
-    Latent attention (DeepSeek) makes the other dimensions of its keys by another module.
+    Such as "self_attn.q_proj". Latent attention (DeepSeek) makes the other dimensions of its keys
+    by another module.
 
     Args:
-        effects: The effects of projections.
+        effects: For each projection and layer, the dimensions of queries and of keys that change
+            with its output.
         layer: The name of the layer.
         side: Queries or keys.
         rotation: How they rotate.
@@ -272,7 +285,7 @@ def _last_maker(
 
 
 def _find_norm(norm_effects: Effects, layer: str, side: Side, order: list[str]) -> str:
-    """The norm of queries or keys; empty without one.
+    """Return the name of the norm of queries or keys, such as "self_attn.q_norm"; empty for none.
 
     Args:
         norm_effects: The effects of norms. That of the layer's input has none, since projections
@@ -304,8 +317,10 @@ def _find_input_norm(observer: AttentionObserver, seen: Seen, layer: str, projec
     all that ran before.
 
     Args:
-        observer: The model.
-        seen: The attention of the layer in a calm run.
+        observer: The model, which runs with outputs of its modules replaced, and notes queries and
+            keys.
+        seen: Its queries and keys, and the order of its modules, in a run in which no output is
+            replaced.
         layer: The name of the layer.
         projection: That of queries.
     """
@@ -336,8 +351,10 @@ def _find_norm_before(
     target is then lost too, that module is the norm, or the next target.
 
     Args:
-        observer: The model.
-        seen: The attention of the layer in a calm run.
+        observer: The model, which runs with outputs of its modules replaced, and notes queries and
+            keys.
+        seen: Its queries and keys, and the order of its modules, in a run in which no output is
+            replaced.
         layer: The name of the layer.
         target: The module whose input is traced.
         attention_module: The name of the module that has the projections.

@@ -30,8 +30,9 @@ def describe_writing(runs: ModelRuns, rotating: Attention) -> Config:
     type, whose heads have a width that cannot be stated. {} is the usual one.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
     """
     facts: Config = {}
     if is_nested(runs.text):
@@ -46,8 +47,9 @@ def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
     """Return the frequencies that the class computes from settings of each RoPE type.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
 
     Returns:
         For each type that the class accepts: kind (the type), config (the config.json that was
@@ -66,9 +68,10 @@ def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
 
 
 def settings_to_try(rotating: Attention) -> dict[RopeType, Config]:
-    """Return settings of each RoPE type, without its base.
+    """Return RoPE settings of each type, such as "yarn", with which a class is tried.
 
-    Each has all keys that the type needs, and an attention factor of 1 where it has one.
+    Each has all keys that the type needs but the base, and an attention factor of 1 where the type
+    has one.
 
     Args:
         rotating: The attention of the first global layer, which says how many factors longrope has.

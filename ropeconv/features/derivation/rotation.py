@@ -100,7 +100,9 @@ class NotARotation(RopeconvError):
 
 
 def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
-    """Return how queries or keys rotate; None where they are the same at every position.
+    """Return how queries or keys rotate, measured; None where they are the same at every position.
+
+    All tokens had the same query or key before RoPE, so what differs between them is its effect.
 
     Args:
         numbers: Queries or keys, of shape (heads, tokens, width); they differ only by the position
@@ -110,13 +112,14 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     Raises:
         NotARotation: They change in another way.
     """
-    numbers = numbers[:HEADS]
+    numbers = numbers[:HEADS]  # a few heads are enough, since all rotate alike
     width = numbers.shape[-1]
-    first_token = numbers[:, 0]
+    first_token = numbers[:, 0]  # [heads, width]
     size = float(np.sqrt((first_token**2).mean())) or 1.0  # the root mean square
 
-    # a growing length is divided out, so that what remains is a rotation
-    lengths = np.sqrt((numbers**2).sum((0, 2)))  # of each token
+    # Llama 4 multiplies queries by a number that grows with the position: it is divided out, so
+    # that what remains is a rotation
+    lengths = np.sqrt((numbers**2).sum((0, 2)))  # [tokens]
     growth = lengths / (lengths[0] or 1.0)
     numbers = numbers / np.where(growth > 0, growth, 1.0)[None, :, None]
     grows = tuple(growth.tolist())

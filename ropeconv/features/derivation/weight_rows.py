@@ -41,8 +41,9 @@ def find_layout(runs: ModelRuns, rotating: Attention) -> Pairing:
     (`Rotation.pair`) are not its rows.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
 
     Returns:
         "half" for rows (i, i + r/2), "interleaved" for rows (2i, 2i + 1).
@@ -78,8 +79,9 @@ def describe_weights(runs: ModelRuns, rotating: Attention, not_derived: list[str
     variances of queries and keys are not known from them.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
         not_derived: Gets a sentence for each fact that is not known.
     """
     found = runs.projections
@@ -115,7 +117,8 @@ def _describe_norms(runs: ModelRuns, rotating: Attention, not_derived: list[str]
 
     Args:
         runs: The model, which has some.
-        rotating: The attention of the first global layer.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
         not_derived: Gets a sentence for what no family describes.
 
     Returns:
@@ -173,8 +176,9 @@ def _describe_rows(
     """The order of the rows of queries, such as {"rows": "last", "fused_order": "per-head"}.
 
     Args:
-        runs: The model.
-        rotating: The attention of the first global layer.
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
         has_norms: Whether queries have a norm with weights. Factors are folded into it, so an
             order of the rows that is not known does no harm.
         not_derived: Gets a sentence for an order that no family describes.
@@ -270,7 +274,7 @@ def _describe_input_norm(runs: ModelRuns, not_derived: list[str]) -> Config:
     """The norm before the projections: {"input": its kind, "input_norm": [its name]}.
 
     Args:
-        runs: The model.
+        runs: The model, which can be built from a changed config and run again.
         not_derived: Gets a sentence for a kind that no family describes.
     """
     name = runs.projections.input_norm

@@ -63,12 +63,12 @@ class Absent(torch.Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return the result of an operator that is given absent weights.
+        """Return the result of an operator that is given absent weights: tensors without numbers.
 
         torch calls this in place of the operator. The operator runs on tensors of the device
         "meta", which gives the shape of the result. A result of weights only, such as a transposed
-        one, is absent too; one of weights and real numbers, such as the output of a projection, is
-        a real tensor of zeros.
+        one, is absent too. A result of weights and real numbers, such as the output of a
+        projection, is a real tensor of zeros, so that the model can continue.
         """
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__

@@ -45,8 +45,8 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
     "layers": "all"}. Without "layers", those have it whose type says so.
 
     Args:
-        runs: The model.
-        types: The type of each layer by its name; None where the class has none.
+        runs: The model, which can be built from a changed config and run again.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
         not_derived: Gets a sentence where no rule says which layers have the window.
     """
     all_keys = runs.config_keys()
@@ -81,11 +81,14 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
 
 
 def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bool]) -> LayerRule:
-    """The rule by which layers have the window.
+    """The rule by which layers have the window, in the words of a family file.
+
+    It is "all", "named" (those whose type says so, such as "sliding_attention"), "rotating",
+    "not-rotating", or empty where none of these fits.
 
     Args:
-        runs: The model.
-        types: The type of each layer by its name; None where the class has none.
+        runs: The model, which can be built from a changed config and run again.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
         has_window: Whether each of the first layers has the window.
     """
     if all(has_window):

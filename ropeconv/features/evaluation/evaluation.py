@@ -155,7 +155,9 @@ class Estimate:
             raise over_budget(self.seconds, budget, self._what_fits(budget, sizes))
 
     def _what_fits(self, budget: float, sizes: EvaluationSizes) -> str:
-        """Return options with which the cases stay within a budget in seconds.
+        """Return options with which an evaluation stays within a budget in seconds.
+
+        An example is "--windows 4 and --lengths up to 2T".
 
         Fewer windows of each length are tried first, and then also shorter lengths.
         """
@@ -300,6 +302,10 @@ class Evaluation:
 
         Args:
             cases: All sequences, each with its measure.
+
+        Returns:
+            For each row that can be run: the row, its digest, and the names of the measures that
+            the runtime can compute for it, such as {"growth", "passkey"}.
         """
         refusals = self.outcome.refusals
 
@@ -390,7 +396,9 @@ class Evaluation:
     def _time_units(
         self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
-        """Return the tokens and seconds of units, and run those that the journal does not have.
+        """Return the tokens and seconds of a few units, and run those that the journal lacks.
+
+        A unit is one sequence that one row reads. The journal has the units of earlier runs.
 
         Args:
             units: Units of one measure and one row, the shortest sequences first.
@@ -460,9 +468,10 @@ class Evaluation:
         return outcome
 
     def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
-        """Return the numbers of this run and of earlier ones, by row in the order of the table.
+        """Return all numbers that were measured, of each row such as "yarn:4", in their order.
 
-        A row without numbers is left out.
+        They come from the journal, which has those of this run and of earlier ones. A row without
+        numbers is left out.
         """
         observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
         for unit in self.units:
@@ -508,7 +517,7 @@ class Evaluation:
             self._add_refusal(refusal, self.passes[missing[index].key])
 
     def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
-        """Add the refusal of a pass to the outcome.
+        """Add the reason why a pass was not measured to the outcome.
 
         A pass is one run of the model over a sequence, whose losses may serve several measures. If
         the refusal names a measure, each of these measures is refused. If not, the row is refused.

@@ -79,41 +79,52 @@ def compare_command(
 
     A difference counts by the rule of docs/evaluating.md, as in the marks of `eval`.
     """
+    # the file has one number for each row (such as yarn:4), measure, length, text and window
     items = read_measured(file)
-    column = _choose_length(items, length, measure, file)
-    metrics = _metrics(items, measure, column, (first, second), file)
+    tokens = _choose_length(items, length, measure, file)
+    metrics = _metrics(items, measure, tokens, (first, second), file)  # such as ["loss"]
 
-    proofs = {}
+    # of each metric, the mean of first minus second over the windows that both rows have, with its
+    # standard error; None where they have no window in common
+    differences = {}
     for metric in metrics:
-        proof = compare_rows(items, first, second, column, measure, metric)
-        if proof is None:
+        difference = compare_rows(items, first, second, tokens, measure, metric)
+        if difference is None:
             raise UsageError(
-                f"{first} and {second} have no {measure} at {column:,} tokens in common;"
+                f"{first} and {second} have no {measure} at {tokens:,} tokens in common;"
                 " evaluate them in one run"
             )
-        proofs[metric] = proof
+        differences[metric] = difference
 
     if screen.as_json:
-        document = {
-            metric: asdict(proof) | {"decided": proof.decided} for metric, proof in proofs.items()
-        }
+        document = {}
+        for metric, difference in differences.items():
+            is_significant = difference.decided
+            document[metric] = asdict(difference) | {"decided": is_significant}
         screen.data(
             {
                 "first": first,
                 "second": second,
-                "length": column,
+                "length": tokens,
                 "measure": measure,
                 "metrics": document,
             }
         )
         return
-    place = f"{measure} at {in_trained(column, items[0].trained)}"
-    for metric, proof in proofs.items():
-        screen.say(f"{place}, {first} minus {second}: {describe_proof(proof, metric)}.")
+    trained = items[0].trained  # the trained context of the model, the same in all items
+    place = f"{measure} at {in_trained(tokens, trained)}"  # such as "growth at 4T"
+    for metric, difference in differences.items():
+        screen.say(f"{place}, {first} minus {second}: {describe_proof(difference, metric)}.")
 
 
 def describe_proof(proof: Proof, metric_name: str) -> str:
-    """Return a difference in words: `-0.092 ± 0.012 nat, n = 12: significant`."""
+    """Return a difference in words: `-0.092 ± 0.012 nat, n = 12: significant`.
+
+    Args:
+        proof: The difference of two rows, its standard error, and the margin from which on it is
+            significant.
+        metric_name: The measured quantity, such as "loss" or "accuracy".
+    """
     metric = metric_of(metric_name)
     text = metric.difference(proof.difference)
     if proof.error is not None:
@@ -149,15 +160,15 @@ def _metrics(
     items: Sequence[RecordItem], measure: str, column: int, rows: Sequence[str], file: Path
 ) -> list[str]:
     """Return the metrics of a measure at a length, and refuse rows that are not there."""
-    there = [item for item in items if item.measure == measure and item.length == column]
-    known = list(dict.fromkeys(item.row for item in there))
+    measured = [item for item in items if item.measure == measure and item.length == column]
+    known = list(dict.fromkeys(item.row for item in measured))
     for row in rows:
         if row not in known:
             raise UsageError(
                 f"{file} has no row {row} with {measure} at {column:,} tokens; it has"
                 f" {', '.join(known)}"
             )
-    return list(dict.fromkeys(item.metric for item in there))
+    return list(dict.fromkeys(item.metric for item in measured))
 
 
 @app.command("add", cls=Command, epilog=ADD_EXAMPLES)
@@ -225,10 +236,14 @@ def add_command(
 
 
 def _leave_out_known(items: Sequence[RecordItem], folder: Path) -> list[RecordItem]:
-    """Return the items that no file of the record has.
+    """Return the measurements that the public record does not have yet.
+
+    Args:
+        items: The measurements of a file, each one number.
+        folder: The public record, a folder of .jsonl and .jsonl.gz files.
 
     Raises:
-        UsageError: The record has another number for one.
+        UsageError: The record has another number for the same model, row, text and length.
     """
     new = {_key(item): item for item in items}
     for path in sorted(folder.glob("*.jsonl*")):

@@ -240,7 +240,9 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def items_of(observations: Mapping[str, Sequence[Observation]], texts: Sequence[str]) -> list[Item]:
-    """Return the single numbers of an evaluation.
+    """Return every number of an evaluation, one for each row, metric, text and place in it.
+
+    The tables have the means of these.
 
     Args:
         observations: The observations by row.
@@ -580,8 +582,9 @@ def price_and_reach(row: RowResult, result: Result) -> tuple[Entry, Entry]:
 
 
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
-    """Write the numbers of outputs into their receipts, and return the paths of these outputs.
+    """Write what was measured of outputs into their receipts; return the paths of the outputs.
 
+    A receipt is the file (or GGUF key) in which ropeconv describes an output that it has written.
     Rows without a path are not outputs, and outputs without a receipt are left out.
 
     Args:
@@ -606,7 +609,10 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
 
 
 def evaluation_record(result: Result, name: str) -> EvaluationRecord:
-    """Return the headline numbers of a row, for the receipt of the output that it measured.
+    """Return the main numbers of a row, for the receipt of the output that it measured.
+
+    These are the metrics that the tables on the screen show, such as the loss at each length,
+    without those of single depths and positions.
 
     Args:
         result: The evaluation.

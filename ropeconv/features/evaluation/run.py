@@ -102,9 +102,9 @@ class EvaluationUnit:
 def all_cases(
     measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes
 ) -> list[tuple[Measure, Case]]:
-    """Return the sequences of all measures, mixed evenly.
+    """Return the test sequences (cases) of all measures, each with its measure, mixed evenly.
 
-    So a run that is stopped early has some of each.
+    So a run that is stopped early has some of each measure.
     """
     cases_by_measure = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
     longest = max(len(cases) for _, cases in cases_by_measure)
@@ -181,7 +181,9 @@ class UnitRunner:
 
 
 def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitResult, None, None]:
-    """Run units one after the other in this process, as a `Measurer`.
+    """Run units one after the other in this process.
+
+    A unit is one test sequence that one row of the table, such as yarn:4, reads.
 
     Yields:
         The index of each unit and its result, which is None for a unit that was left out.

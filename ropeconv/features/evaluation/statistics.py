@@ -36,9 +36,10 @@ Pairs = Mapping[tuple[object, ...], Observation]
 def cells_of(
     row: str, observations: Sequence[Observation], first: Sequence[Observation] | None
 ) -> list[Cell]:
-    """Return the cells of a row, over all depths and for each.
+    """Return the cells of a row of the results: its means, each with its error.
 
-    A cell is a mean with its error, such as the loss at 8,192 tokens.
+    A cell is the loss at 8,192 tokens, say. Where facts are hidden at several depths of a text,
+    there is one for each depth, and one over all depths.
 
     Args:
         row: The name of the row.
@@ -307,7 +308,11 @@ def summarise(
 def _row_result(
     row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes
 ) -> RowResult:
-    """Return a row of the result, with its price: the difference of its loss at the trained length.
+    """Return a row of the result: its recipe, its price, and how far it holds.
+
+    The price of a method is its loss at the trained length minus that of the first row, which is
+    usually the unchanged model. The method holds to the longest length at which its loss is not
+    significantly higher.
 
     Args:
         row: The row.

@@ -62,9 +62,10 @@ def show_result(result: Result, sheet: Sheet) -> None:
 
 
 def _show_table(table: Table, sheet: Sheet) -> None:
-    """Show a table with errors after their numbers, or below them.
+    """Show a table whose cells have a number and its error, as the width of the screen allows.
 
-    It is split in two where its columns do not fit.
+    The errors stand after their numbers, or below them on a narrow screen. A table that does not
+    fit even so is shown as two.
     """
     # "3.412 ± 0.020" in one line
     columns = ("", *table.columns)

@@ -28,7 +28,7 @@ ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 
 
 def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -> None:
-    """Print the RoPE in compiled graphs.
+    """Print the RoPE in compiled graphs: the frequencies that an ONNX or OpenVINO file stores.
 
     Args:
         reference: The folder of the graphs.
@@ -51,7 +51,8 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
             rows.append(("inv_freq", ", ".join(numbers)))
         screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
 
-    # the next command: the comparison that config.json did not allow, or the extension
+    # the next command: a comparison with the checkpoint, where config.json could not be compared,
+    # or the extension
     if inspection.spec is None:
         screen.say(f"Not compared with config.json: {inspection.note}.")
         command = command_line("compare", reference, "CHECKPOINT")
@@ -68,7 +69,7 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
 def _describe_rope(
     inspection: GraphInspection, rope: GraphRope, formula: str
 ) -> list[tuple[str, str]]:
-    """Return the rows of the table of one RoPE: a title and a value each.
+    """Return the rows of the table of one RoPE, such as ("rotates", "128 dimensions").
 
     Args:
         inspection: The graphs, with the RoPE of the config.json beside them.

@@ -90,7 +90,10 @@ class ModelRope:
 
 
 def parts_of(spec: RopeSpec) -> list[ModelRope]:
-    """Return every RoPE of a model, first that of the layers that an extension changes."""
+    """Return every set of frequencies of a model, first that of the layers that are extended.
+
+    Others are the short list of LongRoPE, and those of layers with a sliding window.
+    """
     current = spec.current()
     factor = current.attention_factor
     formula = describe(spec.form)
@@ -176,7 +179,8 @@ class GraphRope(ModelRope):
         """Return the formula that gives these frequencies, such as "yarn, theta 1e6, factor 4".
 
         A graph stores numbers only, so the method is found by trying: for each base that is likely,
-        the frequencies of each formula are computed and compared with those of the graph.
+        the frequencies of each formula are computed and compared with those of the graph. `holds`
+        says whether numbers are equal to them, but for rounding.
 
         Args:
             thetas: Bases to try before those that the frequencies suggest.
@@ -697,7 +701,15 @@ class GraphComparison(Summary):
 
 
 def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -> GraphComparison:
-    """Compare compiled graphs with a checkpoint, a GGUF file or other graphs."""
+    """Compare the frequencies in compiled graphs with those of another model.
+
+    Args:
+        graph: The graphs, inspected.
+        other: A checkpoint, a GGUF file or other graphs, inspected.
+
+    Returns:
+        A row for each RoPE of the graphs, and the differences in words; none where all are equal.
+    """
     # the first part is the RoPE of the layers that an extension changes
     if isinstance(other, GraphInspection):
         parts = list[ModelRope](other.ropes)
@@ -722,8 +734,8 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
-    # every RoPE of a graph may be one of the other model, and yet none of them the main one: then
-    # the graph has layers with a window only
+    # Every RoPE of a graph may be one of the other model, and yet none of them the main one, that
+    # of the layers which see the whole context: then the graph has layers with a window only.
     has_main = any(result == main.words for _, result in rows)
     if not problems and not has_main:
         problems.append("the graph has only the RoPE of other layers")

@@ -166,13 +166,17 @@ class Graph(ABC):
         return None, None
 
     def attention_factor(self, value: str) -> float:
-        """Return the number by which cos and sin of a value are multiplied.
+        """Return the number by which cos and sin are multiplied: the attention factor of a RoPE.
+
+        Args:
+            value: The name of the frequencies in the graph, from which cos and sin are computed.
 
         Raises:
-            BadSource: Where these differ.
+            BadSource: Cos and sin are multiplied by different numbers.
         """
         factors = set()
         for rotation in self.rotations(value):
+            # the constant of the multiplication that follows a Cos or Sin; None, for 1, without one
             _, constant = self._scaling(rotation)
             factors.add(_number(constant))
         if len(factors) != 1:

@@ -191,7 +191,9 @@ class GraphEdit:
     def _table(
         self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc
     ) -> NDArray[Any]:
-        """Compute a table of cos or sin for the context, and no shorter than the present one.
+        """Compute a table of cos or sin for the new context, with a row for each position.
+
+        It has no fewer rows than the present one.
 
         Args:
             rope: The RoPE that the table belongs to.
@@ -212,7 +214,7 @@ class GraphEdit:
         return table.reshape([*shape, -1])
 
     def find_difference(self, written: Graph, name: str) -> str:
-        """Return the first difference of a graph that was written from the schedule; else empty.
+        """Return how a graph that was written differs from the schedule; empty where it does not.
 
         Args:
             written: The graph, read again.
@@ -339,9 +341,10 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
 
 
 def _check_expressible(plan: CheckpointPlan, source: GraphSource) -> None:
-    """Check that constants of cos and sin can express a plan.
+    """Check that a compiled graph can compute the schedule of a plan.
 
-    A compiled graph is fixed: its constants can be replaced, and not its operations.
+    Its constants, such as frequencies or tables of cos and sin, can be replaced, and not its
+    operations.
 
     Raises:
         UnsupportedBake: They cannot.
@@ -390,9 +393,10 @@ def _mask_length(constant: Constant) -> int:
 
 
 def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list[GraphRope]:
-    """Return the RoPEs of graphs that a plan changes: those of config.json, in extended layers.
+    """Return the sets of frequencies (RoPEs) in graphs that a plan replaces.
 
-    The others stay: those of window layers, and those of another width, as in a vision tower.
+    They are those of config.json, in the layers that are extended. The others stay: those of layers
+    with a sliding window, and those of another width, as in a vision tower.
 
     A graph may have been exported before someone added a scaling to config.json. It has then the
     unscaled RoPE, and gets the scaling with `--as-is`.

@@ -259,10 +259,10 @@ def validate_graph(
 
 
 def _length(runner: _Runner, schedule: Schedule) -> int:
-    """Choose the number of tokens by the time that they take.
+    """Choose how many tokens are compared, by the time that they take.
 
-    The time is measured on a short text, and three runs are to be paid: the checkpoint without and
-    with the method, and the graph.
+    The time is measured on a short text, three times of it: a comparison runs the checkpoint
+    without and with the method, and the graph.
     """
 
     def time_sample() -> float:

@@ -86,12 +86,13 @@ class Subject:
 
     @classmethod
     def of_comparison(cls, comparison: Comparison) -> Subject:
-        """Return the subject for an output of ropeconv and its source.
+        """Return what is tested: the source of an output, and the RoPE that it should compute.
 
         The source is a checkpoint, for which a GGUF file is dequantised, with the RoPE that the
         recipe changes (`present`) and the schedule in the receipt.
         """
         recipe = Recipe.from_dict(comparison.receipt.recipe)
+        # the source's own RoPE for --on-top and --as-is, else the one of its training
         present = inspect_source(comparison.source).basis(recipe)
         source = comparison.checkpoint_or_dequantised()
         case = Extension(
@@ -105,7 +106,9 @@ class Subject:
 
     @classmethod
     def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
-        """Return the subject for a source and a recipe, without an output of ropeconv.
+        """Return what is tested: a source, and the RoPE that a recipe gives it.
+
+        There is no output of ropeconv, and so no receipt with a recipe.
 
         The recipe is computed from the RoPE that the model has now (`present`), in most recipes
         without its scaling (`start`).
@@ -329,7 +332,9 @@ def _identify(
 def _judge(
     distances: list[tuple[CandidateSchedule, Tensor]], is_exact: bool, noise: float, last: int
 ) -> tuple[tuple[CandidateResult, ...], float]:
-    """Return the results of the candidates, the nearest first, and the KL that is allowed.
+    """Return which candidates a runtime may compute, the nearest first, and the KL that is allowed.
+
+    A candidate is the right RoPE or a known mistake.
 
     A runtime that computes in the precision of the candidates is compared by its rounding. For
     one that rounds otherwise (a GGUF file whose activations are quantised, a server in bfloat16),
@@ -345,7 +350,7 @@ def _judge(
     means = [float(kl.mean()) for _, kl in distances]
     lowest_mean = min(means)
     nearest_index = means.index(lowest_mean)
-    _, nearest_kl = distances[nearest_index]
+    _, nearest_kl = distances[nearest_index]  # of each token
     if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
     else:
@@ -408,7 +413,7 @@ def _observer(
 
 
 def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Settings) -> TokenRun:
-    """Return the run over a text.
+    """Return the tokens of a text, and the positions of them that are compared.
 
     Args:
         subject: The source, and the recipe that the runtime should compute.

@@ -111,7 +111,13 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
 
 
 def _wrong_numbers(case: Extension) -> list[CandidateSchedule]:
-    """Return the mistakes in the numbers: other frequencies, or another factor."""
+    """Return the known mistakes of runtimes in the numbers: other frequencies, or another factor.
+
+    A mistake that gives the right numbers for this model, or those of another mistake, is left out.
+
+    Args:
+        case: The RoPE of the source, and the right schedule.
+    """
     found = []
     known = {case.schedule.digest}
     for name, (words, function) in MISTAKES.items():
@@ -131,7 +137,13 @@ def _wrong_numbers(case: Extension) -> list[CandidateSchedule]:
 
 
 def _wrong_places(case: Extension) -> list[CandidateSchedule]:
-    """Return the mistakes in the network, which has the right numbers in the wrong places."""
+    """Return the known mistakes of runtimes that have the right numbers, and use them wrongly.
+
+    They rotate other pairs of dimensions, or extend layers that keep their own RoPE.
+
+    Args:
+        case: The RoPE of the source, and the right schedule.
+    """
     found = []
 
     # the pairs of dimensions of the other layout

@@ -65,7 +65,7 @@ class Collector:
         self.problem = ""
 
     def seen(self, address: int, is_question: bool) -> bool:
-        """Answer whether the inputs of an operation are wanted, or take them.
+        """Answer whether the inputs of an operation of the model are needed, or read them.
 
         llama.cpp calls this twice for each operation of the model: before it, with a question, and
         after it, if the answer was yes.
@@ -98,7 +98,11 @@ class Collector:
         return is_large and weight_name(node).startswith("blk.")
 
     def _add(self, node: GgmlTensor) -> None:
-        """Add the inputs of a product with one matrix, or with a stack of them."""
+        """Add the squares of the inputs of a matrix product to the sums of its weight.
+
+        These sums, one for each column of the weight, are the importance matrix. A weight may be a
+        stack of several matrices.
+        """
         name = weight_name(node)
 
         # the weight is a stack [outer, inner, rows, columns] of matrices, of which most models have
@@ -125,7 +129,10 @@ class Collector:
         self._check(name)
 
     def _add_experts(self, node: GgmlTensor) -> None:
-        """Add the inputs of experts, of which each token has chosen some."""
+        """Add the squares of the inputs of experts to the sums of each expert.
+
+        Each token has chosen some of the experts of a mixture, so only these get its inputs.
+        """
         name = weight_name(node)
         _, _, expert_count, _ = node.src[0].contents.ne
 

@@ -356,9 +356,10 @@ def profiles_plan(
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
-    """Return the edit that makes a first shard with only the keys and the rope tensors of a model.
+    """Return the edit that makes a first shard with only the metadata and RoPE tensors of a model.
 
-    These are what differs between profiles; all other tensors are in shards that profiles share.
+    A GGUF file can be split into shards. Profiles, outputs of one model with several methods,
+    differ only in the first shard, and share the others.
 
     Args:
         file: The model.
@@ -385,7 +386,9 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
 
 
 def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue]:
-    """Return the keys of one shard of a model in shards.
+    """Return the metadata keys that make a GGUF file one of several shards.
+
+    gguf-split writes these: {"split.no": 0, "split.count": 3, "split.tensors.count": 290}, say.
 
     Args:
         file: The model.
@@ -424,10 +427,11 @@ def is_split(file: GgufFile) -> bool:
 
 
 def split_files(source: GgufSource) -> list[PlannedFile]:
-    """Return the files of `base`, the model in shards.
+    """Return the files of `base`, the unchanged GGUF model in shards.
 
-    The first shard has the keys and the rope tensors, and the others all other tensors. Where the
-    source has such shards already, they are copied, else written new.
+    The first shard has the metadata keys and the RoPE tensors (rope_freqs and its like), and the
+    others all other tensors. Where the source has such shards already, they are copied, else
+    written new.
     """
     file = source.file
     edit = first_shard(file)
@@ -505,7 +509,15 @@ def write_profiles(
 
 
 def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Link, check and record each output in the hidden folder, and yield it with its name."""
+    """Complete each profile in the hidden folder, and yield its name and its output.
+
+    It gets links to the weights, the installed transformers checks its frequencies, and then its
+    receipt is written.
+
+    Args:
+        plan: The plan of all profiles, whose files were written already.
+        folder: The folder in which they are until all are checked.
+    """
     # one process with transformers for all profiles, since to import it takes seconds
     probe = SharedProbe() if Probe.available() else None
     # the weights of the first profile, which were written already, by their names in the source
@@ -569,7 +581,7 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
 
 
 def _set_receipt(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
-    """Return the receipt of the set, whose files are finished in a folder.
+    """Return the receipt of a set of profiles: the file that describes all that was written.
 
     Weights of a checkpoint are not read, as in `Writer.record`: `validate` compares them with the
     source.

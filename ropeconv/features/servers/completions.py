@@ -101,7 +101,10 @@ class Completions(Server):
         self.form = self._find_form()
 
     def _find_form(self) -> JsonObject:
-        """Return the fields with which the server gives log-probabilities.
+        """Return the fields of a request with which the server gives log-probabilities.
+
+        Servers differ: OpenAI's completions have {"logprobs": 5}, say, and chat completions
+        {"logprobs": true, "top_logprobs": 5}. Each form is tried with a short text.
 
         Raises:
             RopeconvError: With none of them.

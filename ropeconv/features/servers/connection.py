@@ -15,7 +15,7 @@ PROTOCOLS: tuple[type[Server], ...] = (Vllm, Sglang, LlamaServer)
 
 
 def connect(url: str, model: str = "", prefer: str = "") -> Server:
-    """Return the server at a URL as an engine.
+    """Return the server at a URL: a vLLM, SGLang or llama-server that gives log-probabilities.
 
     Args:
         url: The URL of its OpenAI-compatible API, with or without /v1.

@@ -269,7 +269,7 @@ def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEn
 def _text_run(
     spec: ComparisonSpec, server: Server, source: Source, folder: Path, engine: TransformersEngine
 ) -> TokenRun:
-    """Return the run for a server: a text over every position from 0 on.
+    """Return the tokens that a server and the reference read, and the positions to compare.
 
     A server cannot be given positions, so that a position in the extended context needs a text of
     that length.
@@ -317,7 +317,10 @@ def _text_run(
 
 
 def _run_of_text(server: Completions, spec: ComparisonSpec, folder: Path, length: int) -> TokenRun:
-    """Return the run for a server that reads text: places where the text gives the same tokens.
+    """Return the tokens of a text, and the positions to compare, for a server that reads only text.
+
+    Positions are left out where the beginning of the text up to there gives other tokens than the
+    whole text does.
 
     Args:
         server: The server.

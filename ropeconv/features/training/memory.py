@@ -154,7 +154,7 @@ def training_memory(
     offload: bool = False,
     chunked: bool = True,
 ) -> TrainingMemory:
-    """Return what training keeps on one GPU.
+    """Return the bytes that training a LoRA adapter keeps on one GPU, part by part.
 
     Args:
         shape: The model.
@@ -164,14 +164,15 @@ def training_memory(
         offload: Whether the states between layers are kept in the memory of the host.
         chunked: Whether the loss is chunked.
     """
-    # the states before each layer, in bfloat16; those that the host keeps are on the GPU only while
-    # they are copied: the ones that come, and the ones that go
+    # The input of each layer, in bfloat16, is kept for the backward pass. With offload the host
+    # keeps them, and two are on the GPU: one that is copied to the host, and one that comes back.
     layers = sum(group.count for group in shape.layers) + shape.states
     kept_states = 2 if offload else layers
+    bytes_per_number = 2
     return TrainingMemory(
-        weights=2 * parameters // shards,
+        weights=bytes_per_number * parameters // shards,
         adapter=PER_TRAINED * adapter_parameters(shape) // shards,
-        states=kept_states * tokens * shape.hidden * 2,
+        states=kept_states * tokens * shape.hidden * bytes_per_number,
         layer=layer_bytes(shape, tokens),
         logits=logits_bytes(shape, tokens, chunked),
     )
@@ -251,7 +252,11 @@ class TrainingTask:
         return any(plan.memory.total <= self.limit for plan in self.plans())
 
     def plans(self) -> list[GpuPlan]:
-        """Return all settings, from those that cost no speed to those that do."""
+        """Return all ways to divide the training over the GPUs, the fastest first.
+
+        A sequence may be divided over several GPUs (context parallelism), and the states between
+        layers may be kept in the memory of the host (offload), which is slower.
+        """
         # over how many GPUs one sequence may be divided: 1, 2, 4, ...
         divisions = [1]
         if self.abilities.context_parallel:
@@ -289,7 +294,9 @@ class TrainingTask:
 
 
 def fit_gpus(task: TrainingTask) -> GpuPlan:
-    """Return the settings with which training fits, with as few GPUs for one sequence as possible.
+    """Return the fastest way to divide the training with which it fits into the GPUs.
+
+    As few GPUs as possible share a sequence.
 
     States go to the host only where all GPUs for one sequence are not enough.
 

@@ -31,7 +31,9 @@ def is_url(place: str) -> bool:
 
 
 def check_place(place: str, pinned: bool) -> None:
-    """Refuse an address over which others could change the manifest.
+    """Refuse an address over which others could change the manifest of the runtime data.
+
+    The manifest has the SHA-256 of all data, so it must come by https, or be known by its own.
 
     Args:
         place: The place of the manifest.
@@ -106,7 +108,13 @@ def _download(url: str, limit: int) -> bytes:
 
 
 def _follow(client: httpx.Client, url: str, limit: int) -> bytes:
-    """Return the body behind an address and its redirections, each of them as safe as it."""
+    """Return the body of the answer at an address, following redirections.
+
+    Args:
+        client: The client, which follows none of its own accord.
+        url: The address. A redirection from https to http is refused.
+        limit: The most bytes of the body.
+    """
     first = url  # the address that the user knows, for messages
     deadline = time.monotonic() + WHOLE
     uncompressed = {"Accept-Encoding": "identity"}  # a few compressed bytes could be gigabytes

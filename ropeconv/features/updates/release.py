@@ -67,7 +67,9 @@ def data_name(version: str) -> str:
 
 
 def make_release(files: Mapping[str, str]) -> tuple[bytes, bytes]:
-    """Return the manifest and the data of a release.
+    """Return the two files of a release of the runtime data: its manifest, and the data.
+
+    The manifest is small: the version, and the size and SHA-256 of the data.
 
     Args:
         files: The content of each file by its place, such as `data/vllm.toml`.
@@ -123,7 +125,7 @@ def read_manifest(content: bytes, place: str) -> Manifest:
 
 
 def open_release(manifest: Manifest, content: bytes, place: str) -> StoredData:
-    """Return the data that a manifest is of.
+    """Return the data of a release, after a comparison with the size and SHA-256 in its manifest.
 
     Args:
         manifest: The manifest.

@@ -152,7 +152,7 @@ def _used() -> tuple[About, dict[str, str]]:
 
 
 def _changes(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
-    """Return what the release does to each file.
+    """Return what a release changes, such as {"data/vllm.toml": "changed"}.
 
     Args:
         files: The SHA-256 of each file that is used.

@@ -158,7 +158,10 @@ def ask(packet: Packet, given: argparse.Namespace) -> Answers:
 
 
 def from_file(packet: Packet, path: Path) -> Array:
-    """Return the compared rows of a file of logits."""
+    """Return the logits in a file at the compared positions of all prompts.
+
+    They are [positions of all prompts, vocabulary], as `compared_rows` returns them.
+    """
     try:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as problem:
@@ -180,7 +183,14 @@ def from_file(packet: Packet, path: Path) -> Array:
 
 
 def from_call(packet: Packet, name: str) -> Array:
-    """Return the compared rows that a function of Python answers."""
+    """Return the logits of a Python function at the compared positions of all prompts.
+
+    They are [positions of all prompts, vocabulary].
+
+    Args:
+        packet: The prompts.
+        name: MODULE:FUNCTION; the function gets a list of token ids, and returns their logits.
+    """
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
@@ -198,7 +208,14 @@ def from_call(packet: Packet, name: str) -> Array:
 
 
 def compared_rows(packet: Packet, prompt: PromptIds, logits: Any) -> Array:
-    """Return the rows of logits [tokens, vocabulary] at the compared positions of a prompt."""
+    """Return the logits at the compared positions of a prompt, [positions, vocabulary].
+
+    Args:
+        packet: The prompts, with the size of the vocabulary.
+        prompt: One of them.
+        logits: Those of an engine, for all tokens of the prompt or only for its positions. There
+            may be a first axis of size 1, for the batch, and more columns than tokens.
+    """
     if logits.ndim == 3 and len(logits) == 1:
         logits = logits[0]
     if logits.ndim != 2 or logits.shape[1] < packet.vocabulary:
@@ -422,8 +439,8 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
 
     A candidate fits if its distance from the answers is within what is allowed, which is the
     tolerance of the precision. At position 0 a token attends only to itself, so no RoPE changes its
-    logits. Where an engine is farther away there, as with a table for GELU, more is allowed, up to
-    the tolerance of float16.
+    logits, and a distance there is one of rounding. Where an engine is farther away there, as with
+    a table for GELU, `margin` times that distance is allowed, up to the tolerance of float16.
 
     A mistake within twice the allowed distance of the right candidate is left out: an engine could
     fit both.

@@ -228,14 +228,14 @@ def vectors(
 
 
 def make_prompts(schedule: Schedule, vocabulary: int) -> list[PromptIds]:
-    """Return the prompts of a packet: random tokens, in which spans of earlier ones are repeated.
+    """Return the prompts of a test packet: random tokens, in which earlier spans are repeated.
 
     The repeats make attention to the past matter, and with it RoPE. The long prompt ends one token
     before the declared length, since a server generates a token after it. There is a short one only
     where a schedule has frequencies of its own for short prompts.
 
     Args:
-        schedule: The right one.
+        schedule: The frequencies that an engine should compute.
         vocabulary: How many tokens there are.
     """
     generator = np.random.default_rng(SEED)

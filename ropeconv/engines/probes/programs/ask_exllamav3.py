@@ -74,8 +74,12 @@ class CompiledExtension(types.ModuleType):
     """Takes the place of the compiled extension."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return a function that notes its call for `rope`, and for other names one that raises."""
-        if name.startswith("__"):
+        """Return a function that replaces one of exllamav3's compiled functions.
+
+        That for `rope`, the kernel that rotates, appends its arguments to `KERNEL` and computes
+        nothing. The others raise.
+        """
+        if name.startswith("__"):  # Python asks for these of every module
             raise AttributeError(name)
 
         def rope(*arguments: Any) -> None:
@@ -209,9 +213,13 @@ def complete(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_beside(folder: Path, config: dict[str, Any]) -> None:
-    """Write the descriptions of the image processor beside the config of a model with vision.
+    """Write preprocessor_config.json and processor_config.json beside the config of a vision model.
 
-    exllamav3 does not read such a model without them.
+    exllamav3 does not read such a model without them. A model without vision gets none.
+
+    Args:
+        folder: The folder of the config.
+        config: The whole config.json.
     """
     vision = config.get("vision_config")
     if not vision:
@@ -257,7 +265,10 @@ def load(config: dict[str, Any]) -> Any:
 
 
 def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
-    """Return the rope of one attention module, and its factor on queries at the last position.
+    """Return the RoPE of one attention module, and its factor on queries at the last position.
+
+    exllamav3 rotates in a compiled kernel, which `CompiledExtension` replaces here: it notes the
+    arguments of the call, among them the frequencies.
 
     Args:
         settings: The settings of its RoPE, as exllamav3 has read them from the config.
@@ -269,7 +280,7 @@ def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
     if key in PROBED:  # most layers have the same settings
         return PROBED[key]
 
-    # rotate zeros, and look at what the kernel was given
+    # rotate zeros, and read what the kernel was given
     try:
         rope = exllamav3_rope.RoPE("cpu", settings)
     except Exception as error:

@@ -276,9 +276,15 @@ def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> A
 
 
 def rotate_units(watch: Watch, owner: Any, size: int, length: int) -> Any:
-    """Return what a rope makes of the unit vectors at position 1 of a sequence of that length.
+    """Return the rotation matrix of a rope at position 1, [head_dim, head_dim].
 
-    Row i of the matrix is what it makes of unit vector i.
+    Row i is the unit vector i after its rotation.
+
+    Args:
+        watch: The watch, whose `rope` replaces mx.fast.rope here.
+        owner: The module that rotates, such as an nn.RoPE.
+        size: head_dim.
+        length: The length of the sequence, by which some modules choose their frequencies.
     """
     # the offset tells the module how long the sequence is, by which it chooses frequencies; the
     # watch then rotates at position 1 with these
@@ -294,9 +300,10 @@ def rotate_units(watch: Watch, owner: Any, size: int, length: int) -> Any:
 
 
 def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
-    """Return frequencies, attention factor and pairs of a rotation.
+    """Return the frequencies, the attention factor and the pairs of a rotation matrix.
 
-    Raises AssertionError for a matrix that rotates neither halves nor neighbours.
+    The pairs are "half" where dimension i turns with i + head_dim / 2, as in Llama of transformers,
+    and "interleaved" where 2 i turns with 2 i + 1. Raises AssertionError for any other matrix.
 
     Args:
         matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
@@ -319,7 +326,7 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     assert dims > 0, "rotates nothing"
     assert dims % 2 == 0, f"rotates {dims} dimensions"
 
-    # dimension 0 shows how they are paired: with the one half a head further, or with its neighbour
+    # dimension 0 shows how they are paired: with the one half of `dims` further, or its neighbour
     partner = int(np.abs(off_diagonal[0]).argmax())
     if partner == dims // 2:
         layout = "half"

@@ -59,7 +59,8 @@ def ask(config: Answer, question: Answer) -> Answer:
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
     """
-    # the text model, made small; one with an encoder and a decoder is built as its config is
+    # the config of the text model, which is made small. A model with an encoder and a decoder is
+    # built from its whole config, at its size
     loaded = load(config)
     has_encoder_and_decoder = bool(getattr(loaded, "is_encoder_decoder", False))
     text = getattr(loaded, "text_config", loaded)
@@ -175,7 +176,8 @@ class Recorder:
         Args:
             function: A function of a modelling file, such as apply_rotary_pos_emb.
         """
-        # f(x, cos, sin) or f(q, k, cos, sin); with complex numbers f(q, k, freqs_cis)
+        # the functions of models are f(x, cos, sin) or f(q, k, cos, sin), and with complex numbers
+        # f(q, k, freqs_cis): the tables follow one or two rotated tensors
         names = list(inspect.signature(function).parameters)
         takes_one_tensor = names[1:2] == ["cos"]
         rotated = 1 if takes_one_tensor else 2

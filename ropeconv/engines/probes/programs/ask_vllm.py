@@ -471,7 +471,15 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
 
 
 def describe_load_error(error: Exception, has_own: bool) -> Exception:
-    """Return the exception to raise where vLLM fails to build a model, as `build_and_read` says."""
+    """Return the exception to raise where vLLM fails to build a model.
+
+    It is Unseen where the reason is this machine or a missing file, NoModel where vLLM has no class
+    for the model and cannot run that of transformers, and Refused otherwise.
+
+    Args:
+        error: The exception that vLLM raised.
+        has_own: Whether it has a class of its own for the model.
+    """
     if any(words in str(error) for words in OF_CPU):
         return probe_protocol.Unseen(
             f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
@@ -724,7 +732,9 @@ class CalledRotary:
         return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
     def check(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:
-        """Raise AssertionError where the last position is turned by other frequencies than 1.
+        """Check that the last position is rotated by the same frequencies as position 1.
+
+        Raises AssertionError otherwise.
 
         Args:
             tables: The cosines and sines of position 1, and those of the last position.

@@ -82,9 +82,10 @@ class Refused(Exception):
 
 
 def message(error: BaseException) -> str:
-    """Return the first line of an error as "Type: message".
+    """Return the first line of an error, such as "OSError: config.json is missing".
 
-    Folders and dictionaries in it are cut, since they change from run to run.
+    Folders and dictionaries in it are cut, since they change from run to run: "/tmp/x/config.json"
+    becomes "config.json", and "got {'a': 1}" becomes "got {...}".
     """
     lines = f"{type(error).__name__}: {error}".strip().splitlines()
     first = lines[0]
@@ -103,7 +104,10 @@ def rope(
     short_inv_freq: Sequence[float] | None = None,
     short_attention_factor: float | None = None,
 ) -> Answer:
-    """Return one set of frequencies and factors, with those of short sequences where they differ.
+    """Return the RoPE of a layer as JSON-ready data, with nine digits of each frequency.
+
+    {"inv_freq": [0.25, 0.0025], "attention_factor": 1.14}, say. Where a short sequence gets other
+    values, as with LongRoPE, these are "short_inv_freq" and "short_attention_factor".
 
     Args:
         inv_freq: Radians per token in a sequence as long as the context.
@@ -161,9 +165,9 @@ def main(program: str) -> None:
     """Answer the questions on stdin until it ends.
 
     Args:
-        program: The module that asks the runtime. It has `ask`, from a config and its question to
-            an answer, and VERSION. Where it cannot be imported, that is the answer
-            to every question.
+        program: The module that asks the runtime, such as ask_vllm. It has VERSION and a function
+            `ask(config, question)`, which returns the answer. Where it cannot be imported, that
+            is the answer to every question.
     """
     answers = open_answers()
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
@@ -193,10 +197,15 @@ def main(program: str) -> None:
 
 
 def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: Answer) -> Answer:
-    """Ask a runtime about one config, and return the answer, whatever happens.
+    """Ask a runtime about one config, and return its answer, or else why there is none.
 
-    It has "layers" and "ropes", or else "absent", "unseen" or "error", as the docstring of the
-    module explains.
+    The answer has "layers" and "ropes", the frequencies of each layer. Without one, the result has
+    a sentence under one of three keys:
+
+    - "absent": the runtime has no class for the model, so no user can run it there.
+    - "error": it has a class, which fails on this config, as it would for a user.
+    - "unseen": it may work, and this program cannot see it: a kernel needs a GPU, say, or the
+      program itself fails.
 
     Args:
         ask: The function of the program that asks its runtime.
@@ -212,7 +221,9 @@ def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: A
     except Refused as refused:
         report(refused)
         return describe_refusal(refused)
-    except AssertionError as unexpected:  # the programs assert what they know of a runtime
+    except AssertionError as unexpected:
+        # a program asserts what it assumes while it reads the rotation, such as that queries and
+        # keys share one
         report(unexpected)
         return {"unseen": f"the probe does not understand how it rotates: {unexpected}"}
     except Exception as error:

@@ -35,7 +35,7 @@ def takes(architecture: str) -> bool:
 
 
 def read(model: Any, layers: list[Any], question: Answer) -> Answer:
-    """Return what a class of transformers that vLLM runs rotates with.
+    """Return the frequencies of each layer of a class of transformers that vLLM runs.
 
     transformers chooses frequencies by the largest position of a batch. So each type of layer is
     read within the trained length and at the context, and a prompt in several passes mixes both.

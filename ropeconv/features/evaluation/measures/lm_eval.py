@@ -123,11 +123,12 @@ class LmEval(Measure):
         self.checksum = zlib.crc32(text.encode()) >> 1
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield a case for the whole task, or for each length; its tokens are not those of a text.
+        """Yield a case for the whole task, or for each length, with made-up tokens.
 
-        lm_eval makes the prompts, so there are no tokens to list. But the journal finds a result by
-        the digest of a case's tokens and targets. So these are made of all that decides the result:
-        the length, the seed, the contents of a task file, and the number of documents.
+        lm_eval makes the prompts, so there are no tokens to list. But the journal, in which an
+        interrupted run continues, finds a result by the digest of a case's tokens and targets. So
+        these are made of all that decides the result: the length, the seed, the contents of a task
+        file, and the number of documents.
 
         Raises:
             UsageError: RULER has no metric for a length.

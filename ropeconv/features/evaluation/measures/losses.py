@@ -45,7 +45,7 @@ class Position(Measure):
     summary = "loss by position in one pass, as a difference to the first row"
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield windows of the longest length, of which every token is predicted."""
+        """Yield parts (windows) of the texts, as long as possible; every token is predicted."""
         first = max(len(texts.prefix), 1)  # nothing is before the first token
         for window, (document, end) in enumerate(window_ends(texts, sizes, sizes.longest)):
             ids = texts.window(document, end, sizes.longest)
@@ -60,10 +60,15 @@ class Position(Measure):
             )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        """Return the mean loss of each of 32 blocks of positions; its end is the column.
+        """Return the mean loss of each of 32 blocks of positions, which are equal parts of a case.
 
-        Blocks are equal parts of the sequence. Nearly all of its tokens are targets, so that they
-        have about the same weight.
+        The column of a block in the table of results is its end: a sequence of 8,192 tokens
+        has the columns 256, 512, ..., 8192. Nearly all tokens are targets, so that the blocks have
+        about the same weight.
+
+        Args:
+            case: The sequence.
+            losses: The loss of each of its targets, in nats.
         """
         blocks = min(BLOCKS, len(case.targets))
         edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
@@ -98,10 +103,10 @@ class Growth(Measure):
     sizes = frozenset({"targets"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield a sequence of each length for each window of the texts.
+        """Yield sequences that end with the same tokens, after more and more text before them.
 
-        The same last tokens of a window are predicted at every length; only the text before them
-        grows. So what differs between two lengths is the effect of the context.
+        There is one for each place in the texts (window) and each length. Only the last tokens are
+        predicted. So what differs between two lengths is the effect of the context.
         """
         shortest = sizes.lengths[0]
         text_in_shortest = shortest - len(texts.prefix)
@@ -148,7 +153,9 @@ class Sliding(Measure):
         self.stride = stride
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield the windows of each text at each length; every token is predicted in one of them.
+        """Yield the parts of a text that a window slides over, for each text and each length.
+
+        Every token of the text is predicted in one of them.
 
         With 12 tokens of text, length 8 and stride 3 the windows are [0, 8), [3, 11) and [6, 12).
         The first one predicts all of its tokens but the first, the next 8 to 10, the last 11.
@@ -224,7 +231,10 @@ class LongPpl(Growth):
         return super().cases(texts, sizes)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
-        """Replace the losses of all targets of a window by their mean over its key tokens.
+        """Replace the losses of a window's tokens by one mean, over those that need the context.
+
+        These are the key tokens of LongPPL: `_key_tokens` finds them by the losses of the first
+        row of the table.
 
         Args:
             rows: The observations by row, which are changed. The first row says which tokens are

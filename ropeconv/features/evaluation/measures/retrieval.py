@@ -132,6 +132,9 @@ class Haystack:
     def sequence(self, prompt: Prompt, length: int, name: str) -> tuple[list[int], list[int]]:
         """Return a sequence of exactly `length` tokens, and the indices of the answer's tokens.
 
+        It is a text with hidden facts, then a question and the answer. With an answer of three
+        tokens at its end, 4,096 tokens have the indices [4093, 4094, 4095].
+
         Args:
             prompt: The question.
             length: The length in tokens.
@@ -144,10 +147,10 @@ class Haystack:
         # the beginning of the other. Tokens of white space are not asked for.
         question = prompt.question + prompt.lead
         tail = self.tokens(f"{question} {prompt.answer}")
-        targets = []
+        answer_indices = []  # in `tail`
         for index in range(len(self.tokens(question)), len(tail)):
             if self.texts.tokenizer.decode([tail[index]]).strip():
-                targets.append(index)
+                answer_indices.append(index)
 
         # the rest of the sequence is text
         needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(tail)
@@ -158,10 +161,12 @@ class Haystack:
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
         before = self.with_facts(prompt.task, prompt.facts, length - needed)
-        return before + tail, [len(before) + index for index in targets]
+        return before + tail, [len(before) + index for index in answer_indices]
 
     def asked(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
         """Return a text of `length` tokens that ends with several questions and their answers.
+
+        The facts that answer them are hidden in the text, each at the depth of its prompt.
 
         Args:
             prompts: The questions in the order in which they are asked.
@@ -171,7 +176,7 @@ class Haystack:
         Raises:
             UsageError: The length is too short for the questions.
         """
-        # the questions with their answers, and which of their tokens are to be predicted
+        # the questions with their answers, and the indices of the answers' tokens among these
         tail: list[int] = []
         targets = []
         facts: list[tuple[float, str]] = []
@@ -199,7 +204,9 @@ class Haystack:
         return AskedText(before=before, tail=tail, targets=targets, hay=count)
 
     def with_facts(self, task: str, facts: Sequence[tuple[float, str]], count: int) -> list[int]:
-        """Return the prefix, the task, and `count` tokens of the texts with facts at their depths.
+        """Return the beginning of a sequence: `count` tokens of text in which facts are hidden.
+
+        The prefix of the tokenizer (such as <s>) and the task come before the text.
 
         Args:
             task: The words before the text.
@@ -265,35 +272,37 @@ class Retrieval(Measure):
         """
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield a sequence with a hidden fact for each window of the texts, length and depth.
+        """Yield test sequences: a text with a hidden fact, a question about it, and the answer.
 
-        A sequence is a text with the fact at the depth (0 its beginning, 1 its end), followed by a
-        question and the answer. The targets are the tokens of the answer.
+        There is one for each place in the texts (window), each length, and each depth of the fact
+        in the text, from 0 (its beginning) to 1 (its end). The model predicts the answer.
         """
         depths = [0.5]
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
 
         for window, haystack in enumerate(choose_haystacks(texts, sizes)):
-            for length, (number, depth) in product(sizes.lengths, enumerate(depths)):
+            for length, (depth_index, depth) in product(sizes.lengths, enumerate(depths)):
                 # the seed does not have the length, so that all lengths ask for the same fact and
                 # can be paired
-                draw = np.random.default_rng((sizes.seed, window, number))
-                prompt = self.prompt(haystack, depth, draw)
-                ids, targets = haystack.sequence(prompt, length, self.name)
+                random = np.random.default_rng((sizes.seed, window, depth_index))
+                prompt = self.prompt(haystack, depth, random)
+                ids, answer_indices = haystack.sequence(prompt, length, self.name)
 
-                # the answer ends the sequence; a model may begin it with words of its own
+                # The answer ends the sequence, so it is as long as what follows its first token. A
+                # model that generates may begin with words of its own, hence the spare tokens.
                 to_generate = 0
                 if sizes.generate:
-                    answer_tokens = len(ids) - targets[0]
-                    to_generate = answer_tokens + SPARE
+                    first_of_answer = answer_indices[0]
+                    answer_length = len(ids) - first_of_answer
+                    to_generate = answer_length + SPARE
                 yield Case(
                     measure=self.name,
                     column=length,
                     document=haystack.document,
                     window=window,
                     ids=np.array(ids, np.int32),
-                    targets=np.array(targets, np.int32),
+                    targets=np.array(answer_indices, np.int32),
                     depth=depth,
                     answer=prompt.answer,
                     generate=to_generate,
@@ -319,11 +328,11 @@ class Retrieval(Measure):
         return [self._observation(case, "accuracy", float(occurs), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
-        """Return an observation of a case.
+        """Return a number that was measured on a sequence, with the place where it was measured.
 
         Args:
-            case: The case.
-            metric: The measured quantity.
+            case: The sequence, with its place in the texts.
+            metric: The measured quantity, such as "accuracy".
             value: The number.
             weight: How many tokens it is a mean over; 0 for all of the answer.
         """
@@ -398,7 +407,11 @@ class Keys(Measure):
     sizes = frozenset({"depths"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield a sequence with all words and questions for each window and length."""
+        """Yield test sequences: a text with a number for each of many words, and all questions.
+
+        There is one for each place in the texts (window) and each length. The model predicts the
+        answers, which are the numbers.
+        """
         for window, haystack in enumerate(choose_haystacks(texts, sizes)):
             draw = np.random.default_rng((sizes.seed, window))
             prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
@@ -444,7 +457,15 @@ class Keys(Measure):
         return prompts
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        """Return whether each question was answered, and how likely its answer was."""
+        """Return two numbers for each question of a sequence: "exact" and "log_prob".
+
+        "exact" is 1 where all tokens of the answer were the likeliest, else 0. "log_prob" is the
+        mean log-probability of its tokens.
+
+        Args:
+            case: The sequence, whose targets are the tokens of all answers.
+            losses: The loss of each target, and whether it was the likeliest token.
+        """
         # the tokens of each answer, as indices into the targets: answers have words between them,
         # so a gap in the targets begins another one
         first_tokens = np.flatnonzero(np.diff(case.targets) > 1) + 1

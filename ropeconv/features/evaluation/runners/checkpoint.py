@@ -40,7 +40,8 @@ class TwoListEngine(Engine):
 
         Args:
             loaded: The checkpoint.
-            schedule: The schedule with both lists.
+            schedule: The frequencies, with a short list for prompts within the trained length and
+                a long one for others, as in LongRoPE.
             patch: Makes the checkpoint compute a schedule, and returns a function that undoes it.
         """
         self.loaded = loaded

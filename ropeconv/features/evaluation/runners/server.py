@@ -35,13 +35,14 @@ class ServerRunner(Runner):
     def __init__(
         self, servers: Mapping[str, Server], tokenizer: Tokenizer, trained: int, source: str
     ) -> None:
-        """Name the servers.
+        """Name the servers, which are running already.
 
         Args:
             servers: The servers by the name of the row.
             tokenizer: The tokenizer of their models.
             trained: The trained context in tokens.
-            source: The identity of tokenizer and trained context.
+            source: A digest of the tokenizer and the trained context, by which the journal tells
+                one evaluation from another.
         """
         self.servers = servers
         self.tokenizer = tokenizer

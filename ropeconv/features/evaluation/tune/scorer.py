@@ -62,7 +62,9 @@ class Passes:
     """The engine that computes them, such as runtime and precision."""
 
     def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
-        """Return a pass from the journal, or compute it and add it there.
+        """Return the numbers of one pass of the model, from the journal or by running it.
+
+        The journal keeps them, so that an interrupted search continues where it was.
 
         Args:
             parts: The kind of the pass, and digests of its schedule and window: all it depends on.
@@ -141,10 +143,10 @@ class Scorer:
     """How long each pass took."""
 
     def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
-        """Return the losses of a schedule on windows.
+        """Return the losses that the model has on parts of the texts (windows) with a schedule.
 
         Args:
-            schedule: The schedule.
+            schedule: The frequencies and the attention factor.
             count: How many windows, the first ones; by default all.
         """
         if count is None:
@@ -193,7 +195,7 @@ class Scorer:
         )
 
     def race(self, schedule: Schedule, best: Schedule) -> Sample:
-        """Return the difference of a schedule to the best one so far; below 0 is better.
+        """Return the mean loss of a schedule minus that of the best one so far, with its error.
 
         Windows are added one by one. The race ends early where the schedule is significantly worse,
         which saves the passes over the other windows.

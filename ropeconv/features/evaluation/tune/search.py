@@ -92,7 +92,11 @@ class Task:
         return self.scorer.difference(candidate.schedule, self.first.schedule)
 
     def offer(self, candidate: Candidate) -> None:
-        """Keep a candidate as the best one if it loses less on all windows."""
+        """Keep a candidate as the best one if its loss on all windows is lower.
+
+        Args:
+            candidate: Frequencies and an attention factor that the search has reached.
+        """
         difference = self.scorer.race(candidate.schedule, self.best.schedule)
         if difference.mean >= 0:  # its loss is not lower
             return

@@ -211,9 +211,9 @@ class Tuning:
         return first + others
 
     def estimate(self) -> SearchCost:
-        """Return the cost of the search, after its first two windows and a gradient were run.
+        """Return how long the search takes, from the times of two windows and of one gradient.
 
-        These are kept in the journal.
+        These are run here; the journal keeps their numbers for the search.
         """
         task = Task(
             start=self.start,

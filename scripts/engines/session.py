@@ -38,7 +38,7 @@ def same_text(given: str, expected: str) -> bool:
 class Session:
     """A folder in which commands run, and what they print.
 
-    python: that of the engine. variables: of its environment. is_vllm: whether it is vLLM.
+    python: that of the engine. variables: of its environment.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,6 @@ class Session:
         self.lines: list[str] = []
         self.python = sys.executable
         self.variables: dict[str, str] = {}
-        self.is_vllm = False
 
     def say(self, command: str) -> None:
         """Note a command."""

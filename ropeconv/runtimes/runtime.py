@@ -190,6 +190,12 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor with or without that key.
     """
 
+    yarn_table: bool = False
+    """Whether its cosines of yarn end at the factor times the original context.
+
+    It has a table with a row for each position, and none beyond, whatever context is declared.
+    """
+
     local: Literal["own", "same-theta", "same"] = "own"
     """The frequencies of window layers.
 

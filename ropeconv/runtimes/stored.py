@@ -21,7 +21,7 @@ from ..errors import DamagedPackage
 from ..formats.package_data import PACKAGE, package_data, package_errors
 from ..rope.errors import RopeconvError
 
-FORM = 1
+FORM = 2
 """The form of the data that this ropeconv reads: the files that there are and their fields."""
 
 SHIPPED = PACKAGE / "runtimes"

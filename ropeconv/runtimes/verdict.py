@@ -456,6 +456,8 @@ class RuleReading:
         if finding is None:
             spec = read_by(config, family, rules)
             finding = _schedule_finding(planned.schedule, planned.before, spec, types)
+            if finding is None and rules.yarn_table:
+                finding = _table_finding(planned.schedule, spec)
         if finding is None:
             return None
         return (*finding, self.source)
@@ -836,6 +838,23 @@ def _schedule_finding(
     if is_unscaled(spec, before, schedule):
         return "ignored", reason
     return "differs", reason
+
+
+def _table_finding(schedule: Schedule, spec: RopeSpec) -> Finding | None:
+    """Return the finding about positions beyond the table of cosines that a runtime makes for YaRN.
+
+    With `--yarn 8 --context 1M`, of a model that was trained for 32,768 tokens, the table has rows
+    for 262,144 of them.
+    """
+    if not isinstance(spec.form, Yarn):
+        return None
+    rows = int(spec.form.factor * spec.form.original_context)
+    if schedule.context <= rows:
+        return None
+    return "refused", (
+        f"its table of YaRN's cosines ends at {rows:,} tokens,"
+        f" {format_factor(spec.form.factor)} times the original context"
+    )
 
 
 def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:

@@ -10,7 +10,13 @@ import pytest
 from ropeconv.inspection.support import group_by_status
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import InterpolatedForm, LongRope, Plain
+from ropeconv.rope.forms import (
+    InterpolatedForm,
+    LongRope,
+    Plain,
+    Yarn,
+    temperature_attention_factor,
+)
 from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.evidence import Evidence
@@ -20,7 +26,9 @@ from ropeconv.runtimes.runtime import (
     before,
     canonical,
     choose,
+    newest,
     row_from,
+    row_of_version,
     version_key,
     within,
 )
@@ -327,6 +335,22 @@ def test_differences_of_window_layers_and_query_scaling() -> None:
 
 
 # Versions
+
+
+@pytest.mark.parametrize(("context", "status"), [(512, "exact"), (513, "refused")])
+@pytest.mark.parametrize("version", ["0.33.0", "0.20.2", "0.11.0"])
+def test_positions_beyond_the_table_of_yarn(version: str, context: int, status: str) -> None:
+    """vLLM has a row of cosines for each position up to 8 * 64 (yarn_scaling_rope.py:79)."""
+    form = Yarn(10000.0, 8.0, 64)
+    factor = temperature_attention_factor(8.0)
+    schedule = Schedule(form.inv_freq(8), factor, context, 64, form)
+    rope = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
+    config = CONFIG | {"max_position_embeddings": context, "rope_scaling": rope}
+    vllm = row_of_version("vllm", version)
+    assert judge(config, LLAMA, schedule, BEFORE, vllm).status == status
+    # the classes of transformers compute cosines from the positions
+    transformers = newest("transformers")
+    assert judge(config, LLAMA, schedule, BEFORE, transformers).status == "exact"
 
 
 @pytest.mark.parametrize(

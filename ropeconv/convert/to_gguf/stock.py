@@ -302,7 +302,9 @@ def _refuse_unreadable_weights(source: Source) -> None:
 def prepare_folder(
     source: Source, config: jsontext.JsonObject, folder: Path, names: Collection[str]
 ) -> Path:
-    """Make a folder for the converter: links to the files of a checkpoint, and another config.
+    """Make the folder that llama.cpp's converter gets: a checkpoint with an unscaled RoPE.
+
+    It has links to the files of the checkpoint, and a config.json of its own.
 
     Args:
         source: The checkpoint.

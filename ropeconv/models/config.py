@@ -52,9 +52,10 @@ STORED_ROPE = "_stored_rope"
 
 
 def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dict) -> Family:
-    """The family of a config.json, whose keys are checked.
+    """Return the family of a config.json, and check the types of all keys that are read from it.
 
-    Every config from outside comes by here, before any of its keys is read.
+    A family is a class of models that read the same keys, such as "llama" or "qwen2_moe". Every
+    config goes through this function before any of its keys is read elsewhere.
 
     Args:
         config: The whole config.json.
@@ -99,7 +100,9 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
 
 def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
-    """Whether a config makes an encoder of a decoder: a token attends to those behind it too.
+    """Whether a config switches the causal mask off, so that tokens attend to later ones too.
+
+    A decoder such as Gemma 3 then is an encoder, for embeddings.
 
     Args:
         config: The whole config.json.
@@ -187,10 +190,10 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
 
 
 def _check_kind(config: Config) -> None:
-    """Raise BadSource for a config without a text part whose type says that it is not one itself.
+    """Raise BadSource for a config that has no text model, by its model_type.
 
-    These are a model around a text model, whose class reads it from an object that is not there,
-    and a tower for images or sounds (clip_vision_model).
+    It may be of a multimodal model, such as LLaVA, without the text_config that its class reads. Or
+    it is of a tower for images or sounds (clip_vision_model).
     """
     name = config.get("model_type")
     if isinstance(name, str) and name in wrapper_types():
@@ -267,7 +270,10 @@ def _rotary_switch(parts: Sequence[Config]) -> str:
 
 
 def _check_rotates(part: Config, family: Family) -> None:
-    """Raise BadSource for a config of a family that does not use rotary embeddings with it."""
+    """Raise BadSource for a config that switches rotary embeddings off.
+
+    Falcon has alibi = true for that, and Granite Hybrid no position_embedding_type = "rope".
+    """
     for need in family.rotates:
         value = first_present(part, (need.key,), need.default)
         if value != need.value:
@@ -294,10 +300,11 @@ def text_part(config: Config, family: Family) -> Config:
 
 
 def text_parts(config: Config, family: Family) -> list[Config]:
-    """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
+    """The parts of a config.json with the keys of a language model: one, or several.
 
-    It is the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that
-    is of this family, and otherwise the config itself.
+    A model such as T5Gemma has several, an encoder and a decoder (`Family.halves`). Others have
+    one: the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that is
+    of this family, and otherwise the config itself.
 
     Raises:
         BadSource: Where a half is absent.
@@ -451,6 +458,12 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     It is looked for in rope_parameters, at the top level, and in the class default, in this order.
     A class may have another default for layers with a window, and for a rope_parameters without
     the key.
+
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        kind: "global" for the layers whose context is extended, "local" for those that keep
+            frequencies of their own, such as Gemma 3's layers with a window.
     """
     defaults = family.defaults
     default = defaults.partial_rotary_factor
@@ -503,7 +516,7 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
 
 
 def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
-    """Return how many dimensions of a head rotate in layers of a kind.
+    """Return how many dimensions of a head rotate, in "global" or in "local" layers.
 
     A config has the number (rotary_dim = 64), or a share of the head (partial_rotary_factor = 0.5).
     """
@@ -538,11 +551,12 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
 
 
 def modality_note(config: Config, sections: Sequence[int]) -> str:
-    """Return a sentence on parts of a multimodal model that no method changes, and on M-RoPE.
+    """Return a note for a multimodal model: which parts no method changes, and its M-RoPE.
 
     Args:
         config: The whole config.json.
-        sections: The mrope_section.
+        sections: The mrope_section, how many rotated pairs turn by time, height and width; empty
+            for a model without M-RoPE.
     """
     others = [_describe_part(part) for part in other_parts(config)]
     notes = []

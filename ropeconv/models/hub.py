@@ -71,7 +71,7 @@ class BadAnswer(RopeconvError):
 
 @contextmanager
 def answers(reference: str, size: int = 0) -> Iterator[None]:
-    """Guard calls to huggingface_hub inside this block against a slow Hub and wrong answers.
+    """Guard the calls to huggingface_hub in a block against a slow Hub and wrong answers.
 
     Requests have a time limit, and answers a limit of their size. An answer that huggingface_hub
     does not understand is raised as a message for the user.
@@ -247,10 +247,10 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
 
 
 def _check_headers(response: Response) -> None:
-    """Refuse headers of another form, and remove waits that are too long.
+    """Check the headers of an answer of the Hub, and remove waits that are too long from them.
 
     Raises:
-        BadAnswer: A header has another form.
+        BadAnswer: A header has a value that the Hub never sends.
     """
     # commit and hash of a file (OWNER/NAME/resolve/COMMIT/FILE) become names of files in the cache,
     # where "../.." would lead out of it
@@ -380,7 +380,7 @@ class HubSource(Source):
 
     @cached_property
     def _listing(self) -> tuple[SourceFile, ...]:
-        """The files of the repository, asked for once; that fixes the commit."""
+        """The files of the repository at one commit, which the Hub is asked for once."""
         from huggingface_hub import HfApi
         from huggingface_hub.errors import OfflineModeIsEnabled
 

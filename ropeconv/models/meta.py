@@ -493,9 +493,9 @@ class PthFiles:
         return memoryview(as_bytes.reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
-        """Return the tensor in each file, and the axis along which they are concatenated.
+        """Return the parts of a tensor, one in each file, and the axis along which they are joined.
 
-        The axis is None for a tensor that each file has as a whole.
+        The axis is 0 for rows, 1 for columns, and None for a tensor that each file has as a whole.
         """
         name = target.origin  # in the files, e.g. "layers.0.attention.wq.weight"
         if any(name not in part for part in self.parts):

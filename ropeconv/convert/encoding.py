@@ -88,7 +88,8 @@ class EncodeRequest:
     def versions(self) -> list[tuple[Runtime, ...]]:
         """For each runtime that must compute the output, its current versions, the newest last.
 
-        The user names the runtimes. "all" means those that support the family and were tested.
+        With --runtime vllm it is one tuple, such as (vLLM 0.30-0.32, vLLM 0.33). "all" means every
+        runtime that supports the family and was tested.
         """
         # Without a name, it is the first default runtime that can load the model: vLLM for Kimi K2,
         # whose class transformers does not have.

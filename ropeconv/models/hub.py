@@ -161,7 +161,7 @@ class LimitedClients:
         # so that a body is as large as its length says
         client.headers["Accept-Encoding"] = "identity"
         hooks = dict(client.event_hooks)
-        hooks["response"] = [*hooks["response"], _hook(httpx)]
+        hooks["response"] = [*hooks["response"], _response_hook(httpx)]
         client.event_hooks = hooks
         client.send = _wait_and_repeat(client.send, httpx.ByteStream)
         return client
@@ -193,8 +193,8 @@ def _seconds_to_wait(response: Response, otherwise: float) -> float:
     return otherwise
 
 
-def _hook(httpx: Any) -> Callable[[Response], None]:
-    """Return a function for httpx that checks the headers of a response and limits its body.
+def _response_hook(httpx: Any) -> Callable[[Response], None]:
+    """Return a function that checks the headers of a response, and limits the bytes of its body.
 
     httpx calls it with each response, before the body is read.
 

@@ -197,7 +197,7 @@ def encoding(
     config_only: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Return a decorator that registers a function as an encoding.
+    """Return a decorator that registers a function as an encoding, a way to write frequencies.
 
     Args:
         name: The name of the encoding.
@@ -626,7 +626,9 @@ def _dropped_key(request: EncodeRequest) -> str:
 
 
 def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
-    """Advice on what to do where no encoding fits: the first that applies, the most specific first.
+    """Return advice on what to do where no encoding fits, such as "choose another method".
+
+    Where several apply, it is the most specific.
 
     Args:
         results: The encodings that can hold the schedule. None of them is computed by every named
@@ -662,9 +664,10 @@ def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
 
 
 def _base_instead(request: EncodeRequest) -> str:
-    """Advice to change the base in place of a scaling, ending in "or "; empty where it fails.
+    """Return the advice to change the base in place of a scaling; empty where that fails too.
 
-    Every runtime reads rope_theta, so another base often works where a scaling does not.
+    It is "take a base, which is read exactly (--ntk 4), or ", and other advice follows. Every
+    runtime reads rope_theta, so another base often works where a scaling does not.
     """
     schedule = request.schedule
     source_rope = request.spec

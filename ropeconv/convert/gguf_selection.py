@@ -341,9 +341,10 @@ def _keep_fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
 
 
 def _possible_tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
-    """The encodings that can be tried for a schedule, each as a function that writes it, by name.
+    """Return the encodings that can be tried for a schedule, each as a function that writes it.
 
-    "carrier" (another architecture) is one of them unless the file cannot be written as any other.
+    They are by name: {"keys": ..., "tensor": ..., "carrier": ...}. "carrier" (another architecture)
+    is one of them unless the file cannot be written as any other.
 
     Args:
         schedule: The schedule to write.

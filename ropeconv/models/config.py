@@ -338,9 +338,10 @@ def _half(config: Config, path: str) -> Config:
 
 
 def geometry(config: Config, family: Family) -> RopeSpec:
-    """Return the RoPE of a model before its RoPE settings are read.
+    """Return the sizes of a model that its RoPE depends on, before its RoPE settings are read.
 
-    It has the sizes, the layers and windows, and the base of the model's class.
+    They are the widths of heads, the context, the layers and their windows. The form of the RoPE is
+    still the unscaled one with the base of the model's class.
 
     Raises:
         BadSource: When a needed key is absent or not a number.
@@ -610,7 +611,7 @@ class CachedLayers:
 
 
 def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
-    """Return the cached layers of a config.json in groups of equal ones.
+    """Return which layers of a model cache keys and values, in groups of equal layers.
 
     Returns:
         The groups, and the number of layers with a state of fixed size (Mamba, linear attention).

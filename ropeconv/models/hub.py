@@ -310,7 +310,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def read_listing(info: ModelInfo, reference: str) -> Listing:
-    """Return the listing in an answer of the Hub.
+    """Return the commit and the files of a repository, from an answer of the Hub that is checked.
 
     Args:
         info: A ModelInfo of huggingface_hub, whose fields have whatever types the answer had.

@@ -129,7 +129,7 @@ def _read_folder(directory: Path, known: Iterable[Family], owner: str) -> tuple[
 
 
 def read_family(path: Path) -> Family:
-    """The family that a file describes.
+    """Read the description of a family of models from a TOML file.
 
     Raises:
         BadSource: With the file and the field, if it is invalid.
@@ -514,10 +514,11 @@ def _unknown_rope_keys(part: Config) -> list[str]:
 
 
 def best_family(config: Config, shapes: Shapes | None = None) -> str:
-    """The name of the family whose keys are most like those of a config; empty for none.
+    """Return the family whose config keys are most like those of a model of unknown type, by name.
 
-    Keys that few families have count more. Where the keys of several fit, a class that the config
-    names decides, then the tensors, then how many keys fit, then how common a family is.
+    It is empty where none is. Keys that few families have count more. Where the keys of several
+    fit, a class that the config names decides, then the tensors, then how many keys fit, then how
+    common a family is.
 
     Args:
         config: The whole config.json.

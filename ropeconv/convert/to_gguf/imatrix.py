@@ -53,7 +53,7 @@ class ImportanceMatrix:
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:
-    """Read an importance matrix, in either form.
+    """Read an importance matrix of llama.cpp, from a GGUF file or from the older imatrix.dat.
 
     Args:
         path: A GGUF file, or imatrix.dat.

@@ -309,7 +309,7 @@ def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
 
 
 def _value(entry: GGUFValue) -> GgufValue:
-    """A value of gguf-py."""
+    """Return a value of gguf-py's writer as the number of its type, and its bytes."""
     import gguf
 
     kind = int(entry.type)

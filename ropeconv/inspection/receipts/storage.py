@@ -75,7 +75,7 @@ def no_receipt(reference: str) -> BadSource:
 
 
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
-    """Return the receipt of an output.
+    """Return the receipt of an output, in which `ropeconv apply` recorded what it did.
 
     It is in ropeconv.json of a folder, or in the keys of a GGUF file and the results beside it.
 
@@ -128,7 +128,7 @@ def has_receipt(baked: str | os.PathLike[str]) -> bool:
 
 
 def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> Receipt:
-    """Return a receipt from its JSON.
+    """Return a receipt, the record of a run of `ropeconv apply`, from its JSON.
 
     Args:
         text: The JSON.

@@ -117,7 +117,7 @@ class ScaledWeight(StoredWeight):
 def scaled_weight(
     tensor: Tensor, scale: Tensor, size: tuple[int, int], zeros: str = ""
 ) -> ScaledWeight:
-    """Return a weight, by the shapes of its numbers and its scales.
+    """Return a quantised weight of which blocks share a scale, as FP8 and INT8 are stored.
 
     Args:
         tensor: The numbers, [rows, columns] or [matrices, rows, columns], as for experts.
@@ -136,7 +136,14 @@ def scaled_weight(
 
 
 def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, int]:
-    """Return the rows and columns that share a scale.
+    """Return the rows and columns of a block, whose numbers share a scale.
+
+    A matrix [256, 512] with scales [2, 4] has blocks of (128, 128), and with [256, 1] of (1, 512).
+
+    Args:
+        tensor: The quantised numbers.
+        scale: Their scales.
+        size: The block size that the config states, or its default.
 
     Raises:
         BadSource: The shapes do not fit together.

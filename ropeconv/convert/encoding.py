@@ -743,7 +743,17 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
 
 
 def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] | None:
-    """The lengths M and O of `original_for` for an A above 1; None where none is within 1e-6."""
+    """Return a declared context M and an original one O from which Phi-3 derives a factor A.
+
+    It computes A = sqrt(ln M / ln O). M is `context` or up to `REACH` tokens more.
+
+    Args:
+        context: The wanted context, in tokens.
+        attention_factor: The wanted factor, A, above 1.
+
+    Returns:
+        (M, O) in tokens; None where no pair gives A within 1e-6.
+    """
     closest = None
     least_error = 1e-6
     for declared in range(context, context + REACH):

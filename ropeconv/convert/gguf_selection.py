@@ -224,10 +224,17 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
 def _select(
     schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]
 ) -> GgufResult:
-    """The result of the encoding that was named, or of the best one for "auto".
+    """Write a schedule by the encoding that the user named, or by the best one for "auto".
 
-    An encoding is a way to write the schedule: "keys", "tensor", or "carrier", which writes the
-    model as another architecture. A reader is a program that reads GGUF files.
+    An encoding is a way to write the frequencies: by metadata keys ("keys"), by a tensor of
+    divisors ("tensor"), or by writing the model as another architecture that llama.cpp computes so
+    ("carrier").
+
+    Args:
+        schedule: The frequencies, the attention factor, and log-n.
+        model: The GGUF file before.
+        target: The options of the output.
+        readers: The programs that must compute the schedule from the file, such as Ollama.
     """
     encoding = target.encoding  # "auto", or the one that the user named
     carrier = target.carrier or ""  # the other architecture that the user named

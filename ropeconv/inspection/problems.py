@@ -74,7 +74,8 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         family: The family of the model.
         spec: The RoPE that the newest transformers reads.
     """
-    # runtimes that compute different models come first, then settings without effect, then doubts
+    # runtimes that compute different models come first, then settings without effect, then doubts;
+    # `rope` is the RoPE dictionary, that of the class where the config has none
     part = text_part(config, family)
     rope, is_of_class = rope_dict(part, family)
     contradicting = list(contradictions(part, family, spec.head_dim))
@@ -618,8 +619,9 @@ def refused_tensors(
         vectors: The rope tensors of the file.
         scaling: Its rope.scaling.type, None without that key.
     """
-    # Some architectures always load the two lists of longrope (and some of these ignore them).
-    # Others load them if the scaling type is longrope, and then do not load rope_freqs.weight.
+    # A file may have rope_freqs.weight (FREQS), or the two lists of longrope (LONG and SHORT). Some
+    # architectures always load the two lists, and some of these ignore them. Others load them if
+    # the scaling type is longrope, and then do not load rope_freqs.weight.
     arch = reading.arch
     uses_longrope = arch.factors == "longrope" and scaling == "longrope"
     loads_lists = uses_longrope or arch.factors in ("always", "ignored")

@@ -79,7 +79,8 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     else:
         family = _by_model_type(config, shapes)
 
-    # the keys that are read, and where the class of the family reads them
+    # the values of the keys that are read, then that the keys are where the class of the family
+    # reads them; a family with a reason in `refuse` cannot be extended anyway
     parts = text_parts(config, family)
     check_config(config, parts, family)
     if not family.refuse:
@@ -90,10 +91,12 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
             if refusal:
                 raise BadSource(refusal)
 
+    # some families become one of several architectures in GGUF, by their config
     gguf_kind = family.hooks.gguf_kind(parts[0])
     if gguf_kind:
         family = msgspec.structs.replace(family, gguf=family.gguf_kinds[gguf_kind])
 
+    # a config can make an encoder of a decoder
     if not family.encoder and reads_both_directions(config, parts[0], family):
         return msgspec.structs.replace(family, encoder=True)
     return family
@@ -109,8 +112,8 @@ def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
         part: Its text part.
         family: The family of that part.
     """
-    # transformers makes such masks for all its classes (masking_utils.py, create_causal_mask), and
-    # vLLM for those of Llama, Qwen 2 and others
+    # transformers obeys is_causal = false in all its classes (masking_utils.py,
+    # create_causal_mask), and vLLM in those of Llama, Qwen 2 and others
     if part.get("is_causal") is False:
         return True
 
@@ -118,8 +121,8 @@ def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
     key = "use_bidirectional_attention"
     if key not in config_keys().get(family.name, ()):
         return False
-    # PaliGemma has it around a Gemma that writes text: there only the prompt is read in both
-    # directions
+    # PaliGemma has the key too, around a Gemma that writes text: there only the prompt is read in
+    # both directions
     is_wrapped = part is not config
     if is_wrapped:
         return False

@@ -692,7 +692,7 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     query_rows = rows.get(weights.q)
     key_rows = rows.get(weights.k)
 
-    # norms and biases may be there or not
+    # norms and biases that only one of the two has
     misfits = _count_misfit_norms(weights, prefix, query_rows, shapes)
     has_bias = any(f"{prefix}{name}.bias" in shapes for name in rows)
     if has_bias and not weights.bias:

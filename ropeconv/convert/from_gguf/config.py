@@ -70,7 +70,7 @@ def family_of(file: GgufFile) -> Family:
         if family.gguf is not None and family.gguf.config:
             convertible.append((family, family.gguf))
 
-    # the families of this architecture, of which some may have sliding windows and others not
+    # the families of this architecture, of which some may have sliding windows and others none
     of_arch = [(family, rules) for family, rules in convertible if rules.arch == arch]
     some_have_windows = any(rules.window for _, rules in of_arch)
     some_have_none = any(not rules.window for _, rules in of_arch)

@@ -150,7 +150,7 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     without_results = {key: value for key, value in data.items() if key not in RESULTS}
     _check_numbers(without_results, name)
 
-    # the schema is looked at first: a later version may have other fields
+    # the number of the schema comes first: a later version of ropeconv may have other fields
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         version = shown(data.get("ropeconv", "unknown"))
@@ -218,7 +218,9 @@ def _check_numbers(data: object, name: str) -> None:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe in a file: a saved or tuned one, or that of a receipt.
+    """Return the recipe in a file: the method of an earlier run with its settings.
+
+    The file is a recipe that the user saved, a result of `ropeconv tune`, or a receipt.
 
     Args:
         path: The file, or a folder with one.

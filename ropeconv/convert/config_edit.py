@@ -196,8 +196,9 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
     if sizes:
         kept["partial_rotary_factor"] = sizes[0] / sum(sizes)
 
-    # Ministral 3 scales queries by position, in units of original_max_position_embeddings. Where
-    # the source has that scaling, whose key is the first of `keep`, the length must stay with it.
+    # Ministral 3 scales queries by position, in units of original_max_position_embeddings
+    # (`pinned_original`). Where the source has that scaling, the length must stay. Its key is the
+    # first of `keep`, llama_4_scaling_beta.
     if writing.pinned_original and writing.keep:
         has_query_scaling = writing.keep[0] in kept
         if has_query_scaling:

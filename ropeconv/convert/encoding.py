@@ -88,7 +88,8 @@ class EncodeRequest:
     def versions(self) -> list[tuple[Runtime, ...]]:
         """For each runtime that must compute the output, its current versions, the newest last.
 
-        The user names the runtimes. "all" means those that support the family and were tested.
+        With --runtime vllm it is one tuple, such as (vLLM 0.30-0.32, vLLM 0.33). "all" means every
+        runtime that supports the family and was tested.
         """
         # Without a name, it is the first default runtime that can load the model: vLLM for Kimi K2,
         # whose class transformers does not have.
@@ -196,7 +197,7 @@ def encoding(
     config_only: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Return a decorator that registers a function as an encoding.
+    """Return a decorator that registers a function as an encoding, a way to write frequencies.
 
     Args:
         name: The name of the encoding.
@@ -625,7 +626,9 @@ def _dropped_key(request: EncodeRequest) -> str:
 
 
 def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
-    """Advice on what to do where no encoding fits: the first that applies, the most specific first.
+    """Return advice on what to do where no encoding fits, such as "choose another method".
+
+    Where several apply, it is the most specific.
 
     Args:
         results: The encodings that can hold the schedule. None of them is computed by every named
@@ -661,9 +664,10 @@ def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
 
 
 def _base_instead(request: EncodeRequest) -> str:
-    """Advice to change the base in place of a scaling, ending in "or "; empty where it fails.
+    """Return the advice to change the base in place of a scaling; empty where that fails too.
 
-    Every runtime reads rope_theta, so another base often works where a scaling does not.
+    It is "take a base, which is read exactly (--ntk 4), or ", and other advice follows. Every
+    runtime reads rope_theta, so another base often works where a scaling does not.
     """
     schedule = request.schedule
     source_rope = request.spec
@@ -739,7 +743,17 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
 
 
 def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] | None:
-    """The lengths M and O of `original_for` for an A above 1; None where none is within 1e-6."""
+    """Return a declared context M and an original one O from which Phi-3 derives a factor A.
+
+    It computes A = sqrt(ln M / ln O). M is `context` or up to `REACH` tokens more.
+
+    Args:
+        context: The wanted context, in tokens.
+        attention_factor: The wanted factor, A, above 1.
+
+    Returns:
+        (M, O) in tokens; None where no pair gives A within 1e-6.
+    """
     closest = None
     least_error = 1e-6
     for declared in range(context, context + REACH):

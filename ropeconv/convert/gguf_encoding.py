@@ -143,7 +143,9 @@ CLOSE = 1e-6
 
 
 def gguf_features(model: GgufModel) -> frozenset[Feature]:
-    """Return the features of RoPE that a model uses.
+    """Return which features of RoPE a GGUF file uses, such as {"theta", "yarn", "rope_freqs"}.
+
+    Programs that read GGUF are judged by them: one that lacks a feature computes another RoPE.
 
     Raises:
         BadSource: Where llama.cpp would refuse it.
@@ -159,7 +161,7 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
 
 
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
-    """Which features of RoPE the scaling keys of a file use.
+    """Return for each feature of RoPE whether the scaling keys use it: {"yarn": True, ...}.
 
     A program that reads GGUF may lack a feature, or compute it otherwise than llama.cpp.
 
@@ -216,7 +218,7 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
 
 
 def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
-    """Which features of RoPE a file uses beside its scaling keys.
+    """Return for each feature of RoPE beside the scaling keys whether a file uses it.
 
     A reader of GGUF may lack any of them, so they decide which readers compute the file. They are
     rope tensors (with divisors other than 1), layers with a window, and other scales.
@@ -558,7 +560,9 @@ def _words(verdict: Verdict, named: bool) -> str:
 
 
 def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
-    """Advice on what to do where the wanted encoding does not suit all readers.
+    """Return advice on what to do where some program that reads GGUF does not compute an encoding.
+
+    For instance "take --encoding tensor".
 
     Args:
         results: The encodings that llama.cpp computes exactly, the wanted one first.

@@ -224,10 +224,17 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
 def _select(
     schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]
 ) -> GgufResult:
-    """The result of the encoding that was named, or of the best one for "auto".
+    """Write a schedule by the encoding that the user named, or by the best one for "auto".
 
-    An encoding is a way to write the schedule: "keys", "tensor", or "carrier", which writes the
-    model as another architecture. A reader is a program that reads GGUF files.
+    An encoding is a way to write the frequencies: by metadata keys ("keys"), by a tensor of
+    divisors ("tensor"), or by writing the model as another architecture that llama.cpp computes so
+    ("carrier").
+
+    Args:
+        schedule: The frequencies, the attention factor, and log-n.
+        model: The GGUF file before.
+        target: The options of the output.
+        readers: The programs that must compute the schedule from the file, such as Ollama.
     """
     encoding = target.encoding  # "auto", or the one that the user named
     carrier = target.carrier or ""  # the other architecture that the user named
@@ -341,9 +348,10 @@ def _keep_fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
 
 
 def _possible_tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
-    """The encodings that can be tried for a schedule, each as a function that writes it, by name.
+    """Return the encodings that can be tried for a schedule, each as a function that writes it.
 
-    "carrier" (another architecture) is one of them unless the file cannot be written as any other.
+    They are by name: {"keys": ..., "tensor": ..., "carrier": ...}. "carrier" (another architecture)
+    is one of them unless the file cannot be written as any other.
 
     Args:
         schedule: The schedule to write.

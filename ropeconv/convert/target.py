@@ -265,7 +265,7 @@ class EncodeResult:
             schedule: The schedule with log-n, the scaling of queries by the logarithm of the
                 position.
             target: The options of the output, with `allow_approximate`.
-            otherwise: What else the user can do, for the message.
+            otherwise: Another way out for the user, for the message.
         """
         if self.deviation <= EXACT or target.allow_approximate:
             return

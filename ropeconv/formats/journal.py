@@ -92,7 +92,9 @@ class Journal(Generic[L]):
     def __init__(
         self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False
     ) -> None:
-        """Open a journal.
+        """Open a journal, the file to which a long run appends each result as a line of JSON.
+
+        A run that was interrupted continues behind the lines that are there.
 
         Args:
             path: The file.
@@ -232,7 +234,8 @@ class Journal(Generic[L]):
         """Make the file ready for more lines.
 
         Args:
-            complete: The length of its complete lines in bytes; what is behind them is cut off.
+            complete: The length of its complete lines in bytes; a part of a line behind them, which
+                a killed run left, is cut off. 0 for a file without lines.
             fresh: Begin a new journal, and rename one that has lines.
         """
         # a new file in place of one with lines, which gets another name; its lock is kept until the

@@ -528,7 +528,8 @@ def _pieces(projection: Projection, head_dim: int) -> Iterator[tuple[int, int, r
 
     Each piece is (first row, row after the last, the indices of the heads in it).
     """
-    # the heads of a fused projection are further apart than head_dim: values lie between them
+    # The heads of a fused projection may be further apart than head_dim, with rows of values
+    # between them. The bytes of a head are counted with these rows.
     first_rows = projection.heads
     distance = head_dim
     for row, following in pairwise(first_rows):

@@ -164,7 +164,7 @@ class Inspection(TableSummary):
     )
 
     def summary(self) -> dict[str, str]:
-        """Return what is shown, by name."""
+        """Return the facts about the model that `inspect` shows, as text by name."""
         spec = self.spec
         attention_factor = ""
         if spec.attention_factor != 1:

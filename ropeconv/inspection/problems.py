@@ -74,19 +74,20 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         family: The family of the model.
         spec: The RoPE that the newest transformers reads.
     """
-    # runtimes that compute different models come first, then settings without effect, then doubts
+    # runtimes that compute different models come first, then settings without effect, then doubts;
+    # `rope` is the RoPE dictionary, that of the class where the config has none
     part = text_part(config, family)
     rope, is_of_class = rope_dict(part, family)
     contradicting = list(contradictions(part, family, spec.head_dim))
-    yield from _schemas(config, family, doubtful=bool(contradicting))
+    yield from _differing_schemas(config, family, doubtful=bool(contradicting))
     for found in contradicting:  # with the first of them, `apply` refuses the config
         yield Problem("contradiction", refusal(found))
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)
-    yield from _dual_chunk(config, family)
+    yield from _dual_chunk_key(config, family)
     yield from _scaling_problems(spec, rope, family)
-    yield from _doubtful(family, spec, part)
+    yield from _doubtful_training(family, spec, part)
     if is_of_class:
         yield Problem(
             "default-scaling", "the scaling is only in the class, not in a file", "--as-is"
@@ -304,7 +305,7 @@ def _says_the_same(key: str, value: object, spec: RopeSpec) -> bool:
     return False
 
 
-def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
+def _dual_chunk_key(config: Config, family: Family) -> Iterator[Problem]:
     """Yield the problem of dual_chunk_attention_config, which some runtimes apply instead of RoPE.
 
     Qwen2.5-1M has it. The message says what each runtime does with it.
@@ -330,7 +331,7 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
     yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
 
 
-def _schemas(config: Config, family: Family, doubtful: bool) -> Iterator[Problem]:
+def _differing_schemas(config: Config, family: Family, doubtful: bool) -> Iterator[Problem]:
     """Yield the problem of a config from which two runtimes read different RoPE settings.
 
     A config may have both schemas, rope_scaling of transformers 4 and rope_parameters of
@@ -446,7 +447,7 @@ def gguf_problems(
     # the trained context, where the family is known to declare another one
     family = by_name().get(arch.family)
     if family and not spec.scaled:
-        yield from _doubtful(family, spec, {})
+        yield from _doubtful_training(family, spec, {})
 
 
 def _tensor_problems(
@@ -567,8 +568,8 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
     return replace(form, beta_fast=fast, beta_slow=slow)
 
 
-def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]:
-    """Yield the problem of a model that may have been trained with less than it declares.
+def _doubtful_training(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]:
+    """Yield the problem of a model that may have been trained with less context than it declares.
 
     Qwen2-7B was trained with 32,768 tokens and declares 131,072. Other models of its family declare
     the same, and were trained with them. A family lists such models: `known.declared` and
@@ -618,8 +619,9 @@ def refused_tensors(
         vectors: The rope tensors of the file.
         scaling: Its rope.scaling.type, None without that key.
     """
-    # Some architectures always load the two lists of longrope (and some of these ignore them).
-    # Others load them if the scaling type is longrope, and then do not load rope_freqs.weight.
+    # A file may have rope_freqs.weight (FREQS), or the two lists of longrope (LONG and SHORT). Some
+    # architectures always load the two lists, and some of these ignore them. Others load them if
+    # the scaling type is longrope, and then do not load rope_freqs.weight.
     arch = reading.arch
     uses_longrope = arch.factors == "longrope" and scaling == "longrope"
     loads_lists = uses_longrope or arch.factors in ("always", "ignored")

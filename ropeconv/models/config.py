@@ -52,9 +52,10 @@ STORED_ROPE = "_stored_rope"
 
 
 def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dict) -> Family:
-    """The family of a config.json, whose keys are checked.
+    """Return the family of a config.json, and check the types of all keys that are read from it.
 
-    Every config from outside comes by here, before any of its keys is read.
+    A family is a class of models that read the same keys, such as "llama" or "qwen2_moe". Every
+    config goes through this function before any of its keys is read elsewhere.
 
     Args:
         config: The whole config.json.
@@ -78,7 +79,8 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     else:
         family = _by_model_type(config, shapes)
 
-    # the keys that are read, and where the class of the family reads them
+    # the values of the keys that are read, then that the keys are where the class of the family
+    # reads them; a family with a reason in `refuse` cannot be extended anyway
     parts = text_parts(config, family)
     check_config(config, parts, family)
     if not family.refuse:
@@ -89,25 +91,29 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
             if refusal:
                 raise BadSource(refusal)
 
+    # some families become one of several architectures in GGUF, by their config
     gguf_kind = family.hooks.gguf_kind(parts[0])
     if gguf_kind:
         family = msgspec.structs.replace(family, gguf=family.gguf_kinds[gguf_kind])
 
+    # a config can make an encoder of a decoder
     if not family.encoder and reads_both_directions(config, parts[0], family):
         return msgspec.structs.replace(family, encoder=True)
     return family
 
 
 def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
-    """Whether a config makes an encoder of a decoder: a token attends to those behind it too.
+    """Whether a config switches the causal mask off, so that tokens attend to later ones too.
+
+    A decoder such as Gemma 3 then is an encoder, for embeddings.
 
     Args:
         config: The whole config.json.
         part: Its text part.
         family: The family of that part.
     """
-    # transformers makes such masks for all its classes (masking_utils.py, create_causal_mask), and
-    # vLLM for those of Llama, Qwen 2 and others
+    # transformers obeys is_causal = false in all its classes (masking_utils.py,
+    # create_causal_mask), and vLLM in those of Llama, Qwen 2 and others
     if part.get("is_causal") is False:
         return True
 
@@ -115,8 +121,8 @@ def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
     key = "use_bidirectional_attention"
     if key not in config_keys().get(family.name, ()):
         return False
-    # PaliGemma has it around a Gemma that writes text: there only the prompt is read in both
-    # directions
+    # PaliGemma has the key too, around a Gemma that writes text: there only the prompt is read in
+    # both directions
     is_wrapped = part is not config
     if is_wrapped:
         return False
@@ -187,10 +193,10 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
 
 
 def _check_kind(config: Config) -> None:
-    """Raise BadSource for a config without a text part whose type says that it is not one itself.
+    """Raise BadSource for a config that has no text model, by its model_type.
 
-    These are a model around a text model, whose class reads it from an object that is not there,
-    and a tower for images or sounds (clip_vision_model).
+    It may be of a multimodal model, such as LLaVA, without the text_config that its class reads. Or
+    it is of a tower for images or sounds (clip_vision_model).
     """
     name = config.get("model_type")
     if isinstance(name, str) and name in wrapper_types():
@@ -267,7 +273,10 @@ def _rotary_switch(parts: Sequence[Config]) -> str:
 
 
 def _check_rotates(part: Config, family: Family) -> None:
-    """Raise BadSource for a config of a family that does not use rotary embeddings with it."""
+    """Raise BadSource for a config that switches rotary embeddings off.
+
+    Falcon has alibi = true for that, and Granite Hybrid no position_embedding_type = "rope".
+    """
     for need in family.rotates:
         value = first_present(part, (need.key,), need.default)
         if value != need.value:
@@ -294,10 +303,11 @@ def text_part(config: Config, family: Family) -> Config:
 
 
 def text_parts(config: Config, family: Family) -> list[Config]:
-    """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
+    """The parts of a config.json with the keys of a language model: one, or several.
 
-    It is the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that
-    is of this family, and otherwise the config itself.
+    A model such as T5Gemma has several, an encoder and a decoder (`Family.halves`). Others have
+    one: the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that is
+    of this family, and otherwise the config itself.
 
     Raises:
         BadSource: Where a half is absent.
@@ -331,9 +341,10 @@ def _half(config: Config, path: str) -> Config:
 
 
 def geometry(config: Config, family: Family) -> RopeSpec:
-    """Return the RoPE of a model before its RoPE settings are read.
+    """Return the sizes of a model that its RoPE depends on, before its RoPE settings are read.
 
-    It has the sizes, the layers and windows, and the base of the model's class.
+    They are the widths of heads, the context, the layers and their windows. The form of the RoPE is
+    still the unscaled one with the base of the model's class.
 
     Raises:
         BadSource: When a needed key is absent or not a number.
@@ -451,6 +462,12 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     It is looked for in rope_parameters, at the top level, and in the class default, in this order.
     A class may have another default for layers with a window, and for a rope_parameters without
     the key.
+
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        kind: "global" for the layers whose context is extended, "local" for those that keep
+            frequencies of their own, such as Gemma 3's layers with a window.
     """
     defaults = family.defaults
     default = defaults.partial_rotary_factor
@@ -503,7 +520,7 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
 
 
 def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
-    """Return how many dimensions of a head rotate in layers of a kind.
+    """Return how many dimensions of a head rotate, in "global" or in "local" layers.
 
     A config has the number (rotary_dim = 64), or a share of the head (partial_rotary_factor = 0.5).
     """
@@ -538,11 +555,12 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
 
 
 def modality_note(config: Config, sections: Sequence[int]) -> str:
-    """Return a sentence on parts of a multimodal model that no method changes, and on M-RoPE.
+    """Return a note for a multimodal model: which parts no method changes, and its M-RoPE.
 
     Args:
         config: The whole config.json.
-        sections: The mrope_section.
+        sections: The mrope_section, how many rotated pairs turn by time, height and width; empty
+            for a model without M-RoPE.
     """
     others = [_describe_part(part) for part in other_parts(config)]
     notes = []
@@ -596,7 +614,7 @@ class CachedLayers:
 
 
 def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
-    """Return the cached layers of a config.json in groups of equal ones.
+    """Return which layers of a model cache keys and values, in groups of equal layers.
 
     Returns:
         The groups, and the number of layers with a state of fixed size (Mamba, linear attention).

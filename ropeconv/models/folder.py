@@ -98,7 +98,10 @@ class FolderSource(Source):
 
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
-        """The files, listed once; `_seen` keeps by what a later change of each is noticed."""
+        """The files, listed once.
+
+        `_seen` gets the inode, size and time of each, by which a later change is noticed.
+        """
         files = []
         for name in self._names():
             path = self.root / name
@@ -172,7 +175,11 @@ class ConfigSource(Source):
     kind = "config"
 
     def __init__(self, file: Path) -> None:
-        """Take a file. One that is something else by its first bytes is refused."""
+        """Open a config.json, which need not have a checkpoint around it.
+
+        Raises:
+            BadSource: The file is something else by its first bytes.
+        """
         self.file = file
         self.reference = str(file)
         self.name = file.stem
@@ -204,7 +211,7 @@ class ConfigSource(Source):
 
 
 def _not_a_config(file: Path) -> str:
-    """Return a sentence on a file that is not a config.json: its kind, and the file to give."""
+    """Return why a file is not a config.json, by its first bytes, and what to give instead."""
     kind = kind_of(file)
     if kind in WEIGHTS_ALONE:
         # params.json is the config in Meta's layout
@@ -264,9 +271,10 @@ SHARD_BYTES = 5_000_000_000
 
 
 def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[ConvertedShard[T], ...]:
-    """Divide tensors, in order, into files of at most `limit` bytes of data each, or of one tensor.
+    """Divide tensors, in order, into files of at most `limit` bytes of data each.
 
-    The files have the names that transformers writes, model-00001-of-00003.safetensors.
+    A tensor that is larger has a file of its own. The files have the names that transformers
+    writes, model-00001-of-00003.safetensors.
     """
     group = list[T]()
     groups = [group]
@@ -363,7 +371,10 @@ class ConvertedSource(Source, Generic[T]):
         return parse_header(BytesIO(shard.head), shard.size, name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Return bytes start .. stop - 1 of a file, and convert no more than these."""
+        """Return bytes start .. stop - 1 of a converted file, such as model.safetensors.
+
+        The file is not on the disk: only the tensors that have these bytes are converted.
+        """
         if name in self.texts:
             return self.texts[name].encode()[start:stop]
         if all(shard.name != name for shard in self.shards):

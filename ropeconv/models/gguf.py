@@ -80,7 +80,7 @@ class HubShard(Shard):
 
     @classmethod
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
-        """Return the current file, or the cached one if the Hub does not answer.
+        """Find a GGUF file on the Hub; without an answer of the Hub, the one in its cache.
 
         Args:
             repo_id: The repository, owner/name.
@@ -135,7 +135,7 @@ class HubShard(Shard):
         return self._header
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes start .. stop - 1 of the file, from the cache or by range."""
+        """Return the bytes start .. stop - 1 of the file, from the cache, or by an HTTP range."""
         # many small requests take longer than the whole file, which `path` downloads
         if self._local is None and self._asked >= MOST_RANGES:
             self.path()

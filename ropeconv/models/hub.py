@@ -71,7 +71,7 @@ class BadAnswer(RopeconvError):
 
 @contextmanager
 def answers(reference: str, size: int = 0) -> Iterator[None]:
-    """Guard calls to huggingface_hub inside this block against a slow Hub and wrong answers.
+    """Guard the calls to huggingface_hub in a block against a slow Hub and wrong answers.
 
     Requests have a time limit, and answers a limit of their size. An answer that huggingface_hub
     does not understand is raised as a message for the user.
@@ -161,7 +161,7 @@ class LimitedClients:
         # so that a body is as large as its length says
         client.headers["Accept-Encoding"] = "identity"
         hooks = dict(client.event_hooks)
-        hooks["response"] = [*hooks["response"], _hook(httpx)]
+        hooks["response"] = [*hooks["response"], _response_hook(httpx)]
         client.event_hooks = hooks
         client.send = _wait_and_repeat(client.send, httpx.ByteStream)
         return client
@@ -193,8 +193,8 @@ def _seconds_to_wait(response: Response, otherwise: float) -> float:
     return otherwise
 
 
-def _hook(httpx: Any) -> Callable[[Response], None]:
-    """Return a function for httpx that checks the headers of a response and limits its body.
+def _response_hook(httpx: Any) -> Callable[[Response], None]:
+    """Return a function that checks the headers of a response, and limits the bytes of its body.
 
     httpx calls it with each response, before the body is read.
 
@@ -247,10 +247,10 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
 
 
 def _check_headers(response: Response) -> None:
-    """Refuse headers of another form, and remove waits that are too long.
+    """Check the headers of an answer of the Hub, and remove waits that are too long from them.
 
     Raises:
-        BadAnswer: A header has another form.
+        BadAnswer: A header has a value that the Hub never sends.
     """
     # commit and hash of a file (OWNER/NAME/resolve/COMMIT/FILE) become names of files in the cache,
     # where "../.." would lead out of it
@@ -310,7 +310,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def read_listing(info: ModelInfo, reference: str) -> Listing:
-    """Return the listing in an answer of the Hub.
+    """Return the commit and the files of a repository, from an answer of the Hub that is checked.
 
     Args:
         info: A ModelInfo of huggingface_hub, whose fields have whatever types the answer had.
@@ -380,7 +380,7 @@ class HubSource(Source):
 
     @cached_property
     def _listing(self) -> tuple[SourceFile, ...]:
-        """The files of the repository, asked for once; that fixes the commit."""
+        """The files of the repository at one commit, which the Hub is asked for once."""
         from huggingface_hub import HfApi
         from huggingface_hub.errors import OfflineModeIsEnabled
 

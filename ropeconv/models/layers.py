@@ -98,16 +98,17 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
 
 
 def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
-    """Return the layer types of a config that does not list them.
+    """Return the layer types of a config that does not list them, such as "sliding_attention".
 
     A family has one of three rules: the numbers of some layers, a pattern that repeats, or an
-    interval such as every sixth layer.
+    interval. With the interval 3, usually two layers of the type `rules.rest` are followed by one
+    of the type `rules.last`, and so on.
     """
     if rules.indices:
         numbers = part.get(rules.indices)
         if isinstance(numbers, list):
             return [rules.last if layer in numbers else rules.rest for layer in range(count)]
-    if rules.pattern:
+    if rules.pattern:  # such as ("sliding_attention", "full_attention")
         return [rules.pattern[layer % len(rules.pattern)] for layer in range(count)]
 
     interval: int | None = rules.interval
@@ -125,7 +126,11 @@ def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
-    """Return the kind of each of `count` layers: "global", "local" or "none"."""
+    """Return how each of `count` layers rotates.
+
+    "global" layers have the frequencies that a method extends, "local" ones keep frequencies of
+    their own, and "none" do not rotate.
+    """
     rules = family.layers
 
     # Families with a list of the layers that rotate, such as no_rope_layers of Llama 4. In spite of
@@ -235,8 +240,14 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
 
 
 def _has_window(part: Config, family: Family, kinds: tuple[Kind, ...]) -> list[bool]:
-    """Return whether each layer has the sliding window or chunk of a model that has one."""
-    # by whether the layer rotates, or all of them
+    """Return for each layer whether it sees only a sliding window (or chunk).
+
+    Args:
+        part: The text part of the config, of a model that has a window.
+        family: The family of the model.
+        kinds: How each layer rotates; "none" for one that does not.
+    """
+    # in some families it depends on whether the layer rotates, and in some all layers have one
     window = family.window
     if window.layers == "rotating":
         return [kind != "none" for kind in kinds]
@@ -245,7 +256,7 @@ def _has_window(part: Config, family: Family, kinds: tuple[Kind, ...]) -> list[b
     if window.layers == "all":
         return [True] * len(kinds)
 
-    # by its number (max_window_layers of Qwen2), else by its layer type
+    # else by the number of the layer (max_window_layers of Qwen2), or by its layer type
     if window.first_key and not part.get("layer_types"):
         first = positive_int(part, (window.first_key,), window.first, least=0) or 0
         return [layer >= first for layer in range(len(kinds))]
@@ -291,7 +302,7 @@ def head_count(part: Config, family: Family) -> int:
 def fused_heads(
     which: Which, rows: int, heads: int, head_dim: int, family: Family
 ) -> tuple[int, ...]:
-    """Return the first row of each head's queries or keys in a projection of all three.
+    """Return where each head of queries or keys begins in a fused projection of q, k and v.
 
     With 4 heads of queries, 2 of keys and of values, a projection has the order
     q q q q k k v v ("blocks"), or for each head of keys q q k v ("groups").

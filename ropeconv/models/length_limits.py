@@ -82,11 +82,12 @@ def window_keys() -> tuple[str, ...]:
 
 
 def length_limits(source: Source) -> tuple[LengthLimit, ...]:
-    """Return every limit of a prompt in the files of a checkpoint, whatever its value.
+    """Return every limit of the length of a prompt in the files of a checkpoint.
 
-    Such are model_max_length in tokenizer_config.json, and truncation.max_length in tokenizer.json:
-    programs that read them cut a text off there, also after an extension. For a model that
-    is converted (from GGUF, or from Meta's files), only texts that the conversion makes count.
+    Examples are model_max_length in tokenizer_config.json, and truncation.max_length in
+    tokenizer.json. Programs that read them cut a text off there, also after an extension. For a
+    model that is converted (from GGUF, or from Meta's files), only texts that the conversion makes
+    count.
     """
     generated_texts = source.generated_texts()
     is_converted = source.kind in CONVERTED
@@ -116,10 +117,12 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 def limits_in(
     name: str, blocks: Iterable[bytes], large: bool = False, text_model: str = ""
 ) -> list[LengthLimit]:
-    """Return the limits in a file, in their order.
+    """Return the limits of a prompt in a file, in their order.
+
+    tokenizer_config.json with "model_max_length": 32768 has one of 32,768 tokens.
 
     Args:
-        name: The name of the file, which decides where limits are looked for.
+        name: The name of the file, which decides under which keys limits are looked for.
         blocks: Its content.
         large: Stop reading a JSON file behind the keys that may have limits.
         text_model: Where the file keeps the settings of a language model, with dots between keys.

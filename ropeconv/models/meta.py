@@ -100,7 +100,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return meta_layout.hf_config(self.params, size, self.dtype)
 
     @cached_property
-    def _above(self) -> tuple[Path, FileIdentity | None] | None:
+    def _shared_tokenizer(self) -> tuple[Path, FileIdentity | None] | None:
         """Return tokenizer.model one level above the folder, with its identity; None without one.
 
         Meta's download script puts the tokenizer that the sizes of a release share beside their
@@ -132,8 +132,8 @@ class MetaSource(ConvertedSource[TensorTarget]):
     @property
     def _tokenizer(self) -> Path:
         """The path of tokenizer.model."""
-        if self._above is not None:
-            return self._above[0]
+        if self._shared_tokenizer is not None:
+            return self._shared_tokenizer[0]
         if all(file.name != TOKENIZER for file in self.inner.files()):
             raise BadSource(
                 f"{self.reference} has no {TOKENIZER}; put the release's file beside params.json,"
@@ -169,13 +169,13 @@ class MetaSource(ConvertedSource[TensorTarget]):
             for file in self.inner.files()
             if file.name not in LEFT and not PART.fullmatch(file.name)
         ]
-        if self._above is not None:
-            kept.append(SourceFile(TOKENIZER, self._above[0].stat().st_size))
+        if self._shared_tokenizer is not None:
+            kept.append(SourceFile(TOKENIZER, self._shared_tokenizer[0].stat().st_size))
         return kept
 
     def path(self, name: str) -> Path:
-        if name == TOKENIZER and self._above is not None:
-            return self._above[0]
+        if name == TOKENIZER and self._shared_tokenizer is not None:
+            return self._shared_tokenizer[0]
         return self.inner.path(name)
 
     def local(self, name: str) -> Path | None:
@@ -188,22 +188,22 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def identity(self) -> str:
-        if self._above is None:
+        if self._shared_tokenizer is None:
             return self.inner.identity
-        return text_digest(self.inner.identity, sha256(self._above[0]))
+        return text_digest(self.inner.identity, sha256(self._shared_tokenizer[0]))
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         identities = dict(self.inner.identities(unread))
-        if self._above is not None and TOKENIZER not in unread:
-            path, seen = self._above
+        if self._shared_tokenizer is not None and TOKENIZER not in unread:
+            path, seen = self._shared_tokenizer
             identities[path] = seen
         return identities
 
     def conversion_notes(self) -> tuple[str, ...]:
         """Return the sentence on a tokenizer that is not in the folder."""
-        if self._above is None:
+        if self._shared_tokenizer is None:
             return ()
-        return (f"{TOKENIZER} is that of {self._above[0].parent}",)
+        return (f"{TOKENIZER} is that of {self._shared_tokenizer[0].parent}",)
 
     def text(self, name: str) -> str | None:
         if name in self.texts:
@@ -501,9 +501,9 @@ class PthFiles:
         return memoryview(as_bytes.reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
-        """Return the tensor in each file, and the axis along which they are concatenated.
+        """Return the parts of a tensor, one in each file, and the axis along which they are joined.
 
-        The axis is None for a tensor that each file has as a whole.
+        The axis is 0 for rows, 1 for columns, and None for a tensor that each file has as a whole.
         """
         name = target.origin  # in the files, e.g. "layers.0.attention.wq.weight"
         if any(name not in part for part in self.parts):

@@ -66,7 +66,7 @@ class Params(msgspec.Struct, frozen=True):
 
 
 def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
-    """Return a `LlamaForCausalLM` config for Meta's parameters.
+    """Return the config.json of a `LlamaForCausalLM`, from Meta's params.json.
 
     Args:
         params: params.json.

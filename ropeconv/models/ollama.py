@@ -194,10 +194,10 @@ def _parameter(value: object) -> str:
 
 
 def name_in(reference: str) -> OllamaName | None:
-    """Return what the user typed as the name of a model of Ollama; None where it is something else.
+    """Return the parts of a name of a model of Ollama; None for a path, a Hub id and the like.
 
-    Names are `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a
-    page of ollama.com. A path or a Hub id is none.
+    llama3.1:8b has the model "llama3.1" and the tag "8b". Names are `model`, `model:tag`,
+    `owner/model:tag`, `host/owner/model:tag`, and the address of a page of ollama.com.
     """
     match = NAME.fullmatch(reference)
     if match is None:
@@ -344,12 +344,12 @@ def is_blob(path: Path) -> bool:
 
 
 def blob_stem(path: Path) -> str:
-    """Return a name for the output of a blob.
+    """Return a name for the output that is made of a file in Ollama's store.
 
-    The name of a model that has it, such as llama3.1-8b, else the first letters of its digest.
+    The file has a name such as sha256-6a0746a1ec1a.... The output is named after a model of the
+    store that uses it, such as llama3.1-8b, or else by the beginning of that name.
     """
-    # a file such as blobs/sha256-6a0746a1ec1a... does not have the name of its model, but the
-    # manifest of the model has that of the file
+    # the manifest of a model has the name of the file
     store = path.parent.parent
     for name, manifest in _names(store):
         try:

@@ -74,9 +74,9 @@ def text_path(config: Config) -> Path:
 
 
 def _known_path(config: Config) -> Path:
-    """The keys of the object in which classes of transformers read a language model; else ().
+    """The keys under which classes of transformers read the language model of a multimodal one.
 
-    They are ("text_config",) in nearly all of them.
+    They are ("text_config",) in nearly all classes. Without such an object they are ().
     """
     path: Path = ("text_config",)
     text = config.get("text_config")
@@ -97,10 +97,10 @@ def _known_path(config: Config) -> Path:
 
 
 def text_candidates(config: Config) -> list[Part]:
-    """Return the parts of a config that may be its language model, by their keys and names.
+    """Return the parts of a config that may be its language model.
 
-    The list is empty where the config is a language model itself, and has several parts where
-    nothing tells which of them is.
+    Usually it is one, such as llm_config. The list is empty where the config is a language model
+    itself, and has several parts where neither their names nor their keys tell which of them it is.
     """
     # a config with sizes of its own is the language model, unless a part has a name such as
     # text_config
@@ -119,7 +119,7 @@ def text_candidates(config: Config) -> list[Part]:
 
 
 def other_parts(config: Config) -> list[Part]:
-    """Return the parts of a config beside its language model: those for images and sounds."""
+    """Return the parts of a multimodal config for images and sounds, such as vision_config."""
     text = text_path(config)
     others: list[Part] = []
     for part in _parts(config, text):

@@ -36,7 +36,10 @@ class Modelfile:
 
 
 def resolve_reference(reference: str) -> str:
-    """Return a reference as `open_source` accepts it: without Modelfiles and pages of the Hub.
+    """Return the model that a Modelfile or the address of a page on the Hub stands for.
+
+    https://huggingface.co/owner/name/tree/main becomes owner/name. Other references, such as
+    paths, are returned unchanged.
 
     Args:
         reference: As the user wrote it.
@@ -88,10 +91,10 @@ def modelfile_in(reference: str) -> Path | None:
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
-    """Return the Modelfile that the user gave, or that of a model in Ollama's store; else None.
+    """Return the Modelfile of a reference: the file itself, or that of a model of Ollama.
 
-    A Modelfile that begins with FROM MODEL, for a model of the store, has the lines that it
-    inherits from that model too.
+    It is None for every other reference. A Modelfile that begins with FROM MODEL, for a model of
+    the store, has the lines that it inherits from that model too.
 
     Args:
         reference: The path of a Modelfile, or a name of Ollama.

@@ -36,7 +36,7 @@ OWN = ("origin", "assumed", "derived", "not_derived")
 
 
 def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
-    """The families of the user, by the names of their files; none where the folder is absent.
+    """Read the families that the user describes in files; none where their folder is absent.
 
     The folder is $ROPECONV_FAMILIES, else `ropeconv/families` below the folder of settings.
 
@@ -74,7 +74,7 @@ def family_folder() -> Path:
 
 
 def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
-    """The families of features, by the names of their files.
+    """Read the families that installed features bring along, in the order of their files' names.
 
     Args:
         packaged: The families of the package, whose names and model types no file may have.
@@ -93,12 +93,12 @@ def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
 
 
 def _read_folder(directory: Path, known: Iterable[Family], owner: str) -> tuple[Family, ...]:
-    """The families that the files of a folder describe.
+    """Read the families that the files of a folder describe, one in each .toml file.
 
     Args:
         directory: The folder.
         known: Families whose names and model types no file may have.
-        owner: Whose those are, for messages.
+        owner: The place where those are defined, for messages, such as "the package".
 
     Raises:
         BadSource: As `user_families` does.
@@ -129,7 +129,7 @@ def _read_folder(directory: Path, known: Iterable[Family], owner: str) -> tuple[
 
 
 def read_family(path: Path) -> Family:
-    """The family that a file describes.
+    """Read the description of a family of models from a TOML file.
 
     Raises:
         BadSource: With the file and the field, if it is invalid.
@@ -286,10 +286,17 @@ KINDS = {
 
 
 def assumed_family(config: Config, name: str) -> Family:
-    """Return the family of that name, as one that has the model type of a config too.
+    """Return the family that the user named with --family, for a config of another model type.
+
+    The family gets that model type too, and notes it in `assumed`: what runtimes compute is then
+    only known if they treat the type alike.
+
+    Args:
+        config: The whole config.json.
+        name: The name of the family.
 
     Raises:
-        UsageError: For another name.
+        UsageError: For a name that no family has.
     """
     family = by_name().get(name)
     if family is None:
@@ -331,7 +338,10 @@ def _rotating_layers(family: Family) -> str:
 
 
 def assumption(family: Family) -> str:
-    """A sentence on what is assumed about a model of this family, or was derived; else empty."""
+    """Return a sentence on what is assumed about a model whose type is not known; else empty.
+
+    The user may have named its family (`assumed`), or ropeconv has run its class (`derived`).
+    """
     if not (family.assumed or family.derived):
         return ""
 
@@ -448,7 +458,7 @@ def suggestion(config: Config, shapes: Shapes) -> str:
 
 
 def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
-    """Return advice on a model of an unknown type.
+    """Return advice on a model of an unknown type: mostly, which --family to pass.
 
     Args:
         config: Its config.json.
@@ -504,10 +514,11 @@ def _unknown_rope_keys(part: Config) -> list[str]:
 
 
 def best_family(config: Config, shapes: Shapes | None = None) -> str:
-    """The name of the family whose keys are most like those of a config; empty for none.
+    """Return the family whose config keys are most like those of a model of unknown type, by name.
 
-    Keys that few families have count more. Where the keys of several fit, a class that the config
-    names decides, then the tensors, then how many keys fit, then how common a family is.
+    It is empty where none is. Keys that few families have count more. Where the keys of several
+    fit, a class that the config names decides, then the tensors, then how many keys fit, then how
+    common a family is.
 
     Args:
         config: The whole config.json.
@@ -530,7 +541,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         candidates = named
     else:
         least_share = GOOD
-        candidates = [name for name in candidates if _says_it_is(part, by_name()[name])]
+        candidates = [name for name in candidates if _states_differences(part, by_name()[name])]
 
     # the shared keys, as a share of all keys of the config, and of all that the class has
     keys = set(part) - NOT_OF_MODELS
@@ -575,12 +586,17 @@ def _with_fewest_misfits(part: Config, names: Iterable[str], shapes: Shapes) -> 
     return [name for name in misfits if misfits[name] == fewest]
 
 
-def _says_it_is(part: Config, family: Family) -> bool:
-    """Whether a config has a key for each thing that sets a family apart from Llama.
+def _states_differences(part: Config, family: Family) -> bool:
+    """Whether a config states everything in which a family differs from Llama.
 
-    An unknown model is likened to a family only where its config says these things: else they
-    would be assumed. They are an encoder, a part of each head that rotates, and layers that rotate
-    otherwise.
+    A family is suggested for an unknown model only then: else these things would be assumed. They
+    are an encoder, a head of which only a part rotates, and layers that rotate otherwise. Phi, for
+    instance, rotates a part of each head, so a config must have a key such as
+    partial_rotary_factor to be likened to it.
+
+    Args:
+        part: The text part of the config of the unknown model.
+        family: A family whose keys it has.
     """
     if family.encoder and not set(part) & _encoder_keys():
         return False
@@ -647,8 +663,9 @@ def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
 def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     """Count what differs between the first attention layer of a model and that of a family.
 
-    It tells families apart whose keys a config fits equally well. Without the projections of a
-    family it is another model, with MOST_MISFITS.
+    Missing norms of queries and keys are such misfits, and unexpected biases. The number tells
+    families apart whose config keys are the same. It is MOST_MISFITS where the model does not have
+    the projections of the family.
 
     Args:
         part: The text part of the config.
@@ -675,7 +692,7 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     query_rows = rows.get(weights.q)
     key_rows = rows.get(weights.k)
 
-    # norms and biases may be there or not
+    # norms and biases that only one of the two has
     misfits = _count_misfit_norms(weights, prefix, query_rows, shapes)
     has_bias = any(f"{prefix}{name}.bias" in shapes for name in rows)
     if has_bias and not weights.bias:
@@ -711,10 +728,10 @@ def _first_prefix(family: Family, shapes: Shapes) -> str | None:
 def _count_misfit_norms(
     weights: WeightNames, prefix: str, query_rows: int | None, shapes: Shapes
 ) -> int:
-    """Count the norms of queries and keys that are not as in a family.
+    """Count the norms of queries and keys that a model lacks, or has otherwise than a family.
 
     Args:
-        weights: The names of the family.
+        weights: The names of weights in the family.
         prefix: The beginning of the names in the first layer, e.g. "model.layers.0.self_attn.".
         query_rows: The rows of the projection of queries; None where they are not known.
         shapes: The shapes of the model's tensors by name.

@@ -49,10 +49,13 @@ def text_config(config: Config) -> Config | None:
 def positive_int(
     part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1
 ) -> int | None:
-    """Return the first of some keys that a config has, as a whole number of at least `least`.
+    """Return the value of the first of some keys that a config has, a whole number.
+
+    {"n_head": 12} with the keys ("num_attention_heads", "n_head") gives 12. Without any of the keys
+    it is `default`.
 
     Raises:
-        BadSource: For another value.
+        BadSource: For a value that is not a whole number, or is below `least`.
     """
     value = first_present(part, keys, default)
     if value is None:
@@ -285,7 +288,7 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
 
 
 def _check_rope(rope: object, family: Family) -> None:
-    """Check a RoPE dictionary, which may have one for each layer type inside.
+    """Check the values of a RoPE dictionary, or of several, one for each layer type.
 
     Gemma 3 in transformers 5: `{"full_attention": {...}, "sliding_attention": {...}}`.
     """

@@ -37,7 +37,7 @@ MOST_NAMED = 8
 
 
 def no_config_error(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
-    """Return the error for files without a config.json, with the reason that they show.
+    """Return the error for a source without a config.json, which says what it is instead.
 
     Args:
         reference: The source as the user named it.
@@ -273,8 +273,9 @@ class Source(Origin, ABC):
 
     @cached_property
     def identity(self) -> str:
-        # A digest of what the model computes. Documents do not matter, small files are hashed, and
-        # of large ones some places in each tensor: hashing 100 GB takes minutes.
+        # A digest that differs between models that compute different things. Documents do not
+        # matter, small files are hashed, and of large ones some places in each tensor: hashing
+        # 100 GB takes minutes.
         weights = set(self.weights())
         digests = list[str]()
         copied, _ = self.files_to_copy()
@@ -302,9 +303,10 @@ class Source(Origin, ABC):
 
     @property
     def family(self) -> Family:
-        """The family of its config.json. Raises what `detect` raises.
+        """The family of its config.json, such as that of Llama. Raises what `detect` raises.
 
-        An unknown one is derived from the class of the model, where a feature does that.
+        For a model type that no family has, a feature may be installed that runs the class of the
+        model and derives a family from it (`derive_family`).
         """
         is_chosen = bool(self.treat_as)  # with --family
         if self._derived is not None and not is_chosen:

@@ -59,7 +59,7 @@ SIZE_NAMES: dict[Quantity, tuple[str, ...]] = {
 def unread_sizes(
     part: Config, family: Family, quantities: tuple[Quantity, ...] = tuple(SIZE_NAMES)
 ) -> list[str]:
-    """Return the keys of sizes that a config has in place of those that a family reads.
+    """Return the keys of sizes that a config has under names that a family does not read.
 
     They are ["n_embd"] for a config with n_embd and without hidden_size, which the family reads.
 

@@ -68,10 +68,10 @@ STORED = {
 
 
 def vector_method(method: type[Method], value: object) -> Method:
-    """Return a method that is given by lists of numbers: `inv-freq` or `longrope`.
+    """Return a method with the lists of numbers that a user gives for it.
 
     Args:
-        method: The class of the method.
+        method: The class of the method, that of `inv-freq` or `longrope`.
         value: The path of a file, as for `read_lists`; a numpy array, a tensor of torch or a list
             of numbers, as for `list_numbers`; or a dictionary of these by the names of lists, such
             as `long_factor` and `short_factor`.
@@ -189,9 +189,9 @@ def _check_numbers(numbers: list[float], name: str) -> None:
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
-    """Return the lists of numbers in a file, by name.
+    """Return the lists of numbers in a file, by name, such as {"long_factor": [1.0, 1.05, ...]}.
 
-    A single list gets every name that methods search for.
+    A single list without a name is returned under every name that methods look for.
 
     Raises:
         UsageError: When the file cannot be read or has no list of numbers.

@@ -56,7 +56,7 @@ NAMES = ("model.embed_tokens", "model.norm", "lm_head", *(LAYER + name for name 
 
 
 def family_of(file: GgufFile) -> Family:
-    """Return the family whose checkpoints become GGUF files like this one.
+    """Return the family of models, such as qwen2_moe, whose checkpoints become files like this one.
 
     Several families may become files of one architecture. They differ in the keys that
     their conversions write.
@@ -70,7 +70,7 @@ def family_of(file: GgufFile) -> Family:
         if family.gguf is not None and family.gguf.config:
             convertible.append((family, family.gguf))
 
-    # the families of this architecture, of which some may have sliding windows and others not
+    # the families of this architecture, of which some may have sliding windows and others none
     of_arch = [(family, rules) for family, rules in convertible if rules.arch == arch]
     some_have_windows = any(rules.window for _, rules in of_arch)
     some_have_none = any(not rules.window for _, rules in of_arch)
@@ -463,7 +463,7 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
 
 
 def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
-    """The settings of windows and of layers that do not rotate.
+    """The settings of windows and of layers that do not rotate, {"sliding_window": 4096, ...}.
 
     Args:
         family: The family of the model.

@@ -38,7 +38,8 @@ def names_in(text: str) -> list[str]:
 def value_of(config: Config, text: str) -> Any:
     """Return the value of an expression over the text part of a config.
 
-    None where a key of it is absent or null.
+    With {"heads": 8, "head_dim": 64}, "heads * head_dim" gives 512. The value is None where a key
+    of the expression is absent or null.
 
     Args:
         config: The text part of the config.
@@ -196,7 +197,10 @@ It gets the tensor, a name for each result, and the sizes of the model.
 def convert(
     tensors: Iterable[StoredRows], rules: Iterable[Convert], sizes: ModelSizes
 ) -> list[StoredRows]:
-    """Return the tensors of a checkpoint after all rules, in order.
+    """Return the tensors of a checkpoint after all rules that change them on the way to GGUF.
+
+    A rule may rename tensors, split one, or change its order or its numbers. The results of one
+    rule are the input of the next.
 
     Args:
         tensors: The tensors of the checkpoint.
@@ -223,7 +227,9 @@ def convert(
 def _apply(
     tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes
 ) -> list[StoredRows]:
-    """The tensors that a rule makes of one: the tensor itself where its name does not match.
+    """Return the tensors that a rule makes of one: the tensor itself where its name does not match.
+
+    A rule that splits makes two tensors of kv_b_proj: k_b_proj and v_b_proj.
 
     Args:
         tensor: A tensor of the checkpoint, or a result of earlier rules.
@@ -259,9 +265,11 @@ def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
 
 
 def _factor(sizes: ModelSizes, key: str) -> float:
-    """The factor under a config key; 1 where it is absent.
+    """Return a number of the config by which weights are multiplied; 1 where it is absent.
 
-    A key may name an entry of a list, such as ssm_multipliers.2 of Falcon H1.
+    Args:
+        sizes: The sizes of the model, with its config.
+        key: A config key, or an entry of a list under it, such as ssm_multipliers.2 of Falcon H1.
     """
     name, _, index = key.partition(".")
     value = sizes.config.get(name)

@@ -69,14 +69,14 @@ def demands() -> dict[str, Demands]:
 
 
 def check_demands(header: GgufHeader, arch: str) -> None:
-    """Compare keys, tensors and their shapes in a converted model with those that llama.cpp loads.
+    """Check that a converted model has the keys and the tensors with which llama.cpp loads it.
 
     Args:
         header: The header of the converted model.
         arch: The name of its architecture.
 
     Raises:
-        BadSource: For an absent one or another shape.
+        BadSource: For an absent key or tensor, and for a tensor of another shape.
         UnsupportedBake: For tensors that llama.cpp does not use.
     """
     demand = demands()[arch]
@@ -139,7 +139,7 @@ def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
 
 
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
-    """Compare each layer that llama.cpp computes from a header with that of the checkpoint.
+    """Check that every layer is in llama.cpp what it is in the checkpoint.
 
     llama.cpp derives from the header which layers have a window, rotate, and make keys, and
     transformers from config.json. An architecture without any windows is not refused: the plan
@@ -286,7 +286,7 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
 
 
 def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
-    """Raise UnsupportedBake where llama.cpp has windows in other layers or of another size.
+    """Raise UnsupportedBake where llama.cpp has a sliding window in other layers, or another size.
 
     Args:
         file: The keys of the GGUF file.

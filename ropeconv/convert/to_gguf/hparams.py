@@ -36,7 +36,7 @@ def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 
 
 def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
-    """Return the heads of keys and values of each layer, 0 for a layer with a state."""
+    """Return how many heads of keys each layer has; 0 for a layer with a state, such as Mamba."""
     part = sizes.config
     kinds = layer_kinds(part, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
@@ -52,9 +52,10 @@ def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
 
 
 def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
-    """LFM 2: two thirds of the configured size, times a factor, rounded up.
+    """Return the size of the feed-forward network of LFM 2.
 
-    The size is unchanged where that is switched off.
+    It is two thirds of the configured size, times a factor, rounded up; or the configured size,
+    where block_auto_adjust_ff_dim is false.
     """
     part = sizes.config
     size = count(part, "block_ff_dim | intermediate_size")
@@ -75,9 +76,10 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
 
 
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """Gemma 3n and 4: the size of the feed-forward network, one number or one per layer.
+    """Return the size of the feed-forward network of Gemma 3n and 4: one number, or one per layer.
 
-    Gemma 3n lists them, and Gemma 4 may double the size in layers with shared keys.
+    Gemma 3n lists a size for each layer. Gemma 4 may double the size in layers that use the keys of
+    an earlier layer (use_double_wide_mlp).
     """
     part = sizes.config
     shared = count(part, "num_kv_shared_layers")  # the last layers, which use the keys of others
@@ -96,12 +98,14 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 
 
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
-    """Gemma 3n: how many deviations an activation is above the mean, for its share of zeros.
+    """Return the thresholds of Gemma 3n's sparse activations, one number per layer.
 
-    One number per layer. llama.cpp does not read the key (src/models/models.h).
+    A layer sets a share of its activations to 0, such as 95 %: those that are less than 1.645
+    standard deviations above the mean. llama.cpp does not read the key, and computes these layers
+    by a constant (src/models/models.h).
 
     Raises:
-        UnsupportedBake: For other shares than it computes.
+        UnsupportedBake: For other shares than llama.cpp computes.
     """
     # without the setting, transformers makes the first ten layers sparse where there are more
     # (Gemma3nTextConfig)

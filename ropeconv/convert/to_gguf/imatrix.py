@@ -53,7 +53,7 @@ class ImportanceMatrix:
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:
-    """Read an importance matrix, in either form.
+    """Read an importance matrix of llama.cpp, from a GGUF file or from the older imatrix.dat.
 
     Args:
         path: A GGUF file, or imatrix.dat.
@@ -86,7 +86,11 @@ Content = tuple[dict[str, NDArray[np.float32]], str, int]
 
 
 def _read_gguf(path: Path) -> Content:
-    """The content of a GGUF file (`load_imatrix` in llama.cpp's tools/quantize/quantize.cpp)."""
+    """Read an importance matrix from a GGUF file: its entries, data set, and pieces of text.
+
+    An entry is the mean square of the inputs in each column of a weight, {"blk.0.attn_q.weight":
+    [0.7, ...]}, as `load_imatrix` in llama.cpp's tools/quantize/quantize.cpp computes it.
+    """
     file = GgufFile.open(path)
     for key in (DATASETS, CHUNKS, CHUNK_SIZE):
         if file.get(key) is None:
@@ -133,7 +137,7 @@ def _floats(file: GgufFile, name: str) -> NDArray[np.float32]:
 
 
 def _read_legacy(file: BinaryIO, name: str) -> Content:
-    """The content of imatrix.dat (`common_imatrix_load_legacy` in llama.cpp's imatrix-loader.cpp).
+    """Read imatrix.dat (`common_imatrix_load_legacy` in llama.cpp's imatrix-loader.cpp).
 
     The file has the number of entries, and for each entry: the length of its name, the name, a
     number of pieces of text, the number of its values, and the values. They are mean squares times

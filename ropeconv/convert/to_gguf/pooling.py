@@ -75,7 +75,7 @@ class EmbeddingProjection:
 
 
 def projections(source: Source) -> tuple[EmbeddingProjection, ...]:
-    """Return the projections of an embedding model in their order; empty for other models.
+    """Return the linear layers behind the pooling of an embedding model; empty for other models.
 
     llama.cpp's converter names the one in the folder `2_Dense` dense_2, and any other dense_3.
 

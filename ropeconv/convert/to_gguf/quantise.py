@@ -217,7 +217,7 @@ class Quantisation:
         return types
 
     def _check(self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> None:
-        """Refuse what llama.cpp would, before anything is written.
+        """Refuse tensors that llama.cpp would not quantise, before anything is written.
 
         Args:
             tensors: The tensors of the file with floats.

@@ -44,12 +44,15 @@ class Recut:
 def find_recut(
     folder: Path, keys: Mapping[str, GgufValue], names: Mapping[str, str]
 ) -> Recut | None:
-    """Return a word that becomes other tokens in llama.cpp; None where there is none.
+    """Return a word that llama.cpp would split into other tokens than the tokenizer of a model.
+
+    It is None where no difference is known.
 
     Args:
         folder: The folder of the tokenizer.
         keys: The keys of the tokenizer in GGUF.
-        names: Other names that the family uses for pre-tokenizers.
+        names: Names that the family has for pre-tokenizers, by the usual ones: {"starcoder":
+            "command-r"} for Command R.
     """
     path = folder / "tokenizer.json"
     data = read(path, TokenizerJson)
@@ -86,7 +89,10 @@ def _compare(path: Path, runs: Sequence[str]) -> Recut | None:
 
 
 def pre_tokenizer(of_steps: Sequence[str]) -> Any:
-    """Return the pre-tokenizer of `tokenizers` with the steps of an entry of pre.toml."""
+    """Return the pre-tokenizer of `tokenizers` with the steps of an entry of pre.toml.
+
+    ("digits", "gpt2") gives Sequence([Digits(individual_digits=True), ByteLevel(use_regex=True)]).
+    """
     import tokenizers
     from tokenizers import pre_tokenizers as cuts
 

@@ -49,7 +49,7 @@ class ShardWeights:
     def numbers(
         self, dtype: str, start: int, count: int, sparse: bool = False
     ) -> NDArray[np.generic]:
-        """Return numbers of the file.
+        """Return consecutive numbers of a file of weights, as an array.
 
         Args:
             dtype: Their type, as numpy names it.

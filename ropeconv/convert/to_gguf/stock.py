@@ -293,7 +293,9 @@ def prepare_folder(
     *,
     whole: bool,
 ) -> Path:
-    """Make a folder for the converter: links to the files of a checkpoint, and another config.
+    """Make the folder that llama.cpp's converter gets: a checkpoint with an unscaled RoPE.
+
+    It has links to the files of the checkpoint, and a config.json of its own.
 
     Args:
         source: The checkpoint.

@@ -349,7 +349,9 @@ def stock_export(
 
 
 def _convert_header(conversion: Conversion, place: Path, folder: Path) -> ConvertedHeader:
-    """Let the converter write a header, unless it wrote the same in this process.
+    """Return the header that llama.cpp's converter writes for a checkpoint.
+
+    The converter runs once for it in this process; after that the header is remembered.
 
     Args:
         conversion: The conversion.
@@ -399,7 +401,9 @@ def _elements(header: GgufHeader) -> dict[str, int]:
 def _with_descriptions(
     header: GgufHeader, plain: dict[str, GgufValue], named: dict[str, GgufValue]
 ) -> GgufHeader:
-    """A header of the converter with descriptions of the output, which is another model.
+    """Return a header of the converter that describes the extended model, and not its source.
+
+    For instance, general.name then has the method too.
 
     Args:
         header: The header that the converter wrote.
@@ -418,7 +422,7 @@ def _with_descriptions(
 
 
 def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
-    """Return a conversion with the keys of RoPE that the converter writes otherwise for some.
+    """Correct keys of RoPE that llama.cpp's converter writes wrongly for some models.
 
     It knows fewer names of settings than transformers: it writes another width for Bamba, and no
     base for the window layers of Mellum. The base and the scaling of the other layers are written
@@ -487,7 +491,7 @@ def _unlike_local(model: GgufModel, spec: RopeSpec) -> str:
 
 
 def _check_layers(model: GgufModel, source: Source, family: Family, spec: RopeSpec) -> None:
-    """Compare the layers that llama.cpp computes from a file with those of the checkpoint.
+    """Check that every layer is in llama.cpp what it is in the checkpoint.
 
     Raises:
         UnsupportedBake: Some differ in their number, window, rotation, or heads of keys.

@@ -44,7 +44,13 @@ def write_small_tensors(writer: Any, *, progress: bool = False) -> None:
 
 
 def main() -> None:
-    """Run the converter, with the changes that the settings ask for."""
+    """Run llama.cpp's converter in this process, with changes to its classes.
+
+    The arguments are the script convert_hf_to_gguf.py, settings as JSON, and the converter's own.
+    The settings are `header_only` (large tensors become holes), `pre` (the name of the
+    pre-tokenizer, empty for the converter's), and `predicts` (false to leave out layers that
+    predict further tokens).
+    """
     script, text, *arguments = sys.argv[1:]
     settings = json.loads(text)
 

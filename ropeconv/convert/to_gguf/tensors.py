@@ -169,7 +169,10 @@ def _used_tensors(
 
 
 def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
-    """The rows of a tensor of the checkpoint; blocks and scales of MXFP4 become one tensor.
+    """Describe where the rows of a tensor are in a file of the checkpoint.
+
+    In MXFP4, a checkpoint has the blocks and the scales of a weight as two tensors, which become
+    one.
 
     Args:
         file: The file of the tensor.
@@ -211,7 +214,7 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
 
 
 def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
-    """The tensors, with those of numbered experts joined to stacks.
+    """Join the matrices of numbered experts to stacks; other tensors are returned unchanged.
 
     A checkpoint has a matrix per expert, and GGUF has one tensor for all experts of a layer:
     mlp.experts.0.up_proj.weight, mlp.experts.1.up_proj.weight and so on, each [rows, columns],
@@ -246,7 +249,7 @@ def _name_and_number(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> 
 
 
 def _stack_group(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
-    """A stack [experts, rows, columns] of numbered tensors [rows, columns].
+    """Join numbered tensors [rows, columns] to a stack [experts, rows, columns].
 
     Args:
         name: The name of the stack.
@@ -281,7 +284,9 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
 def _named_and_typed(
     tensor: StoredRows, maps: Sequence[TensorNameMap], rules: Gguf, type: int
 ) -> StoredRows:
-    """The tensor with its name and its type in the output.
+    """Return a tensor with the name and the type that it has in GGUF.
+
+    model.layers.0.self_attn.q_proj.weight becomes blk.0.attn_q.weight, in the type of matrices.
 
     Args:
         tensor: The tensor after all conversions, with a name as in a checkpoint.

@@ -111,7 +111,8 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
 
     Args:
         tokenizer: The content of tokenizer.json.
-        names: Other names that the family uses.
+        names: Names that the family has for pre-tokenizers, by the usual ones: {"starcoder":
+            "command-r"} for Command R.
 
     Raises:
         BadSource: Where no known pre-tokenizer splits text in the same way.
@@ -164,9 +165,14 @@ def merges_make_every_token(bpe: Bpe) -> bool:
 
 
 def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
-    """Whether byte-pair encoding ends with the whole text.
+    """Whether byte-pair encoding joins all letters of a text to one token.
 
-    It merges the best pair first, and the first one of equal pairs.
+    With the merges (o, w) and (l, ow), "low" becomes l + ow and then low. The pair of the lowest
+    rank is merged first, and the first one of equal pairs.
+
+    Args:
+        text: The text of a token.
+        ranks: The place of each merge in the list of merges.
     """
     parts = list(text)
     no_merge = len(ranks)  # behind the rank of every merge
@@ -290,7 +296,10 @@ def _piece_keys(tokens: Vocabulary, prefix_space: bool, pre: str) -> dict[str, G
 def _byte_level_tokens(
     data: TokenizerJson, vocabulary: int, names: dict[str, str], pre: str
 ) -> tuple[Vocabulary, str]:
-    """The tokens of a byte-level BPE and the name of its pre-tokenizer, as in `tokenizer_keys`."""
+    """The tokens of a byte-level BPE, and llama.cpp's name of its pre-tokenizer, such as "qwen2".
+
+    The parameters are those of `tokenizer_keys`, with the content of tokenizer.json.
+    """
     if data.kind.type != "BPE":
         raise BadSource(
             f"tokenizer.json has a {data.kind.type} model, and only BPE is converted to GGUF"
@@ -322,7 +331,7 @@ def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
 
 
 def _value(entry: GGUFValue) -> GgufValue:
-    """A value of gguf-py."""
+    """Return a value of gguf-py's writer as the number of its type, and its bytes."""
     import gguf
 
     kind = int(entry.type)
@@ -368,7 +377,7 @@ def _added_tokens(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
 def _special(
     folder: Path, vocabulary: int, tokens: Vocabulary, rules: Gguf, merges: bool
 ) -> dict[str, GgufValue]:
-    """The keys that gguf-py makes of a tokenizer, as llama.cpp's converter lets it.
+    """The keys of a tokenizer that gguf-py writes, as in llama.cpp's converter.
 
     They are merges, ids of special tokens, whether bos and eos are added, and the chat templates.
 

@@ -154,7 +154,7 @@ def read(path: Path, kind: type[T]) -> T | None:
 
 
 def decode_json(data: bytes, kind: type[T], name: str) -> T:
-    """Return JSON as a typed value.
+    """Return a JSON text as a value of a type, if it has no more entries than a tokenizer.
 
     Raises:
         BadSource: Where it is not of this type.
@@ -226,7 +226,7 @@ class Vocabulary:
         self.scores[index] = score
 
     def add(self, added: list[AddedToken]) -> None:
-        """Set tokens that were added to a vocabulary.
+        """Set the tokens that tokenizer.json lists apart from its vocabulary (added_tokens).
 
         Special ones, and ones spelled <|...|>, become control tokens.
 

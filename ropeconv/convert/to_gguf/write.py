@@ -123,7 +123,7 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
 
 
 def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
-    """Yield the tasks that write one tensor into all files, each for a thread.
+    """Yield the tasks that write one tensor into all files, which may have it in several types.
 
     A task is a function without arguments, which returns the number of bytes that it has written.
 
@@ -206,7 +206,8 @@ def _convert(places: Sequence[TensorPlace], pieces: list[tuple[tuple[Rows, int],
 
     Args:
         places: The tensor in each file.
-        pieces: For some rows, the rows and their first byte in each file.
+        pieces: A piece is the same rows for each file, with their first byte there:
+            ((rows, 0), (rows, 4096)) for two files.
 
     Returns:
         The number of bytes written.
@@ -300,7 +301,7 @@ def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.gene
 
 
 def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
-    """Rows as a file has them, in the dtype of the file, [rows, columns].
+    """Read rows of a checkpoint, in the dtype of its file, [rows, columns].
 
     Rows may have gaps between them, such as every second row of a matrix: `stride` is the distance
     from row to row in the file, and `apart` that from number to number in a row. `extent` is the

@@ -389,8 +389,8 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
     path = source.shards[shard].path()
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
 
-    # only the first shard has keys, so others are copied (as a reflink where the filesystem can)
-    # and changed in that copy
+    # Only the first shard has keys. The header of another one does not change, so the shard is
+    # copied (as a reflink where the filesystem can), and tensors are changed in the copy.
     if shard > 0:
         copy_file(path, target, advance)
         with target.open("r+b") as file:

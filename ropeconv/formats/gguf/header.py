@@ -592,7 +592,10 @@ class _HeaderReader:
         self.at = at
 
     def _alignment(self, value: GgufValue | None) -> int:
-        """The alignment of the data, in bytes."""
+        """Return the alignment of tensors in bytes, from the value of general.alignment.
+
+        Without the key (None) it is 32, as in gguf-py.
+        """
         if value is None:
             return DEFAULT_ALIGNMENT
         # 0 stands for a value of another type, which llama.cpp refuses too

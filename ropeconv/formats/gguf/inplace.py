@@ -320,19 +320,19 @@ def _open_journal(path: Path, flags: int) -> int:
         BadSource: For a link.
     """
     try:
-        kept = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        journal_file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as problem:
         if problem.errno == errno.ELOOP:
             raise BadSource(f"{path} is a link, so it is not of ropeconv; remove it") from None
         raise
 
     # another process may have renamed or removed the file between opening and locking it
-    is_locked = lock(kept)
+    is_locked = lock(journal_file)
     if is_locked and path.exists():
-        has_its_name = os.path.samestat(os.fstat(kept), path.lstat())
+        has_its_name = os.path.samestat(os.fstat(journal_file), path.lstat())
         if has_its_name:
-            return kept
-    os.close(kept)
+            return journal_file
+    os.close(journal_file)
     raise RopeconvError(f"another ropeconv is at work with {path}; run again when that has ended")
 
 
@@ -365,27 +365,27 @@ def _keep_neighbour(path: Path, beside: Neighbour | None) -> KeptNeighbour | Non
 
 
 def _write_journal(
-    kept: int, file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
+    journal_file: int, file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
 ) -> None:
     """Write the journal of a file that is about to be changed, and wait until it is on the disk.
 
     Args:
-        kept: Descriptor of the journal.
+        journal_file: Descriptor of the journal.
         file: Descriptor of the file.
         shift: Bytes that will be inserted at its front, negative where they are removed.
         places: The ranges that are overwritten or cut off.
         neighbour: The text that changes together with the file.
     """
-    os.ftruncate(kept, 0)
+    os.ftruncate(journal_file, 0)
     digest = hashlib.sha256()
     end = BODY  # behind the place of the digest
     for data in _journal_body(file, shift, places, neighbour):
         digest.update(data)
-        end += write_at(kept, data, end)
+        end += write_at(journal_file, data, end)
 
     # the digest is at the front and written last: a journal that a kill cut off has none
-    write_at(kept, MAGIC + digest.digest(), 0)
-    os.fsync(kept)
+    write_at(journal_file, MAGIC + digest.digest(), 0)
+    os.fsync(journal_file)
 
 
 def _journal_body(
@@ -424,19 +424,19 @@ class KeptChange(NamedTuple):
     neighbour: KeptNeighbour | None
 
 
-def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
+def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
     """Read and check the journal of a file.
 
     Args:
         path: The file.
         file: Its descriptor.
-        kept: Descriptor of the journal.
+        journal_file: Descriptor of the journal.
 
     Raises:
         BadSource: Where the journal is damaged or that of another file.
     """
     name = journal_of(path)
-    journal_size = os.fstat(kept).st_size
+    journal_size = os.fstat(journal_file).st_size
     status = os.fstat(file)
     damaged = BadSource(
         f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it"
@@ -447,13 +447,13 @@ def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
 
     # a journal that a kill cut off has no digest
     digest = hashlib.sha256()
-    for _, block in pieces_of(kept, BODY, journal_size - BODY):
+    for _, block in pieces_of(journal_file, BODY, journal_size - BODY):
         digest.update(block)
-    if os.pread(kept, BODY, 0) != MAGIC + digest.digest():
+    if os.pread(journal_file, BODY, 0) != MAGIC + digest.digest():
         raise damaged
 
     # a model that was downloaded again has the name, and must not get bytes of the earlier one
-    inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
+    inode, size, shift, count = FIXED.unpack(os.pread(journal_file, FIXED.size, BODY))
     if inode != status.st_ino:
         raise BadSource(
             f"{name} is of another file than the present {path.name}; if that is complete, remove"
@@ -466,7 +466,7 @@ def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
     for _ in range(count):
         if at + ENTRY.size > journal_size:
             raise damaged
-        place, length = ENTRY.unpack(os.pread(kept, ENTRY.size, at))
+        place, length = ENTRY.unpack(os.pread(journal_file, ENTRY.size, at))
         at += ENTRY.size
         if place + length > size:
             raise damaged
@@ -476,7 +476,7 @@ def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
     # the text beside the model is all that may follow
     neighbour = None
     if at != journal_size:
-        neighbour = _read_neighbour(path, kept, at, journal_size - at)
+        neighbour = _read_neighbour(path, journal_file, at, journal_size - at)
         if neighbour is None:
             raise damaged
 
@@ -499,12 +499,12 @@ def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
     return KeptChange(size, shift, entries, neighbour)
 
 
-def _read_neighbour(path: Path, kept: int, at: int, length: int) -> KeptNeighbour | None:
+def _read_neighbour(path: Path, journal_file: int, at: int, length: int) -> KeptNeighbour | None:
     """The neighbour at the end of a journal; None where the bytes are not one."""
     if not 0 < length <= MAX_NEIGHBOUR:
         return None
     try:
-        neighbour = msgspec.json.decode(os.pread(kept, length, at), type=KeptNeighbour)
+        neighbour = msgspec.json.decode(os.pread(journal_file, length, at), type=KeptNeighbour)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     # a name that leaves the folder, or that of the model, was not written by ropeconv
@@ -612,13 +612,13 @@ def keep_journal(
     draft = _draft_of(path)
     journal = journal_of(path)
     folder = path.resolve().parent
-    kept = _open_journal(draft, os.O_RDWR | os.O_CREAT)
+    journal_file = _open_journal(draft, os.O_RDWR | os.O_CREAT)
 
     changed = False
     try:
         # the journal is complete under a hidden name (the draft) before it gets its own, and both
         # are on the disk before the first byte of the model changes
-        _write_journal(kept, file, shift, places, neighbour)
+        _write_journal(journal_file, file, shift, places, neighbour)
         os.replace(draft, journal)
         sync_folder(folder)
         yield
@@ -637,9 +637,9 @@ def keep_journal(
                 f"{path} is changed in place, but a loss of power may undo that, since the disk"
                 " fails; check it"
             ) from problem
-        raise _undo_failed(path, file, kept, problem) from None
+        raise _undo_failed(path, file, journal_file, problem) from None
     finally:
-        os.close(kept)
+        os.close(journal_file)
 
 
 def recover(path: Path) -> bool:
@@ -663,9 +663,9 @@ def recover(path: Path) -> bool:
         if not os.path.lexists(journal):
             return False
 
-        kept = _open_journal(journal, os.O_RDONLY)
+        journal_file = _open_journal(journal, os.O_RDONLY)
         try:
-            _undo(path, file, kept)
+            _undo(path, file, journal_file)
         except OSError as problem:
             raise RopeconvError(
                 f"an interrupted change of {path} could not be undone ({problem.strerror}); do not"
@@ -673,11 +673,11 @@ def recover(path: Path) -> bool:
                 f" {journal.name}"
             ) from None
         finally:
-            os.close(kept)
+            os.close(journal_file)
     return True
 
 
-def _undo(path: Path, file: int, kept: int) -> None:
+def _undo(path: Path, file: int, journal_file: int) -> None:
     """Restore a file from its journal, and remove the journal.
 
     A kill in between does no harm: the same steps from the beginning give the same file.
@@ -685,11 +685,11 @@ def _undo(path: Path, file: int, kept: int) -> None:
     Args:
         path: The file.
         file: Its locked descriptor.
-        kept: Descriptor of the journal.
+        journal_file: Descriptor of the journal.
     """
     # the size before the change, the bytes that it inserted at the front (negative where it removed
     # some), the ranges that it overwrote, and the text that it changed beside the file
-    old_size, shift, entries, neighbour = _read_journal(path, file, kept)
+    old_size, shift, entries, neighbour = _read_journal(path, file, journal_file)
 
     # First the data moves back, if the change had moved it: then the file has another size than
     # before (`_refuse_not_undoable` sees to that). What the change added at the end is cut off
@@ -702,7 +702,7 @@ def _undo(path: Path, file: int, kept: int) -> None:
 
     # then the bytes that were overwritten, which are at `place_in_journal`
     for place, length, place_in_journal in entries:
-        for done, block in pieces_of(kept, place_in_journal, length):
+        for done, block in pieces_of(journal_file, place_in_journal, length):
             write_at(file, block, place + done)
     os.fsync(file)
 
@@ -732,13 +732,13 @@ def _undo_neighbour(place: Path, neighbour: KeptNeighbour) -> None:
         write_file(place, neighbour.before)
 
 
-def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
+def _undo_failed(path: Path, file: int, journal_file: int, problem: BaseException) -> BaseException:
     """Undo a change that failed, and return an error that says which content the file has now.
 
     Args:
         path: The file.
         file: Its locked descriptor.
-        kept: Descriptor of its journal.
+        journal_file: Descriptor of its journal.
         problem: The error that ended the change.
     """
     reason = _reason_of(problem)
@@ -749,7 +749,7 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
     # It goes when all is undone: an error after that leaves the file restored.
     try:
         if journal.exists():
-            _undo(path, file, kept)
+            _undo(path, file, journal_file)
     except (OSError, RopeconvError) as worse:
         is_undone = not journal.exists()
         if not is_undone:

@@ -168,7 +168,7 @@ class Fit:
         return f"{self.longest:,}" if self.longest else "no"
 
     def document(self) -> FitDocument:
-        """Return the fit as documents have it."""
+        """Return the fit as a part of a JSON document."""
         machine = MachineDocument(
             kind=self.machine.kind,
             name=self.machine.name,

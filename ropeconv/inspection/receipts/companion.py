@@ -75,9 +75,10 @@ def describe_kind(data: JsonObject) -> str:
 
 
 def read_companion(folder: Path) -> CompanionReceipt | None:
-    """Return the receipt of an adapter, a graph or a set of profiles.
+    """Return the receipt in a folder that holds an adapter, a graph or a set of profiles.
 
-    It is None for a folder with another receipt, or without one.
+    A receipt is what ropeconv recorded when it wrote the folder. A folder with another receipt, or
+    without one, gives None.
 
     Raises:
         BadSource: The receipt cannot be read.

@@ -216,7 +216,7 @@ class OriginalSource(Source):
     """A checkpoint that ropeconv wrote, with texts, file names and tensors of its first source."""
 
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
-        """Compute the texts of the first source from the output and its receipt; write nothing.
+        """Restore the texts of a model from before ropeconv changed it; nothing is written.
 
         Args:
             inner: The output.
@@ -263,7 +263,7 @@ class OriginalSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file of the first source, which is a file of the output.
+        """Return the local path of a file that `ropeconv apply` has copied without a change.
 
         Args:
             name: The name of the file in the first source; the output may have renamed it.
@@ -301,9 +301,9 @@ class OriginalSource(Source):
 
     @property
     def headers(self) -> dict[str, Header]:
-        """The headers of the safetensors files of the first source, by their names there.
+        """The headers of the safetensors files of the model before ropeconv changed it.
 
-        They are those of the output (`inner`), which may have renamed files.
+        They are those of the output (`inner`), by the names that the files had before.
         """
         header_by_original_name = {}
         for name_in_output, header in self.inner.headers.items():

@@ -845,7 +845,7 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def summary(self) -> dict[str, str]:
-        """Return what is shown, by name."""
+        """Return the facts of the receipt that a command shows, as text by name."""
         values = {
             "sentence": self.sentence,
             "family": self.family,

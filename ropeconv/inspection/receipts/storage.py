@@ -75,7 +75,7 @@ def no_receipt(reference: str) -> BadSource:
 
 
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
-    """Return the receipt of an output.
+    """Return the receipt of an output, in which `ropeconv apply` recorded what it did.
 
     It is in ropeconv.json of a folder, or in the keys of a GGUF file and the results beside it.
 
@@ -128,7 +128,7 @@ def has_receipt(baked: str | os.PathLike[str]) -> bool:
 
 
 def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> Receipt:
-    """Return a receipt from its JSON.
+    """Return a receipt, the record of a run of `ropeconv apply`, from its JSON.
 
     Args:
         text: The JSON.
@@ -150,7 +150,7 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     without_results = {key: value for key, value in data.items() if key not in RESULTS}
     _check_numbers(without_results, name)
 
-    # the schema is looked at first: a later version may have other fields
+    # the number of the schema comes first: a later version of ropeconv may have other fields
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         version = shown(data.get("ropeconv", "unknown"))
@@ -218,7 +218,9 @@ def _check_numbers(data: object, name: str) -> None:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe in a file: a saved or tuned one, or that of a receipt.
+    """Return the recipe in a file: the method of an earlier run with its settings.
+
+    The file is a recipe that the user saved, a result of `ropeconv tune`, or a receipt.
 
     Args:
         path: The file, or a folder with one.

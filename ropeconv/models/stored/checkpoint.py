@@ -38,7 +38,7 @@ class DequantisedTensor(ConvertedTensor):
 
 
 def dequantised(source: Source) -> Source:
-    """Return a checkpoint whose quantised weights are presented in float32.
+    """Return a checkpoint whose quantised weights are read as float32, whatever they are stored as.
 
     Args:
         source: Any checkpoint; one without such weights is returned unchanged.
@@ -86,9 +86,13 @@ def quantised_weights(source: Source) -> QuantisedWeights | None:
 
 
 def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
-    """The quantised weights by name, and the usual names of their forms, such as "AWQ".
+    """Find the quantised weights of a checkpoint.
 
-    Tensors that a form has weights of, or that it does not need, are removed from `stored.left`.
+    A quantised weight is stored as several tensors. AWQ, for example, has qweight, qzeros and
+    scales for each. All tensors of weights that are found are removed from `stored.left`.
+
+    Returns:
+        The weights by name, and the usual names of their forms, such as ["AWQ"].
     """
     weights: dict[str, StoredWeight] = {}
     titles = []
@@ -146,7 +150,13 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
     def __init__(
         self, stored: StoredTensors, weights: Mapping[str, StoredWeight], titles: Sequence[str]
     ) -> None:
-        """Present these weights in float32, and the other tensors of the checkpoint unchanged."""
+        """Show these weights as float32 to readers, and the other tensors unchanged.
+
+        Args:
+            stored: The tensors of the checkpoint.
+            weights: Its quantised weights by name.
+            titles: The usual names of their forms, such as ["AWQ"].
+        """
         inner = stored.source
         self.inner = inner
         self.reference = inner.reference
@@ -205,9 +215,10 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
 
     @cached_property
     def shards(self) -> tuple[ConvertedShard[DequantisedTensor], ...]:
-        """The files that are presented: weights in float32, and nothing that they are made of.
+        """The files of the checkpoint as they would be with weights in float32.
 
-        A weight has the place of the first tensor it is made of; the others may be in other files.
+        A quantised weight is stored as several tensors, such as qweight and scales. One tensor in
+        float32 is in the place of the first of them (`uses[0]`), and the others are left out.
         """
         weight_by_place = {weight.uses[0]: weight for weight in self._weights.values()}
         shards = []
@@ -236,7 +247,7 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
                 yield memoryview(self.part(tensor, start, min(start + PIECE, size)))
 
     def part(self, tensor: DequantisedTensor, start: int, stop: int) -> bytes:
-        """Return the bytes start .. stop - 1 of a presented tensor: of a weight, in float32."""
+        """Return the bytes start .. stop - 1 of a tensor, a quantised weight in float32."""
         if tensor.weight is None:  # presented unchanged
             place = self.inner.headers[tensor.file].data_start + tensor.stored.start
             return self._stored.file_bytes(tensor.file, place + start, place + stop)

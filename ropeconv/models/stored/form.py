@@ -185,11 +185,11 @@ class StoredTensors:
         return str(method or "")
 
     def tensor(self, name: str, of: str) -> Tensor:
-        """Return a tensor that another one needs.
+        """Return a tensor without which another one cannot be read, such as its scales.
 
         Args:
-            name: Its name.
-            of: The name of the other, for the message.
+            name: The name of the tensor.
+            of: The name of the other one, for the message.
 
         Raises:
             BadSource: The checkpoint does not have it.
@@ -232,10 +232,14 @@ class StoredTensors:
         return np.array(matrix[:, first:end])
 
     def floats(self, numbers: NDArray[Any], name: str) -> NDArray[np.float32]:
-        """Return stored numbers of a tensor of scales in float32.
+        """Return the scales of quantised weights in float32, from the form that a file has.
+
+        Args:
+            numbers: The stored numbers; for F8 and U8, their bytes.
+            name: The name of the tensor that they are of.
 
         Raises:
-            BadSource: They are not scales.
+            BadSource: The dtype of the tensor is not one of scales.
         """
         dtype = self.source.tensors[name].dtype
         decoded: NDArray[np.float32]
@@ -265,7 +269,9 @@ class StoredTensors:
             return read_exactly(opened, file, start, stop)
 
     def description(self, name: str) -> str:
-        """Return the text of a tensor that has one, without fetching its file as a whole.
+        """Return the text that bitsandbytes stores as the bytes of a tensor.
+
+        The file of the tensor is not downloaded as a whole.
 
         Raises:
             BadSource: It is not text.

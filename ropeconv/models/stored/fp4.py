@@ -42,10 +42,10 @@ class Fp4Weight(StoredWeight):
 def fp4_weight(
     name: str, packed: Tensor, scale: Tensor, factor: Tensor | None = None, divides: bool = False
 ) -> Fp4Weight:
-    """Return a weight of that name.
+    """Return a weight in floats of 4 bits, from the tensors in which a checkpoint stores it.
 
     Args:
-        name: The name.
+        name: The name of the weight.
         packed: Its numbers, [..., columns / 2].
         scale: Its scales, [..., columns / 16] or [..., columns / 32].
         factor: A scale for the whole tensor.

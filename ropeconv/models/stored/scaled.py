@@ -51,8 +51,8 @@ class ScaledWeight(StoredWeight):
         rows = np.arange(first, end)
         if self.zeros:
             zeros = stored.numbers(self.zeros).astype(np.float32)
-            numbers -= self._of_rows(zeros, rows)
-        numbers *= self._of_rows(stored.whole(self.scale), rows)
+            numbers -= self._expand_to_rows(zeros, rows)
+        numbers *= self._expand_to_rows(stored.whole(self.scale), rows)
         return numbers
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
@@ -78,26 +78,29 @@ class ScaledWeight(StoredWeight):
         stop = -(-end // height) * blocks_across
         return RowScales(self.scale, ((start, stop),))
 
-    def _of_rows(self, shared: NDArray[np.float32], rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the shared number of each number in some rows.
+    def _expand_to_rows(
+        self, shared: NDArray[np.float32], rows: NDArray[Any]
+    ) -> NDArray[np.float32]:
+        """Return the scales (or the zero points) of some rows, from those of the blocks.
 
-        The number in row i and column j of a matrix has that of the block i // height, j // width.
+        In blocks of 128 rows and 128 columns, the weight in row 200 and column 5 has the scale of
+        the block (1, 0).
 
         Args:
-            shared: A number for each block, flat.
-            rows: The rows, counted through all matrices.
+            shared: The scale of each block, flat: all blocks of the first rows come first.
+            rows: The rows, counted through all matrices of a tensor with several.
 
         Returns:
-            float32 [rows, columns]; or an array that numpy broadcasts to it, where a row has one
-            number, or the whole tensor.
+            float32 [rows, columns]; or an array that numpy broadcasts to it, where all numbers of a
+            row or of the tensor have the same.
         """
-        # a row of this table has the numbers of one row of blocks
+        # a row of this table has the scales of one row of blocks
         height, width = self.block
         columns = self.shape[-1]
         blocks_across = -(-columns // width)  # rounded up
         table = shared.reshape(-1, blocks_across)
 
-        if len(table) == 1:  # it holds for all rows of all matrices
+        if len(table) == 1:  # one row of blocks has all rows of all matrices
             of_rows = table
         else:
             matrix_rows = self.shape[-2] if len(self.shape) > 1 else 1
@@ -114,7 +117,7 @@ class ScaledWeight(StoredWeight):
 def scaled_weight(
     tensor: Tensor, scale: Tensor, size: tuple[int, int], zeros: str = ""
 ) -> ScaledWeight:
-    """Return a weight, by the shapes of its numbers and its scales.
+    """Return a quantised weight of which blocks share a scale, as FP8 and INT8 are stored.
 
     Args:
         tensor: The numbers, [rows, columns] or [matrices, rows, columns], as for experts.
@@ -133,7 +136,14 @@ def scaled_weight(
 
 
 def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, int]:
-    """Return the rows and columns that share a scale.
+    """Return the rows and columns of a block, whose numbers share a scale.
+
+    A matrix [256, 512] with scales [2, 4] has blocks of (128, 128), and with [256, 1] of (1, 512).
+
+    Args:
+        tensor: The quantised numbers.
+        scale: Their scales.
+        size: The block size that the config states, or its default.
 
     Raises:
         BadSource: The shapes do not fit together.

@@ -83,11 +83,11 @@ class Awq(StoredForm):
 
 
 def _weight(stored: StoredTensors, layer: str) -> AwqWeight:
-    """The weight of a layer, from the shapes of its tensors.
+    """Describe a weight that AWQ stores as three tensors, and check that their shapes fit.
 
     Args:
         stored: The tensors of the checkpoint.
-        layer: Its name without an ending, e.g. "model.layers.0.self_attn.q_proj".
+        layer: The name of the weight without an ending, e.g. "model.layers.0.self_attn.q_proj".
 
     Raises:
         BadSource: Its tensors do not fit together.

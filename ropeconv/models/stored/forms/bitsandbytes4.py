@@ -108,7 +108,9 @@ class Bits4(StoredForm):
 
 
 def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
-    """The weight of that name, by its description, e.g. {"shape": [64, 32], "blocksize": 64}.
+    """Describe a weight that bitsandbytes stores in 4 bits, and check its tensors.
+
+    A tensor has the description of the weight as JSON, e.g. {"shape": [64, 32], "blocksize": 64}.
 
     Args:
         stored: The tensors of the checkpoint.
@@ -158,7 +160,9 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
 
 
 def _nested(state: dict[str, Any], stored: StoredTensors, name: str) -> Nested | None:
-    """How absmax is quantised by the description; None where it is not.
+    """Return how the largest number of each block is quantised itself; None where it is not.
+
+    This is the double quantisation of QLoRA, with blocks and an offset of its own.
 
     Raises:
         BadSource: The description is damaged.

@@ -72,7 +72,9 @@ class GptqWeight(StoredWeight):
         return RowScales(name, tuple((start + first, start + end) for start in starts))
 
     def _groups(self, stored: StoredTensors) -> NDArray[np.int64]:
-        """The group of each input, int64 [inputs].
+        """Return the group of each input, whose scale and zero point it has, as int64 [inputs].
+
+        g_idx states it. Without that tensor, groups are neighbours: 0 0 0 0 1 1 1 1.
 
         Raises:
             BadSource: A group has no scale.
@@ -124,11 +126,11 @@ class Gptq(StoredForm):
 
 
 def _weight(stored: StoredTensors, layer: str, less: int) -> GptqWeight:
-    """The weight of a layer, from the shapes of its tensors.
+    """Describe a weight that GPTQ stores as three or four tensors, and check their shapes.
 
     Args:
         stored: The tensors of the checkpoint.
-        layer: Its name without an ending, e.g. "model.layers.0.self_attn.q_proj".
+        layer: The name of the weight without an ending, e.g. "model.layers.0.self_attn.q_proj".
         less: The number that was subtracted from each stored zero point.
 
     Raises:

@@ -133,7 +133,9 @@ class Packed(StoredForm):
 
 
 def _weight(stored: StoredTensors, name: str) -> PackedWeight:
-    """The weight of that name, from the shapes of its tensors and `config_groups`.
+    """Describe a weight that compressed-tensors stores in packed words, and check its tensors.
+
+    Its bits and its columns follow from the shapes and from `config_groups` of the config.
 
     Raises:
         BadSource: Its tensors do not fit together.
@@ -186,7 +188,10 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
 def _size_by_group(
     settings: dict[str, Any], packed: tuple[int, ...], scale: tuple[int, ...]
 ) -> tuple[int, int] | None:
-    """The bits and the columns of a layer by one of the `config_groups`; None if it does not fit.
+    """Return the bits and the columns of a weight, if it is of one of the `config_groups`.
+
+    A config lists groups of layers with their settings. It is None where the shapes do not fit the
+    settings of this group.
 
     Args:
         settings: The "weights" of the group, e.g. {"num_bits": 4, "strategy": "group",

@@ -377,7 +377,11 @@ class Advice(Summary):
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The key by which advice is sorted, best first, as CRITERION explains it."""
+        """The key by which methods are sorted, best first, as CRITERION says it to users.
+
+        First what can be written, then what the publisher recommends, what works without training,
+        and what was measured; then by the loss, and last by numbers of the frequencies themselves.
+        """
         # an effective length beyond the wanted one is no better than that one
         effective = self.schedule.context
         first = self.profile.reach.first_violation

@@ -196,7 +196,8 @@ def _first_attention_factor(
 
     Args:
         rope: The RoPE dictionary.
-        rules: How the runtime reads its type, with the places in the order of the runtime.
+        rules: How the runtime reads its type. Its `attention_factor` has the places in the order of
+            the runtime, such as ("attention_factor", "mscale", "formula").
         factor: The factor of the scaling.
         formula: The attention factor by the formula of the method.
     """

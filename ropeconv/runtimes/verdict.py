@@ -505,7 +505,8 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     if finding is not None:
         return verdict(*finding)
 
-    # the model, the keys that its attention reads, and the RoPE dictionary
+    # The model, the keys that its attention reads, and the RoPE dictionary. `of_model` and `of_rope`
+    # say why the runtime does not compute the schedule; they are None where it does.
     rules = runtime.rule_set(family.name, model_type)
     reading = planned.read_by(rules)
     kind = reading.rope_type

@@ -132,7 +132,8 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
         rope += f", attention factor {spec.attention_factor:.6g}"
     rotates = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions"
 
-    # the context, with the cache that it takes where no row "memory" says that
+    # the context, with the cache that it takes where no row "memory" says that: of "512.0 MiB in
+    # bfloat16, 256.0 MiB in fp8" the first size, which is the usual one
     context = f"{spec.context:,} tokens, trained: {_describe_trained(inspection)}"
     fit = inspection_fit(inspection, machine)
     if inspection.kv_cache and fit is None:

@@ -160,12 +160,14 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     for note in plan.notes:
         sheet.say(sentence(note))
 
-    # how it is written; `fold` are factors that are multiplied into weights
+    # how it is written; a fold multiplies the attention factor into weights, and config.json may
+    # then have none
     rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
     sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
-        in_config = plan.result.in_config.attention_factor == plan.schedule.attention_factor
-        sheet.say(_describe_fold(plan.result.fold, in_config))
+        factor_in_config = plan.result.in_config.attention_factor
+        config_has_factor = factor_in_config == plan.schedule.attention_factor
+        sheet.say(_describe_fold(plan.result.fold, config_has_factor))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(plan.context, before.context))
     if plan.fit:

@@ -257,6 +257,7 @@ def _cache_option(plan: Plan, runtime: str) -> str:
     if runtime in CACHE_SETTINGS:  # it runs llama.cpp's code, with options of its own
         options = CACHE_SETTINGS[runtime].types
 
+    # `asked` are the options on the machine that the output is to fit: --memory and --cache-type
     option = options.get(plan.asked.cache_type, "")
     return f" {option}" if option else ""
 

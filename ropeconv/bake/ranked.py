@@ -237,8 +237,10 @@ class RankedMethods(TableSummary):
 
     @property
     def training(self) -> str:
-        """A sentence about a model that was trained with its scaling, or for dual chunk attention;
-        empty for others.
+        """A sentence on what the training of the model means for the methods; or empty.
+
+        Methods are put on top of a scaling that it was trained with, and none was measured for dual
+        chunk attention.
         """
         spec = self.inspection.spec
         trained = why_scaling_is_kept(self.inspection)

@@ -339,7 +339,8 @@ class PlannedConfig:
         """The verdicts of all rows, each runtime's from the oldest version to the newest.
 
         An installed runtime that was asked about this config adds a verdict of its own. It stands
-        behind all others of that runtime, whatever its version, since the last one counts.
+        behind all others of that runtime, whatever its version, since the last one counts: vllm@0.20,
+        vllm@0.33, the installed vLLM, sglang@0.5.
         """
         verdicts = [self.verdict(row) for row in rows_for(self.family)]
         for name, asked_verdict in self.asked_verdicts.items():
@@ -505,8 +506,8 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     if finding is not None:
         return verdict(*finding)
 
-    # The model, the keys that its attention reads, and the RoPE dictionary. `of_model` and `of_rope`
-    # say why the runtime does not compute the schedule; they are None where it does.
+    # The model, the keys that its attention reads, and the RoPE dictionary: `of_model` and
+    # `of_rope` say why the runtime does not compute the schedule, and are None where it does.
     rules = runtime.rule_set(family.name, model_type)
     reading = planned.read_by(rules)
     kind = reading.rope_type

@@ -365,7 +365,7 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
     name = adapter.source.reference
     if trained:
         rope = f"{describe(trained.spec.form)}; {trained.spec.context:,} tokens"
-    else:
+    else:  # its base model is not on this machine
         rope = "unknown: no base here"
     rows = [
         ("adapter", f"{adapter.kind}, not a whole model"),

@@ -339,8 +339,8 @@ class PlannedConfig:
         """The verdicts of all rows, each runtime's from the oldest version to the newest.
 
         An installed runtime that was asked about this config adds a verdict of its own. It stands
-        behind all others of that runtime, whatever its version, since the last one counts: vllm@0.20,
-        vllm@0.33, the installed vLLM, sglang@0.5.
+        behind all others of that runtime, whatever its version, since the last one counts: first
+        vllm@0.20 and vllm@0.33, then the installed vLLM, then sglang@0.5.
         """
         verdicts = [self.verdict(row) for row in rows_for(self.family)]
         for name, asked_verdict in self.asked_verdicts.items():

@@ -296,7 +296,7 @@ def advised(
     outputs: Sequence[Format] | None = None,
     runtimes: Sequence[str] = (),
 ) -> RankedMethods:
-    """Return the advice on a model.
+    """Return the methods with which a model reaches a length, compared and sorted.
 
     Args:
         source: The model.

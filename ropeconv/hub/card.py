@@ -69,7 +69,7 @@ def card(
     pictures: Collection[str] = (),
     options: PublishOptions = PublishOptions(),
 ) -> str:
-    """Return the text of the card.
+    """Return the text of a model card: metadata in YAML, and what people should know in Markdown.
 
     Args:
         upload: The files and their receipt.

@@ -576,7 +576,9 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
-        """The inverse of `to_dict`.
+        """The recipe in a JSON object such as {"method": "yarn", "parameters": {"factor": 16.0}}.
+
+        It is the inverse of `to_dict`.
 
         Raises:
             RecipeError: For unknown names and wrong types.

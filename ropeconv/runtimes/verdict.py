@@ -662,11 +662,14 @@ def with_stated_options(verdict: Verdict, words: str) -> Verdict:
 
 
 def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Finding | None:
-    """Return the finding about a model around a text model; None where the runtime loads it.
+    """Return why a runtime may not load a model around a text model; None where it does.
 
-    LLaVA is such a model around Llama. Reading the source of a text model says nothing about it: it
-    counts where it was executed, where a statement names it, and in transformers where its class
-    was run and reads the text model in the same place.
+    LLaVA is such a model around Llama. For a runtime in which it was not run, the result is
+    ("unknown", "untested: model_type llava around a llama model").
+
+    That the runtime has the code of the text model says nothing about the model around it. It loads
+    that where it was executed, where a statement names it, and in transformers where its class was
+    run and reads the text model in the same place.
     """
     wrapper = wrapper_of(config, family)
     if wrapper is None or family.assumed:

@@ -704,8 +704,9 @@ def _writings(
             read.
 
     Returns:
-        The outcome per format, and the plan of the first format that can hold the method; None
-        where none can.
+        The outcome per format, such as {"safetensors": FormatAdvice("native", verdicts), "gguf":
+        FormatAdvice("", (), "why it cannot hold the method")}; and the plan of the first format
+        that can hold the method, None where none can.
     """
     # a checkpoint can become a checkpoint or a GGUF file, and a GGUF file only another one
     formats: Sequence[Format] = ("safetensors", "gguf")

@@ -80,6 +80,8 @@ def run_commands(
 ) -> list[str]:
     """Return the commands that run an output with its whole context.
 
+    Such as ["vllm serve ./Qwen3-8B-yarn4 --max-model-len 131072"].
+
     They are for the first runtime that the user named and that supports the output, else for
     llama.cpp or a server, and for the purpose of the model. A folder without weights and a draft
     have none.

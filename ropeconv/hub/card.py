@@ -325,7 +325,10 @@ def companion(receipt: Receipt, repo_id: str) -> str:
 
 
 def _accepted_runtimes(receipt: Receipt) -> str:
-    """Return the untested runtimes that --allow-untested has accepted, in words; or empty."""
+    """Return the untested runtimes that --allow-untested has accepted; or empty.
+
+    Such as "SGLang and vLLM", for a warning in the card.
+    """
     target = receipt.extension.target
     if not target.allow_untested:
         return ""

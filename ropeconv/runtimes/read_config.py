@@ -351,8 +351,9 @@ def rope_dict(
         rules: How the runtime reads the config, by default as the newest transformers.
 
     Returns:
-        The dictionary, empty without one, and a list of notes for people: one sentence where the
-        dictionary is the default of the class, else none.
+        The dictionary, such as {"rope_type": "yarn", "factor": 4.0}, empty without one; and a list
+        of notes for people: one sentence where the dictionary is the default of the class, else
+        none.
     """
     rules = rules or newest("transformers").rule_set(family.name)
     if _has_dictionary_of_each_type(part, family):

@@ -52,6 +52,8 @@ Finding = tuple[Status, str]
 def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     """Return the first difference between a schedule and what a runtime computes; or empty.
 
+    Such as "it uses the attention factor 1.0000, not 1.1386".
+
     The order is that of what matters: frequencies, then factors, then other layers.
 
     Args:
@@ -941,6 +943,8 @@ def _since(row: Runtime, family: Family) -> str:
 
 def quantised(config: Config, runtime: Runtime, family: Family) -> Finding | None:
     """Return a status and its reason for quantised weights that a runtime may not load; else None.
+
+    Such as ("unsupported", "it does not load gptq weights").
 
     The table has the methods that each runtime loads, such as "gptq", each with a condition on
     which that depends, such as "with sym only"; most conditions are empty. A condition says nothing

@@ -184,7 +184,11 @@ def _describe_encoder(inspection: Inspection) -> str:
 
 
 def _draft_rows(inspection: Inspection) -> list[tuple[str, str]]:
-    """Return the row of a draft model, with the sizes that its target must have."""
+    """Return the row of a draft model, with the sizes that its target must have.
+
+    Such as [("draft", "an EAGLE head, not a whole model; for a model with hidden_size 4096")]; no
+    row for a whole model.
+    """
     if inspection.draft is None:
         return []
     source = inspection.source

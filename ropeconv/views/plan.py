@@ -187,7 +187,10 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
 
 
 def _property_rows(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the properties of the RoPE that a plan changes: name, before and after."""
+    """Return the properties of the RoPE that a plan changes: name, before and after.
+
+    Such as ("context", "32,768", "131,072").
+    """
     before = plan.source_spec
     after = plan.schedule
     old_inv_freq = before.form.inv_freq(before.rotary_dim)

@@ -383,7 +383,11 @@ class Advice(Summary):
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The key by which advice is sorted, best first, as CRITERION explains it."""
+        """The key by which methods are sorted, best first, as CRITERION says it to users.
+
+        First what can be written, then what the publisher recommends, what works without training,
+        and what was measured; then by the loss, and last by numbers of the frequencies themselves.
+        """
         # an effective length beyond the wanted one is no better than that one
         effective = self.schedule.context
         first = self.profile.reach.first_violation
@@ -712,8 +716,9 @@ def _writings(
             read.
 
     Returns:
-        The outcome per format, and the plan of the first format that can hold the method; None
-        where none can.
+        The outcome per format, such as {"safetensors": FormatAdvice("native", verdicts), "gguf":
+        FormatAdvice("", (), "why it cannot hold the method")}; and the plan of the first format
+        that can hold the method, None where none can.
     """
     # a checkpoint can become a checkpoint or a GGUF file, and a GGUF file only another one
     formats: Sequence[Format] = ("safetensors", "gguf")

@@ -322,7 +322,7 @@ def _begin(
     options: ApplyOptions,
     advance: Advance,
 ) -> Writer:
-    """Return the writer of an output, whose hidden folder has no files of another plan.
+    """Return the writer of an output, after removing what another plan left in its hidden folder.
 
     Parameters are those of `_write`. Raises RopeconvError where the source has changed.
     """

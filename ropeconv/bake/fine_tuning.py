@@ -31,7 +31,7 @@ from .evidence import (
 
 
 def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) -> FineTuningRecord:
-    """Return what a recipe needs for a model at the context of its schedule.
+    """Return whether a model needs fine-tuning for a recipe, and why, at the new context.
 
     Args:
         recipe: The method and its modifiers.
@@ -89,7 +89,7 @@ def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
 def _on_trained_scaling(
     recipe: Recipe, first: RopeSpec, factor: float
 ) -> tuple[FineTuningLevel, str]:
-    """Return the training that a method needs on top of the scaling of the training, and why.
+    """Return whether a method on top of a scaling that was trained needs fine-tuning, and why.
 
     Such as ("needed", "its RoPE does not change"); the level is "none", "undecided", "recommended"
     or "needed".
@@ -126,7 +126,7 @@ def _by_the_bar(untuned: Untuned) -> tuple[FineTuningLevel, str]:
 def _from_unscaled(
     recipe: Recipe, inspection: Inspection, trained: int, factor: float
 ) -> tuple[FineTuningLevel, str]:
-    """Return the training that a method needs for a model trained without scaling, and why.
+    """Return whether a model that was trained without scaling needs fine-tuning, and why.
 
     Such as ("needed", "its RoPE does not change"); the level is "none", "undecided", "recommended"
     or "needed".

@@ -548,6 +548,9 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
 def _plan_types(exported: GgufExport, header: RewrittenHeader) -> dict[str, int]:
     """The type of each tensor of the output, by llama.cpp where that quantises.
 
+    It is the number that GGUF has for the type: {"blk.0.attn_q.weight": 12} for Q4_K. Empty where
+    llama.cpp will choose the types and is not installed.
+
     Args:
         exported: The conversion of the checkpoint to GGUF, without the method.
         header: Its header with the method.

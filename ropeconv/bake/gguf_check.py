@@ -42,7 +42,7 @@ QUANTISER = ("general.file_type", "general.quantization_version")
 
 
 def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufCheckRecord:
-    """Return what was found in a written file.
+    """Read a written GGUF file back, and return what was compared with its plan.
 
     Args:
         plan: The plan of the output.
@@ -162,7 +162,7 @@ def _written(plan: GgufOutput) -> Schedule:
 
 
 def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
-    """Return what was found in a file that was only written anew in shards.
+    """Compare a GGUF file that was only split into other shards with the file before.
 
     Args:
         source: The file before.

@@ -551,6 +551,10 @@ def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
 def _move(hidden: HiddenFolder, move: Move) -> None:
     """Give a finished file its final name, in exchange with a file that it replaces.
 
+    Args:
+        hidden: The hidden folder beside the output, with the finished file.
+        move: The final name, and the inode of the file that has it now (`old`), None without one.
+
     Raises:
         RopeconvError: Another program has taken the name meanwhile.
         OSError: The disk refuses the move.

@@ -153,7 +153,9 @@ def write_items(items: Sequence[RecordItem], path: Path) -> None:
 
 
 def read_items(path: Path) -> list[RecordItem]:
-    """Read a record.
+    """Read the measured numbers in a file that `ropeconv eval -o NAME.jsonl.gz` wrote.
+
+    Each item is a number of one method, on one window of a text or one question.
 
     Raises:
         UsageError: The file cannot be read.

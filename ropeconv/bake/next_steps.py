@@ -80,6 +80,8 @@ def run_commands(
 ) -> list[str]:
     """Return the commands that run an output with its whole context.
 
+    Such as ["vllm serve ./Qwen3-8B-yarn4 --max-model-len 131072"].
+
     They are for the first runtime that the user named and that supports the output, else for
     llama.cpp or a server, and for the purpose of the model. A folder without weights and a draft
     have none.
@@ -257,6 +259,7 @@ def _cache_option(plan: Plan, runtime: str) -> str:
     if runtime in CACHE_SETTINGS:  # it runs llama.cpp's code, with options of its own
         options = CACHE_SETTINGS[runtime].types
 
+    # `asked` are the options on the machine that the output is to fit: --memory and --cache-type
     option = options.get(plan.asked.cache_type, "")
     return f" {option}" if option else ""
 

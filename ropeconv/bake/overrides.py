@@ -36,6 +36,9 @@ FLAT = ("qwen2_vl", "qwen2_5_vl")
 def overrides(plan: Plan, before: Config) -> JsonObject:
     """Return the keys of config.json that a plan changes, those of a nested config below its name.
 
+    They are for `vllm serve --hf-overrides`, such as {"max_position_embeddings": 131072,
+    "rope_parameters": {"rope_type": "yarn", "factor": 4.0, ...}}.
+
     Args:
         plan: The output that the overrides stand for.
         before: The config.json that the server reads.

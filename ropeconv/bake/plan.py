@@ -374,7 +374,7 @@ class Plan(FilePlan):
         return f"{self.schedule.digest} {self.recipe} {self.target}"
 
     def receipt(self) -> Receipt:
-        """Return the receipt of the output.
+        """Return the receipt: the record in an output of what it was made from, and how.
 
         It is without the files and the check, which are known after the output is written.
         """

@@ -237,8 +237,10 @@ class RankedMethods(TableSummary):
 
     @property
     def training(self) -> str:
-        """A sentence about a model that was trained with its scaling, or for dual chunk attention,
-        or perhaps with less than it declares; empty for others.
+        """A sentence on what the training of the model means for the methods; or empty.
+
+        Methods are put on top of a scaling that it was trained with, none was measured for dual
+        chunk attention, and a model may have been trained with less than it declares.
         """
         spec = self.inspection.spec
         trained = why_scaling_is_kept(self.inspection)
@@ -297,7 +299,7 @@ def advised(
     outputs: Sequence[Format] | None = None,
     runtimes: Sequence[str] = (),
 ) -> RankedMethods:
-    """Return the advice on a model.
+    """Return the methods with which a model reaches a length, compared and sorted.
 
     Args:
         source: The model.

@@ -29,6 +29,8 @@ Value = TypeVar("Value")
 def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
     """Return whether a model has its tensors in other shards than its plan.
 
+    Such as after llama-gguf-split, which merges and splits the files of a model.
+
     Its number of shards differs, or the same tensors are in other shards. With as many shards and
     other tensors the answer is False: some are missing or were added.
     """

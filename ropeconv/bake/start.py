@@ -98,6 +98,7 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
     says_what_to_do = target.replace or keeps_scaling
     if inspection.extended and not says_what_to_do:
         raise _already_extended(inspection)
+    # the RoPE without its scaling, unless the recipe keeps that
     return recipe.start(inspection.spec)
 
 
@@ -305,6 +306,7 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
         inspection: The inspection of the model.
         context: The tokens that the output would declare.
     """
+    # the beginning and the end of both sentences
     spec = inspection.spec
     no_layer = f"none of the {counted(len(spec.layers), 'layer')}"
     declare = f"--as-is --context {context} declares the length without it"

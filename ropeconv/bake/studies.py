@@ -35,6 +35,9 @@ class Group(NamedTuple):
 def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
     """Return the items of each study: of one model, with methods of one factor.
 
+    An item is one measured number, such as the loss of yarn:4 on one window of a text. The result
+    is {Group("Qwen2.5-0.5B", 4.0, ""): items, ...}.
+
     The unchanged model is part of every study of the model.
     """
     # a row with settings of its own, such as yarn:4:beta_fast=16, is of no study

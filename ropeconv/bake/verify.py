@@ -144,7 +144,9 @@ def _find_imatrix(record: ImatrixRecord, comparison: Comparison) -> Path:
 
 
 def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[str]:
-    """Return the keys of a receipt that differ from its plan, except for paths.
+    """Return the keys of a receipt that differ from those that its plan gives, except for paths.
+
+    Such as ["schedule", "list of files"]; empty for a receipt that is as planned.
 
     Args:
         plan: The plan of the output, which was made again.

@@ -112,6 +112,8 @@ class BaseModel:
 def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
     """Return the repository of the base model and the commit of it that was read.
 
+    Such as ("Qwen/Qwen3-8B", "9c925d64d72725edaf899c6cb9c377fd0709d9c5").
+
     The first of these counts: the option `base_model`; the source in the receipt; the first source
     of several bakes; the base model that the card or the keys of a GGUF file name.
 
@@ -197,6 +199,8 @@ def _is_licence_file(name: str) -> bool:
 
 def inheritable_metadata(text: str) -> JsonObject:
     """Return the metadata of a model's card that also holds for its derivatives.
+
+    Such as {"license": "apache-2.0", "language": ["en"], "tags": ["chat"]}.
 
     Args:
         text: The text of the card, which may be empty.

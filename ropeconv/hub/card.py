@@ -69,7 +69,7 @@ def card(
     pictures: Collection[str] = (),
     options: PublishOptions = PublishOptions(),
 ) -> str:
-    """Return the text of the card.
+    """Return the text of a model card: metadata in YAML, and what people should know in Markdown.
 
     Args:
         upload: The files and their receipt.
@@ -325,7 +325,10 @@ def companion(receipt: Receipt, repo_id: str) -> str:
 
 
 def _accepted_runtimes(receipt: Receipt) -> str:
-    """Return the untested runtimes that --allow-untested has accepted, in words; or empty."""
+    """Return the untested runtimes that --allow-untested has accepted; or empty.
+
+    Such as "SGLang and vLLM", for a warning in the card.
+    """
     target = receipt.extension.target
     if not target.allow_untested:
         return ""

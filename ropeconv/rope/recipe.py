@@ -160,6 +160,8 @@ def _widen(
 ) -> Schedule | None:
     """The schedule where a method extends its own scaling: its formula with both factors' product.
 
+    YaRN by 2 on top of YaRN by 4 is YaRN by 8.
+
     Args:
         method: The method that goes on top.
         factor: Its factor; None for a method without one.
@@ -576,7 +578,9 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
-        """The inverse of `to_dict`.
+        """The recipe in a JSON object such as {"method": "yarn", "parameters": {"factor": 16.0}}.
+
+        It is the inverse of `to_dict`.
 
         Raises:
             RecipeError: For unknown names and wrong types.
@@ -769,6 +773,8 @@ def flags(recipe: Recipe) -> list[str] | None:
 
 def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None:
     """The scale factor of a recipe as a number, also where it is written as a length.
+
+    For `--yarn 128k` and a model that was trained for 32,768 tokens it is 4.0.
 
     None for a method without a factor.
 

@@ -196,7 +196,8 @@ def _first_attention_factor(
 
     Args:
         rope: The RoPE dictionary.
-        rules: How the runtime reads its type, with the places in the order of the runtime.
+        rules: How the runtime reads its type. Its `attention_factor` has the places in the order of
+            the runtime, such as ("attention_factor", "mscale", "formula").
         factor: The factor of the scaling.
         formula: The attention factor by the formula of the method.
     """
@@ -350,8 +351,9 @@ def rope_dict(
         rules: How the runtime reads the config, by default as the newest transformers.
 
     Returns:
-        The dictionary, empty without one, and a list of notes for people: one sentence where the
-        dictionary is the default of the class, else none.
+        The dictionary, such as {"rope_type": "yarn", "factor": 4.0}, empty without one; and a list
+        of notes for people: one sentence where the dictionary is the default of the class, else
+        none.
     """
     rules = rules or newest("transformers").rule_set(family.name)
     if _has_dictionary_of_each_type(part, family):

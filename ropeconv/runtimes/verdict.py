@@ -52,6 +52,8 @@ Finding = tuple[Status, str]
 def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     """Return the first difference between a schedule and what a runtime computes; or empty.
 
+    Such as "it uses the attention factor 1.0000, not 1.1386".
+
     The order is that of what matters: frequencies, then factors, then other layers.
 
     Args:
@@ -339,7 +341,8 @@ class PlannedConfig:
         """The verdicts of all rows, each runtime's from the oldest version to the newest.
 
         An installed runtime that was asked about this config adds a verdict of its own. It stands
-        behind all others of that runtime, whatever its version, since the last one counts.
+        behind all others of that runtime, whatever its version, since the last one counts: first
+        vllm@0.20 and vllm@0.33, then the installed vLLM, then sglang@0.5.
         """
         verdicts = [self.verdict(row) for row in rows_for(self.family)]
         for name, asked_verdict in self.asked_verdicts.items():
@@ -507,7 +510,8 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     if finding is not None:
         return verdict(*finding)
 
-    # the model, the keys that its attention reads, and the RoPE dictionary
+    # The model, the keys that its attention reads, and the RoPE dictionary: `of_model` and
+    # `of_rope` say why the runtime does not compute the schedule, and are None where it does.
     rules = runtime.rule_set(family.name, model_type)
     reading = planned.read_by(rules)
     kind = reading.rope_type
@@ -658,11 +662,14 @@ def with_stated_options(verdict: Verdict, words: str) -> Verdict:
 
 
 def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Finding | None:
-    """Return the finding about a model around a text model; None where the runtime loads it.
+    """Return why a runtime may not load a model around a text model; None where it does.
 
-    LLaVA is such a model around Llama. Reading the source of a text model says nothing about it: it
-    counts where it was executed, where a statement names it, and in transformers where its class
-    was run and reads the text model in the same place.
+    LLaVA is such a model around Llama. For a runtime in which it was not run, the result is
+    ("unknown", "untested: model_type llava around a llama model").
+
+    That the runtime has the code of the text model says nothing about the model around it. It loads
+    that where it was executed, where a statement names it, and in transformers where its class was
+    run and reads the text model in the same place.
     """
     wrapper = wrapper_of(config, family)
     if wrapper is None or family.assumed:
@@ -951,6 +958,8 @@ def _since(row: Runtime, family: Family) -> str:
 
 def quantised(config: Config, runtime: Runtime, family: Family) -> Finding | None:
     """Return a status and its reason for quantised weights that a runtime may not load; else None.
+
+    Such as ("unsupported", "it does not load gptq weights").
 
     The table has the methods that each runtime loads, such as "gptq", each with a condition on
     which that depends, such as "with sym only"; most conditions are empty. A condition says nothing

@@ -151,7 +151,7 @@ def patch(
 
 
 def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
-    """Return the recipe of a verb.
+    """Return the recipe that a function of the package, such as `apply`, was called with.
 
     Args:
         verb: The function that was called, for messages.
@@ -256,7 +256,10 @@ def _make_batch(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> 
 
 
 def _request(given: dict[str, Any]) -> ApplyRequest:
-    """Return keywords as the options of writing, such as `fsync`, of `ropeconv apply`."""
+    """Return the keywords of `apply` as the options of the command that are not about one output.
+
+    Such as {"fsync": False, "force": True} as ApplyRequest(no_fsync=True, force=True).
+    """
     known = {item.name for item in fields(ApplyRequest)}
     values = {name: value for name, value in given.items() if name in known}
 

@@ -133,6 +133,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
     elif kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
         value = str(value).removeprefix("torch.")
 
+    # pydantic checks the type, also of the items of a list, and converts nothing
     try:
         _adapter(hint).validate_python(value)
     except ValidationError as problem:

@@ -68,7 +68,7 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
 
 
 def upload_set(outputs: Sequence[Path], ignore_receipt: bool = False) -> UploadSet:
-    """Return what a publication of outputs sends.
+    """Return the files that are uploaded to publish outputs, and those that the Hub copies.
 
     Args:
         outputs: A folder, or GGUF files of one model.

@@ -57,8 +57,12 @@ def show_advice(advice: RankedMethods, sheet: Sheet, fit: Fit | None = None) -> 
 
 
 def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
-    """Show a row per method."""
-    # columns with the runtimes that support each format
+    """Show a row per method: its flag, what was measured of it, and how many runtimes support it.
+
+    Where the user gave a result of `ropeconv eval` (`ranking`), the measured numbers are from that,
+    else from published studies.
+    """
+    # columns with the runtimes that support each format, such as "safetensors" and "gguf"
     format_columns = list(advice.formats)
     if len(format_columns) == 1:
         format_columns = ["runtimes"]

@@ -43,7 +43,7 @@ class Curve:
 def losses(
     axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = ""
 ) -> None:
-    """Draw numbers over the length with their bands.
+    """Draw the loss of each row (a method) over the length, with a band for its error.
 
     Args:
         axes: Where they are drawn.
@@ -63,7 +63,7 @@ def losses(
 def differences(
     axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = ""
 ) -> None:
-    """Draw differences to the first row over the length with their bands.
+    """Draw the difference of each row to the first one over the length, with a band for its error.
 
     Args:
         axes: Where they are drawn.

@@ -132,7 +132,8 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
         rope += f", attention factor {spec.attention_factor:.6g}"
     rotates = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions"
 
-    # the context, with the cache that it takes where no row "memory" says that
+    # the context, with the cache that it takes where no row "memory" says that: of "512.0 MiB in
+    # bfloat16, 256.0 MiB in fp8" the first size, which is the usual one
     context = f"{spec.context:,} tokens, trained: {_describe_trained(inspection)}"
     fit = inspection_fit(inspection, machine)
     if inspection.kv_cache and fit is None:
@@ -183,7 +184,11 @@ def _describe_encoder(inspection: Inspection) -> str:
 
 
 def _draft_rows(inspection: Inspection) -> list[tuple[str, str]]:
-    """Return the row of a draft model, with the sizes that its target must have."""
+    """Return the row of a draft model, with the sizes that its target must have.
+
+    Such as [("draft", "an EAGLE head, not a whole model; for a model with hidden_size 4096")]; no
+    row for a whole model.
+    """
     if inspection.draft is None:
         return []
     source = inspection.source
@@ -364,7 +369,7 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
     name = adapter.source.reference
     if trained:
         rope = f"{describe(trained.spec.form)}; {trained.spec.context:,} tokens"
-    else:
+    else:  # its base model is not on this machine
         rope = "unknown: no base here"
     rows = [
         ("adapter", f"{adapter.kind}, not a whole model"),

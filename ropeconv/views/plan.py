@@ -160,12 +160,14 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     for note in plan.notes:
         sheet.say(sentence(note))
 
-    # how it is written; `fold` are factors that are multiplied into weights
+    # how it is written; a fold multiplies the attention factor into weights, and config.json may
+    # then have none
     rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
     sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
-        in_config = plan.result.in_config.attention_factor == plan.schedule.attention_factor
-        sheet.say(_describe_fold(plan.result.fold, in_config))
+        factor_in_config = plan.result.in_config.attention_factor
+        config_has_factor = factor_in_config == plan.schedule.attention_factor
+        sheet.say(_describe_fold(plan.result.fold, config_has_factor))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(plan.context, before.context))
     if plan.fit:
@@ -185,7 +187,10 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
 
 
 def _property_rows(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the properties of the RoPE that a plan changes: name, before and after."""
+    """Return the properties of the RoPE that a plan changes: name, before and after.
+
+    Such as ("context", "32,768", "131,072").
+    """
     before = plan.source_spec
     after = plan.schedule
     old_inv_freq = before.form.inv_freq(before.rotary_dim)

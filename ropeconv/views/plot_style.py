@@ -271,7 +271,7 @@ def drawn(pictures: Iterable[Picture], name: str = "picture") -> list[Drawn]:
 
 
 def _draw_for_page(name: str, picture: Picture) -> Drawn:
-    """Return a picture for a page.
+    """Return a picture as <svg> for a page, in the colours of the page, with its title as text.
 
     Args:
         name: The name of the picture, unique in the page.

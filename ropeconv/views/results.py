@@ -16,7 +16,7 @@ from .sheet import HIDDEN_STATES, VALIDATION, Sheet, legend
 
 
 def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
-    """Show a validation, a row per bucket of positions.
+    """Show a validation, a row for each range of positions (a bucket).
 
     Args:
         result: The validation.

@@ -260,7 +260,8 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
             Without any, the divisors are left out.
         context: The context of the longest schedule, in tokens.
     """
-    # without a method, the longest length is the one that the model declares now
+    # the marked lengths, such as {"trained": 4096, "new": 16384}; without a method, the longer one
+    # is not new, but the one that the model declares now
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     farthest = min(2 * context, FARTHEST)
     lengths = lengths_of(spec, context)

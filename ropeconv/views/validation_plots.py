@@ -72,7 +72,10 @@ def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[fl
 
 
 def _kl(axes: Axes, result: Validation) -> None:
-    """Draw the KL divergence of the output from the reference, by ranges of positions.
+    """Draw the KL divergence of the output from the reference, by ranges of positions (buckets).
+
+    The models run twice: at positions that are spread over the whole context ("spread"), and at
+    every position of a shorter text ("whole"), which gives the curve.
 
     Beside it are the divergence that is allowed, the noise floor, and the divergence of the
     unscaled source, which must be far above what is allowed: else the test proves nothing.
@@ -109,7 +112,10 @@ def _label_of_kl(kl: float, position: float) -> str:
 
 
 def _agreement(axes: Axes, result: Validation) -> None:
-    """Draw how often predictions agree, by the run over every position where there is one.
+    """Draw how often the output and the reference predict the same tokens, by position.
+
+    The numbers are of the run over every position ("whole") where there is one, else of the run at
+    positions that are spread over the context ("spread").
 
     Encoders have no predictions; for them the similarity of the hidden states is drawn.
     """

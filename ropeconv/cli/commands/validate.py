@@ -261,7 +261,7 @@ def _refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> N
 
 
 def _check_settings(settings: Settings, gguf: bool, server: str) -> None:
-    """Refuse values that have no effect on this way of running.
+    """Refuse options without an effect where the output runs: llama.cpp, a server, or transformers.
 
     Args:
         settings: How the models run.

@@ -124,7 +124,7 @@ def open_spread_by_name(
 def open_spread(
     executor: Executor, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
-    """Open an evaluation that workers run, while it is entered.
+    """Open an evaluation whose sequences are run by workers and not in this process.
 
     No weights are loaded in this process.
 

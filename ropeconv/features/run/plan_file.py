@@ -284,7 +284,7 @@ def _refuse_unknown_tasks(data: dict[str, Any]) -> None:
 
 
 def _check(plan: RunPlan) -> None:
-    """Refuse values that do not go together.
+    """Refuse a plan file whose values do not go together.
 
     Raises:
         UsageError: They do not; the message names the key.

@@ -69,7 +69,7 @@ def open_run(path: Path, on: str = "") -> OpenRun:
 
 
 def _open_executor(plan: RunPlan, place: str, slurm_folder: Path) -> Executor:
-    """Return the executor of a plan.
+    """Return the executor of a plan: the processes or the cluster that its jobs run on.
 
     Args:
         plan: The plan file.

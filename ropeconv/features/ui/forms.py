@@ -354,7 +354,7 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
 
 
 def target_of(form: BakeForm) -> Target:
-    """Return the target of a form.
+    """Return the options of the output that a form asks for: format, encoding, runtimes, place.
 
     For a runtime that reads only GGUF, the output is a GGUF file.
 
@@ -420,7 +420,7 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
 
 
 def to_page(page: str, form: PageForm) -> str:
-    """Return the address of a page with a form, relative to the other pages.
+    """Return the address of a page with a form, such as "./compare?source=me%2Fllama".
 
     Args:
         page: The name of the page; empty for the first.

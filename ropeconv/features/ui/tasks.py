@@ -43,7 +43,7 @@ from ropeconv.verbs.output import Writing, write_output
 from ropeconv.verbs.publishing import publish_staged
 from ropeconv.verbs.validation import ValidationChoice
 from ropeconv.verbs.validation import validate as validate_output
-from ropeconv.views.advice import explain_columns, show_advice, show_methods
+from ropeconv.views.advice import show_advice, show_methods
 from ropeconv.views.inspection import show_inspection, show_receipt
 from ropeconv.views.memory import advised_fit, show_memory
 from ropeconv.views.plan import show_outcome, show_plan
@@ -332,16 +332,9 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     with asking_installed(every_runtime, this_environment, sheet.note):
         advice = advised(source, length, measured, outputs)
 
-    # below the table, only the columns whose titles do not explain themselves: each line begins
-    # with the title of its column
     fit = advised_fit(advice, MachineOptions())
     show_advice(advice, sheet, fit)
     show_memory(fit, sheet)
-    explained = []
-    for line in explain_columns(advice):
-        if line.startswith(("Evidence", "Effective", "Outside")):
-            explained.append(line)
-    sheet.note(" ".join(explained))
     sheet.note(left_out)
 
     # links to the page that plans an output, one for each method

@@ -57,7 +57,7 @@ ALL_FIT = Step(length=1, begin=1.0, end=math.inf, distance=None)
 
 
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
-    """The step that holds at a length; None for heads and lengths that the tables do not have.
+    """The bases for a length, from the tables of the package; None where these do not have it.
 
     Args:
         kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %

@@ -156,7 +156,7 @@ class Piecewise(Method):
         return cls(f"{factor:.12g}@{split}")
 
     def parts(self) -> tuple[Factor, int]:
-        """The factor (or length) S and the pair I where the bases meet.
+        """The factor (or length) S and the pair I where the bases meet: (8.0, 44) for "8@44".
 
         Raises:
             RecipeError: For another spelling.
@@ -325,7 +325,7 @@ class Dynamic(Method):
         self.parts()
 
     def parts(self) -> tuple[str, float]:
-        """The name of the inner method and its factor S.
+        """The name of the inner method and its factor S: ("yarn", 4.0) for "yarn:4".
 
         Raises:
             RecipeError: For another spelling than METHOD:S.

@@ -194,7 +194,8 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
     """Return whether each of `count` layers has a window.
 
     The key attention.sliding_window_pattern is a flag for each layer, or a number n: one layer in n
-    has no window. Architectures without the key have a constant n in llama.cpp.
+    has no window. Architectures without the key have a constant n in llama.cpp. With n = 3, they
+    are [True, True, False, True, True, False, ...].
     """
     pattern = None
     if window.pattern != "none":
@@ -226,6 +227,9 @@ def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
 
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     """Return the layers with a key-value cache, in groups of equal ones, to compute its size.
+
+    For 32 layers with 8 heads of keys and values of 128 numbers each, and without a window, it is
+    (CachedLayers(32, 1024, 1024, None),).
 
     Args:
         keys: The keys of the header.

@@ -81,6 +81,9 @@ def call(factory: bytes, item: object) -> Any:
     Args:
         factory: The pickled function that makes the worker.
         item: The thing to run, such as a job of a plan file.
+
+    Returns:
+        The result of the worker; a Failure with the reason for any exception.
     """
     # a worker keeps its model from one item to the next, so it is kept between calls
     try:

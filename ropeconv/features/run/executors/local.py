@@ -216,6 +216,10 @@ def _result_of(future: Future[Any], tries: int, retries: int) -> Any:
         future: The future of the item.
         tries: How often it was started.
         retries: How often it may be started again.
+
+    Returns:
+        The result of the item; a Failure where it has none and is given up; or a member of _Rerun,
+        the reason for which it is run again.
     """
     try:
         return future.result()

@@ -283,7 +283,18 @@ class LlamaCppEngine(Engine):
         progress: Progress | None = None,
         positions: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the same as `logits` with the same arguments, for machines without torch."""
+        """Return the logits after some tokens as an array of numpy, for machines without torch.
+
+        Args:
+            ids: All tokens.
+            kept: Rising indices into `ids`.
+            progress: Callbacks.
+            positions: The positions of all tokens, rising, in blocks without gaps; by default from
+                0 on.
+
+        Returns:
+            float32 [len(kept), vocabulary].
+        """
         # logits of long texts are gigabytes, so they come by a file and not by the pipe of answers
         with scratch() as folder:
             out = str(folder / "logits.npy")

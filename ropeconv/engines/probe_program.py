@@ -130,7 +130,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     except ValueError:  # a class that needs a module of a layer which was left out
         model = build(text)
 
-    # by "global" or "local", what the layers of that kind rotate with
+    # by the kind of layers, "global" or "local" with a window, the frequencies that these rotate by
     modules: dict[str, object] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__:
@@ -158,11 +158,14 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
-    """Return the config in a folder, and the model type that replaced its own, or empty.
+    """Return the config in a folder as transformers reads it, and the type that replaced its own.
+
+    The type is empty for a config that is read with its own `model_type`.
 
     Args:
         folder: The folder with config.json.
-        stands_for: As for `ask`.
+        stands_for: A type such as "llama", with which the config is read where transformers does
+            not have its own; empty for none.
     """
     from transformers import CONFIG_MAPPING
 
@@ -254,7 +257,10 @@ def class_of(text: PretrainedConfig) -> type[Module]:
 
 
 def keep_on_cpu(rotary: type[Module]) -> None:
-    """Make a rotary class compute its frequencies on the CPU, also inside a meta device."""
+    """Make a rotary class compute its frequencies on the CPU, also where a model is built on meta.
+
+    Tensors on meta have no numbers, which suffices for all other modules.
+    """
     import torch
 
     original = rotary.__init__

@@ -389,7 +389,8 @@ class FirstLayers:
                 rows = self._read(tensor, ROWS).to(torch.float32)
                 module.weight = nn.Parameter(rows, requires_grad=False)
                 module.padding_idx = None  # torch refuses one beyond the rows
-            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:  # norms, and no heads
+            # norms are small; a head that is not that of the model is large, and is not needed
+            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:
                 small[tensor] = self._read(tensor, None)
         self._loader.load(small)
 

@@ -332,10 +332,11 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
     """
-    changed = complete(config)
+    changed = complete(config)  # keys that have nothing to do with RoPE
     model = load(config)
 
-    # numbers as text with seven digits, those of float32, so that equal ones count once
+    # the RoPE of each layer, and the scales that all layers must share. Scales are text with seven
+    # digits, those of float32, so that equal ones count once
     ropes: list[protocol.Answer | None] = []
     query_scales = set()
     logit_scales = set()

@@ -51,9 +51,9 @@ def ask(config: Answer, question: Answer) -> Answer:
     model = build(config)
     layers = list(model.layers)
     assert layers, "it has no layers"
-    watch = pass_tokens(model, layers)
+    watch = pass_tokens(model, layers)  # which notes the calls of functions that rotate
 
-    # the rope of each layer; one that called none in the pass does not rotate
+    # the rope of each layer, by its number; a layer without a noted call does not rotate
     ropes: list[Answer | None] = []
     for number in range(len(layers)):
         rope = None

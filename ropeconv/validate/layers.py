@@ -170,7 +170,8 @@ def needed(given: JsonObject) -> JsonObject:
     each tensor that they read is noted.
 
     Args:
-        given: A `NeededQuestion` as JSON-ready data.
+        given: The folder of config.json, and the shape of each tensor, as JSON-ready data of
+            `NeededQuestion`.
 
     Returns:
         {"tensors": [[name, rows], ...]}, where 0 rows are all of them; or {"reason": clause} where
@@ -325,7 +326,9 @@ class _Comparison:
         return best
 
     def _compare_with(self, kind: LayerKind, run: TokenRun, factor: float) -> LayerRecord:
-        """Compare the attention output of a layer with that of the patched source (the reference).
+        """Compare the attention output of a layer of the output with that of the reference.
+
+        The reference is the same layer of the source, patched to compute the schedule.
 
         Args:
             kind: The layer, which is the first one of its kind.
@@ -346,8 +349,9 @@ class _Comparison:
         faint = math.inf
         if attention_modules(self.source.model):
             faint = distance(self._patched(kind, run, self.schedule, factor * FAINT))
-        # the noise: frequencies two steps of float32 away, and weights rounded as a fold does;
-        # these errors are independent, so their squares add
+        # The noise: frequencies two steps of float32 away, and weights that are rounded as where a
+        # factor is folded (multiplied) into them. These errors are independent, so their squares,
+        # which `distance` returns, add.
         nearby = nudge(self.schedule)
         noise = distance(self._patched(kind, run, nearby, factor))
         if self.question.rounded:

@@ -503,7 +503,7 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     run = TokenRun.spread(low, high, synthetic(count, engine.vocabulary, spec.settings.seed))
 
     def fault_over_tolerance(factor: float) -> float:
-        """The KL of the faint fault over the KL that is allowed, with one factor of the scores."""
+        """Return how clearly the fault shows: its KL from the reference over the allowed KL."""
         scaled = replace(spec, score_factor=factor, progress=Progress())
         reference = scaled.read_patched(engine, run)
         with_fault = replace(scaled, score_factor=FAINT * factor)

@@ -310,11 +310,11 @@ def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> b
 def _open_evaluation(
     workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
 ) -> AbstractContextManager[Evaluation]:
-    """Open an evaluation in this process, or one that is spread over workers.
+    """Open an evaluation whose sequences run in this process, or on several workers.
 
     Args:
         workers: The workers as --workers has them; empty for this process.
-        opening: The model and its rows.
+        opening: The model and its rows, each the model with one method.
         sizes: The sizes of the measures.
         files: Names and contents of texts.
     """
@@ -371,8 +371,8 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
 
 
 def _show_sequences(evaluation: Evaluation, model: str, screen: Screen) -> None:
-    """Print how many sequences and tokens each measure reads at each length."""
-    # measures that read the same pass share a line of the table, such as "growth, position"
+    """Print how many sequences and tokens each measure reads at each length, as a table."""
+    # measures that use the losses of one pass of the model share a line, such as "growth, position"
     sequences = Counter[tuple[str, int]]()
     tokens = Counter[tuple[str, int]]()
     for units in evaluation.passes.values():

@@ -307,9 +307,12 @@ class Start:
         return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: self.spec.rotating_pairs]
 
     def formula(self, method: str) -> Candidate:
-        """Return the method of a name with the factor that reaches the context.
+        """Return a method, such as "yarn", with the factor that reaches the context.
 
-        Its name is "yarn 4", say.
+        The candidate is called "yarn 4", say, for a context of four times the trained one.
+
+        Args:
+            method: The name of the method.
 
         Raises:
             RecipeError: The method does not have one.
@@ -332,10 +335,10 @@ class Start:
     def factors(
         self, divisors: Sequence[float] | Vector, attention_factor: float, name: str = ""
     ) -> Candidate:
-        """Return a candidate with its own divisor for each pair that rotates.
+        """Return a candidate with a divisor of its own for each frequency, as LongRoPE has.
 
         Args:
-            divisors: The divisors, rounded to DIGITS here.
+            divisors: For each pair that rotates, unscaled over scaled frequency; rounded here.
             attention_factor: The attention factor, rounded to DIGITS here.
             name: The name in tables.
         """

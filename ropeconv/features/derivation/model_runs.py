@@ -129,13 +129,15 @@ class ModelRuns:
             widths: The width of a head in layers of each kind.
         """
         self.widths = widths
+        # a config with layer_types was shortened by that list already (`few`)
         lists_types = bool(getattr(self.text, "layer_types", None))
         if not lists_types:
             first_of_each = [kinds.index(kind) for kind in set(kinds)]
             self.few = max(first_of_each) + 1
         self.few_kinds = list(kinds[: self.few])
 
-        # the heads of a global layer may be wider than those of others, so its rows are examined
+        # which rows of the projections make a head is examined in a global layer, whose heads may
+        # be wider than those of others
         if "global" in self.few_kinds:
             first_global = self.few_kinds.index("global")
             for name in self.calm:

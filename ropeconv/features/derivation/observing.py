@@ -301,11 +301,13 @@ class AttentionObserver:
     def reaches(self, layer: str, source: str, target: str) -> bool:
         """Whether the input of a module is computed from the output of another one.
 
-        The output of the other one is lost; so is then what is computed from it.
+        The model runs with NaN as the output of the other one ("lost" numbers): what is computed
+        from it is NaN then too.
 
         Args:
-            layer: The name of the layer.
-            source: The module whose output is lost, by its name inside the layer.
+            layer: The name of the layer, such as "layers.0".
+            source: The module whose output is NaN, by its name inside the layer, such as
+                "input_layernorm".
             target: The module whose input is checked, likewise.
         """
 
@@ -326,9 +328,9 @@ class AttentionObserver:
     def layers_with_positions(self) -> list[str]:
         """Return the names of the layers that compute with the output of rotary modules.
 
-        That output (cosines and sines) is lost, so each layer that uses it computes lost numbers.
-        No layer passes them on to the next one, since its last projection has no weights and gives
-        zeros again.
+        That output (cosines and sines) is replaced by NaN ("lost" numbers), so each layer that uses
+        it computes NaN. No layer passes that on to the next one, since its last projection has no
+        weights here and gives zeros again.
         """
 
         def lose(module: Module, args: Any, output: Any) -> Any:

@@ -347,8 +347,8 @@ def _find_norm_before(
 ) -> str:
     """The norm whose output reaches a module through other computations; empty without one.
 
-    From the target backwards, the output of each earlier module is lost (NaN). If the input of the
-    target is then lost too, that module is the norm, or the next target.
+    From the target backwards, the output of each earlier module is replaced by NaN. If the input of
+    the target is NaN then too, that module is the norm, or the next target.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and

@@ -157,7 +157,10 @@ def _show_changed_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
 
 
 def _values(side: Side) -> dict[str, str]:
-    """Return the properties of a model in words, by name; empty where one has its usual value."""
+    """Return the properties of a model in words, such as {"layout": "rotate_half"}, by name.
+
+    The words are empty where a property has its usual value.
+    """
     spec = side.spec
     values = dict.fromkeys(PROPERTIES, "")
 

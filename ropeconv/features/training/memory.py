@@ -276,7 +276,10 @@ class TrainingTask:
         return plans
 
     def what_fits(self) -> str:
-        """Return the option with which training fits: more GPUs, or a shorter context."""
+        """Return the option with which training fits, such as "give --gpus 8": else what to do.
+
+        More GPUs are tried first, then a shorter context.
+        """
         can_use_more = self.abilities.context_parallel or self.abilities.shards
         if can_use_more:
             gpus = 2 * self.gpus

@@ -165,7 +165,7 @@ class LlamaServer(Server):
         return (*generated_entry.top_logprobs, generated_entry)
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
-        """Return the completion of a prompt.
+        """Return the completion of a prompt by llama-server, which must have read all of it.
 
         Args:
             body: The request.

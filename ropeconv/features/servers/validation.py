@@ -216,7 +216,7 @@ def _load_in_other_precision(
 
 
 def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool, str]:
-    """Return whether a server computes the schedule, and that in words.
+    """Return whether a server computes the schedule, and a sentence that says so.
 
     Args:
         results: The results by range of positions, the first within the trained context.

@@ -450,7 +450,8 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
         answers: The log-probabilities from the engine.
         dtype: The precision of the engine, as `--dtype` says.
     """
-    # log-probabilities of the engine, and those of each candidate for the same tokens
+    # log-probabilities of the engine, and those of each candidate for the same tokens: both are
+    # [compared positions, tokens]
     answered, tokens = as_table(packet, answers)
     expected = {}
     for name in packet.words:
@@ -458,7 +459,7 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
     right = expected[RIGHT]
 
     # the distance at position 0, where only rounding and other weights count
-    positions: list[int] = []  # of the rows
+    positions: list[int] = []  # one for each row of the tables
     for prompt in packet.prompts:
         positions += prompt.positions
     first_rows = [row for row, position in enumerate(positions) if position == 0]

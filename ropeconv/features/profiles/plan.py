@@ -411,9 +411,10 @@ def _number(kind: int, value: int) -> GgufValue:
 
 
 def is_split(file: GgufFile) -> bool:
-    """Return whether the first shard of a model has all rope tensors, and no others.
+    """Return whether the first shard of a GGUF model has all RoPE tensors, and no others.
 
-    `gguf-split --no-tensor-first-split` writes such shards.
+    RoPE tensors are rope_freqs and those of LongRoPE. `gguf-split --no-tensor-first-split` writes
+    shards of which the first has no tensors.
     """
     if len(file.shards) < 2:
         return False

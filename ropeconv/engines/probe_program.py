@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Answer the questions on stdin until it ends; the docstring of the module has their kinds."""
+    """Answer the questions on stdin until it ends, each by a line of JSON on stdout.
+
+    {"path": folder, "context": 131072, ...} asks for the frequencies that transformers computes
+    from a config; {"model_type": "llama"} gets no answer, and imports that model early.
+    """
     # imports fail here in silence: the question that needs them fails with a message
     answers = open_answers()
     with contextlib.suppress(Exception):
@@ -186,10 +190,14 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
 
 def ask_own(path: str, context: int) -> dict[str, object]:
-    """Return the answer for a folder whose own modelling file reads frequencies from a tensor.
+    """Return the frequencies of a checkpoint that stores them as a tensor, for a given length.
 
-    ropeconv has written that file (`--encoding buffers`): its rotary module, `StoredRope`, has the
-    frequencies as the buffer `inv_freq`, which is a tensor of the checkpoint.
+    ropeconv has written its modelling file (`--encoding buffers`): the rotary module, `StoredRope`,
+    has the frequencies as the buffer `inv_freq`, which is a tensor of the checkpoint.
+
+    Args:
+        path: The folder of the checkpoint.
+        context: The length in tokens.
     """
     from safetensors.torch import load_file
 
@@ -354,9 +362,15 @@ def read_frequencies(module: Module, layer_type: str | None, context: int) -> di
 
 
 def forward(module: Module, layer_type: str | None, positions: list[int]) -> float:
-    """Run a rotary module at positions from 0 on, and return its attention factor.
+    """Run a rotary module at some positions, the first of them 0, and return its attention factor.
 
-    The factor is its cosine at position 0.
+    The factor is its cosine at position 0. While it runs, some modules choose the frequencies in
+    their buffer by the last position.
+
+    Args:
+        module: The rotary module.
+        layer_type: The layer type to run, such as "sliding_attention"; None for a module without.
+        positions: The positions.
     """
     import torch
 

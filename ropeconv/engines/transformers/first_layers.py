@@ -98,7 +98,19 @@ class FirstLayers:
         trust: bool = False,
         layers: Sequence[int] = (0,),
     ) -> None:
-        """Build the model without weights, and load what runs before its layers."""
+        """Build the first layers of a model without weights, and load what runs before them.
+
+        Args:
+            folder: The folder of its config.json.
+            names: The names of all tensors of the checkpoint.
+            read: Reads one of these, or its first rows.
+            stands_for: The model type with which transformers loads it; empty for its own.
+            trust: Whether to run the modelling file in the folder.
+            layers: Numbers of layers that the caller knows to differ, as by their frequencies.
+
+        Raises:
+            NoLayerRuns: The installed transformers or the model cannot do this.
+        """
         import torch
         from transformers.utils import logging
 
@@ -357,7 +369,10 @@ class FirstLayers:
         return None
 
     def _load_outside(self) -> None:
-        """Load what runs before the layers: parts of embeddings, norms, and rotary tables."""
+        """Load what runs before the layers: rows of the embeddings, norms, and rotary tables.
+
+        Weights of the layers are loaded later, when one runs (`with_weights`).
+        """
         import torch
         from torch import nn
 

@@ -229,7 +229,14 @@ class _LayerReader:
         return weights
 
     def _check_model(self, device: str) -> None:
-        """Refuse a model whose layers cannot be read one by one, or do not fit into the memory."""
+        """Refuse a model whose layers cannot be read one by one, or do not fit into the memory.
+
+        Args:
+            device: Where it runs, as torch names it.
+
+        Raises:
+            RopeconvError: It cannot run so.
+        """
         why = self._why_not()
         if why:
             raise RopeconvError(

@@ -328,9 +328,13 @@ def blocks(model: Any) -> list[Any]:
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """Return what exllamav3 does with one config.
+    """Return the frequencies and factors that exllamav3 computes from a config, for every layer.
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens.
     """
     changed = complete(config)  # keys that have nothing to do with RoPE
     model = load(config)

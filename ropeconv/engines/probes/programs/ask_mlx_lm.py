@@ -44,9 +44,13 @@ TOKENS = (5, 6, 7, 8, 9, 10)
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what mlx-lm does with a config.
+    """Return the frequencies and factors that mlx-lm computes from a config, for every layer.
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens.
     """
     model = build(config)
     layers = list(model.layers)
@@ -71,7 +75,10 @@ def ask(config: Answer, question: Answer) -> Answer:
 
 
 def build(config: Answer) -> Any:
-    """Return the model, by the same steps as `load_model`. Raises NoModel and Refused."""
+    """Return the model that mlx-lm makes of a config, by the same steps as its `load_model`.
+
+    Raises NoModel where it has no class for the model, and Refused where that fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         config = utils.load_config(Path(folder))

@@ -344,9 +344,13 @@ def keep_on_cpu(place: str, name: str) -> None:
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what vLLM does with a config.
+    """Return the frequencies and factors that vLLM computes from a config, for every layer.
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens, and options of `vllm serve`.
     """
     # a class of vLLM's own, or that of transformers, which it can run too
     architectures = config.get("architectures") or [""]

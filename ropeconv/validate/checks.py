@@ -168,7 +168,7 @@ class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
-    """Yield each part of the code of a checkpoint that `--encoding buffers` does not write.
+    """Yield, in words, how a checkpoint's code differs from what `--encoding buffers` writes.
 
     That encoding stores inv_freq in the weights and writes a modelling file that uses them. Anyone
     can give a config the model type of that encoding, so the type proves nothing: the code is made

@@ -726,11 +726,14 @@ def _of_checkpoint(
         output: The exported file.
         rounded: Whether the weights of the file are rounded, as those of Q4_K are.
     """
-    # rounded weights: llama.cpp with these weights shows what rounding does, where it can
+    # rounded weights: llama.cpp with these weights shows what rounding does, where it can. `times`
+    # is how often the tokens are run, and `floor` the KL that is always allowed
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
         logits = partial(by_export, comparison, source, output)
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
 
+    # else the output may be as far from the reference as a part (1 / separation) of the distance
+    # of the unscaled source
     logits = partial(by_patch, comparison, source, "float32")
     if rounded:
         return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION)

@@ -313,6 +313,7 @@ class _Comparison:
         changes nothing. A factor on the scores of both sides helps, and does not change their RoPE.
         Factors are tried until the control, the unscaled source, is far enough away.
         """
+        # the power of a comparison is how many times the control is beyond what is allowed
         best = self._compare_with(kind, run, 1.0)
         shows_enough = _power(best) >= POWER
         if self.question.unchanged or not best.is_changed or shows_enough:

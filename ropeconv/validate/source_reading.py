@@ -216,13 +216,13 @@ class SourceReading:
         reference with other rounding. Distances are KLs.
 
         They are measured in a part of the tokens of a range (a run) only. The noise floor of a part
-        holds for its run, since rounding grows with positions, and the
-        part has the lowest, the highest, and those between them at even distances. Attention over
-        fewer keys averages less of it away. On SmolLM2-135M with `--yarn 4`, the noise of three
-        ranges is 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs.
-        This is not a proof for every model, and neither verdict rests on it. A PASS needs the part
-        to agree too, whose control, faint fault and noise are its own. Where the part agrees and
-        the run does not, everything is measured again over whole runs (`checkpoint._compare`).
+        holds for its run, since rounding grows with positions, and the part has the lowest, the
+        highest, and those between them at even distances. Attention over fewer keys averages less
+        of it away. On SmolLM2-135M with `--yarn 4`, the noise of three ranges is 1.0e-6, 7.3e-6 and
+        1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs. This is not a proof for every
+        model, and neither verdict rests on it. A PASS needs the part to agree too, whose control,
+        faint fault and noise are its own. Where the part agrees and the run does not, everything is
+        measured again over whole runs (`checkpoint._compare`).
         """
         states = self.states
         # The part of the KL from another precision that counts as noise. The tolerance is NOISE
@@ -428,9 +428,10 @@ def _worth(reading: SourceReading) -> float:
 def _readings(
     spec: ComparisonSpec, folder: Path, at: DeviceSpec, before: int
 ) -> Iterator[SourceReading]:
-    """Yield readings of the source, with more and more changes to the given settings.
+    """Yield runs of the source (readings), with more and more changes to the given settings.
 
-    Each is yielded as it was read, and with logits divided by their spread (`normalise`); the last
+    The caller stops at one that is sensitive enough: in which a wrong output would be noticed. Each
+    is yielded as it was read, and with logits divided by their spread (`normalise`); the last
     one only so. The order is from the least change to the most, each on top of those before:
 
     1. the settings of the user;

@@ -262,7 +262,9 @@ def _refuse_config(word: str) -> None:
 
 
 def _choose_methods(named: Sequence[str], methods: str) -> str:
-    """Return the rows of the table as text, such as "base,yarn:4"; empty for the default ones.
+    """Return the rows of the table as text: "base,yarn:4" for `eval MODEL yarn:4`.
+
+    It is empty for the default rows.
 
     Args:
         named: The methods after MODEL, which are compared with the unchanged model.

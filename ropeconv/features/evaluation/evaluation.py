@@ -496,9 +496,14 @@ class Evaluation:
         return {row: numbers for row, numbers in observations.items() if numbers}
 
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
-        """Run the units that the journal does not have.
+        """Run the test sequences that the journal does not have.
 
-        Measured losses go into the journal, and refusals into the outcome.
+        The journal gets what is measured, and the outcome the reasons why sequences did not run
+        (refusals).
+
+        Args:
+            journal: The sequences that were run, also by earlier runs.
+            progress: Callbacks; the total is in tokens.
         """
         missing = self.missing(journal)
 

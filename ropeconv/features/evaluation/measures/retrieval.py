@@ -526,7 +526,9 @@ class Latest(Keys):
     summary = "the last number of words that have several, asked for in one pass, by depth"
 
     def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:
-        """Return `count` questions, each for the last of MENTIONS numbers of a word.
+        """Return `count` questions, each for the last of several numbers of a word in the text.
+
+        A line such as "Garden: 48213" is replaced by a later one, "Garden: 70553", say.
 
         Parameters are those of `Keys.prompts`.
         """

@@ -47,7 +47,10 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
 
 @contextmanager
 def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
-    """Open rows on one load of a checkpoint in transformers."""
+    """Open a checkpoint in transformers for an evaluation, with the methods to measure (rows).
+
+    It is loaded once, and patched for each method.
+    """
     for package in ("torch", "transformers"):
         require(package, "running a checkpoint")
     source = open_source(request.model, request.family)

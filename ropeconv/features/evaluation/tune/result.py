@@ -200,7 +200,11 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def shown_tables(self) -> list[SummaryTable]:
-        """Return the losses on held-out text, with a line for each schedule."""
+        """Return a table of losses on held-out text, with a line for each candidate.
+
+        The columns are the loss beyond the trained context, that inside it, that of a hidden number
+        (needle), their weighted total, and how far the total is from that of the best formula.
+        """
         has_needles = any(row.needle for row in self.rows)
         columns = ["", "beyond", "inside"]
         if has_needles:

@@ -244,7 +244,11 @@ class Tuning:
         )
 
     def run(self) -> TuningResult:
-        """Search, and measure the result on held-out windows."""
+        """Search for frequencies, and compare the result with the formulas on held-out windows.
+
+        Windows are parts of the texts. Formulas are methods such as YaRN, from one of which the
+        search starts.
+        """
         settings = self.settings
         formulas = self._rank_formulas()
         task = Task(

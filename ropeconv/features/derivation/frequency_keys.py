@@ -119,9 +119,10 @@ def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
 
 
 def _head_keys_of_kinds(runs: ModelRuns) -> Config:
-    """The keys that make heads of each kind of layers twice as wide.
+    """Return the config keys of the width of a head, where layers of two kinds have two widths.
 
-    An example is {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}.
+    For Gemma 4: {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}. A key is found
+    by doubling its number: the heads of one kind of layers are then twice as wide.
     """
     facts: Config = {}
     part = runs.subject.part
@@ -221,9 +222,10 @@ def _reads_base_in_settings(runs: ModelRuns) -> bool:
 
 
 def _share_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
-    """The keys of the share of a head that rotates: those that change how many dimensions do.
+    """Return the config keys of the share of a head that rotates, such as ["rotary_pct"].
 
-    Keys of this config come before those that only its class has.
+    Each candidate is set to another share, and counts where other dimensions rotate then. Keys of
+    this config come before those that only its class has.
     """
     assert rotating.queries is not None
     part = runs.subject.part

@@ -62,7 +62,13 @@ class ModelRuns:
     """
 
     def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
-        """Build the model, run it once, and find the modules that make its queries and keys."""
+        """Build the model without weights, run it once, and find what makes its queries and keys.
+
+        Args:
+            subject: The model: its config.json and its class.
+            text: The config of its text model, an object of transformers.
+            few: How many of the first layers show every kind of layer.
+        """
         self.subject = subject
         """The model: its config.json and its class."""
 

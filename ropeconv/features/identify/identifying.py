@@ -198,9 +198,9 @@ def identify(
 def identify_comparison(
     comparison: Comparison, server: str, model: str, settings: Settings, progress: Progress
 ) -> Identification:
-    """Name the mistake of an output after a validation has found it wrong.
+    """Return which known mistake a runtime makes with an output that a validation has found wrong.
 
-    `validate` calls this, as the hook `identify_output`.
+    `validate` calls this, as the hook `identify_output`: this feature may not be installed.
 
     Args:
         comparison: The output and its source.

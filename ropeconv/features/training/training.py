@@ -457,7 +457,13 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
 
 
 def _plan_for(trainer: Trainer, baked: TrainingFacts, gpus: int, memory: int) -> GpuPlan | None:
-    """Return the settings with which training fits the named GPUs; None where none are named.
+    """Return how training is divided over the GPUs that the user named; None where none are named.
+
+    Args:
+        trainer: The trainer.
+        baked: The checkpoint.
+        gpus: How many GPUs; 0 where they are not named.
+        memory: The memory of one of them in bytes; 0 where it is not named.
 
     Raises:
         UsageError: As `make_snippet` does.

@@ -454,8 +454,8 @@ def _judge(
 def _refuse_other_model(server: Server, comparison: Comparison) -> None:
     """Refuse a server that loaded another model than the output, where that can be seen.
 
-    It can be seen where the server says what it loaded, and that is on the disk of this machine. It
-    may be a copy of the output.
+    It can be seen where the server says what it loaded, and that is on the disk of this machine.
+    A copy of the output counts as the output.
 
     Raises:
         RopeconvError: It did.

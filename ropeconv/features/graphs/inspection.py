@@ -565,7 +565,7 @@ class GraphInspection(Summary):
         return {"sentence": self.sentence, "source": self.source.reference, "note": self.note}
 
     def shown_tables(self) -> list[SummaryTable]:
-        """Return a table with a row for each RoPE."""
+        """Return a table with a row for each set of frequencies (RoPE) in the graphs."""
         columns = (
             "file",
             "constants",

@@ -550,8 +550,9 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
     """Write the first shard of each profile of a GGUF file, and link its other shards.
 
-    `base`, the model in shards, was written before. Yields the name of each profile, and its
-    output.
+    Profiles are outputs of one model with several methods. They differ in the first shard, which
+    has the metadata, and share all others with `base`, the unchanged model, which was written
+    before. Yields the name of each profile, and its output.
     """
     assert isinstance(plan.source, GgufSource)
     first_of_base, *_ = plan.files  # such as base/model-00001-of-00002.gguf

@@ -245,7 +245,7 @@ class LlamaCppEngine(Engine):
 
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:
-        """Run all calls in one process, while it is entered.
+        """Run all calls inside the block in one process.
 
         Raises:
             RopeconvError: llama.cpp cannot load the file.
@@ -268,7 +268,7 @@ class LlamaCppEngine(Engine):
         Args:
             ids: All tokens.
             kept: Rising indices into `ids`.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
             positions: The positions of all tokens, rising, in blocks without gaps; by default from
                 0 on.
         """
@@ -288,7 +288,7 @@ class LlamaCppEngine(Engine):
         Args:
             ids: All tokens.
             kept: Rising indices into `ids`.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
             positions: The positions of all tokens, rising, in blocks without gaps; by default from
                 0 on.
 
@@ -431,7 +431,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     "llama.rope.scaling.type": ("str", "yarn"), "llama.rope.scaling.factor": ("float", 4.0), ...}.
 
     Args:
-        schedule: The schedule.
+        schedule: The frequencies and factors to compute, and the context.
         arch: The GGUF architecture, with which the keys begin.
 
     Returns:
@@ -489,7 +489,7 @@ def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
     It is 0 where llama.cpp has none, or where the scale is that of a model without any.
 
     Args:
-        schedule: The schedule.
+        schedule: The frequencies and factors to compute, and the context.
         arch: The architecture.
         slope: 0.1 ln s, for the scaling factor s.
     """

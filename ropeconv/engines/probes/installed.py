@@ -321,7 +321,7 @@ class InstalledRuntime(Asking):
 
         Args:
             planned: The config.
-            options: As in `ask`.
+            options: Those with which a server is started, such as {"model-impl": "transformers"}.
         """
         schedule = planned.schedule
         answer = self.ask(planned.config, schedule.original_context, schedule.context, options)

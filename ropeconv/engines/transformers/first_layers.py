@@ -314,8 +314,8 @@ class FirstLayers:
         whether a layer returns a tensor or a tuple, so that the caller tries both.
 
         Args:
-            ids: As for `attention`.
-            positions: As for `attention`.
+            ids: The tokens, below `vocabulary`, which the layer sees as its embeddings.
+            positions: The position of every token, rising; gaps are allowed.
             layer: The number of the layer whose arguments are returned.
             as_tuple: Whether the layers of this class return a tuple, and not a tensor.
 

@@ -242,7 +242,8 @@ def write_beside(folder: Path, config: dict[str, Any]) -> None:
 def load(config: dict[str, Any]) -> Any:
     """Return the model that exllamav3 makes of a config, without weights.
 
-    Raises NoModel, Unseen and Refused.
+    Raises NoModel where it does not have the architecture, Unseen where this program cannot read
+    its rotation, and Refused where exllamav3 fails on the config.
     """
     # "architectures" has one name in nearly every config
     names = config.get("architectures") or []

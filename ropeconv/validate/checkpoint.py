@@ -59,7 +59,7 @@ def validate_checkpoint(
     Args:
         comparison: The output and its source.
         settings: How to run, by default `Settings()`.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         BadSource: If `settings.length` is beyond the context of the output.

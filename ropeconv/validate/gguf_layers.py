@@ -74,7 +74,7 @@ def compare_gguf_layers(
         source: The file that it was made from. None takes the weights of the output, without their
             scaling: for a conversion, and for a file that was changed in place.
         spec: The RoPE of the source.
-        schedule: The schedule that the output must compute.
+        schedule: The frequencies and factors that the output must have.
 
     Returns:
         The relative error of the logits after these layers, at the median token of each range of
@@ -214,7 +214,7 @@ def _run_with_keys(
         layers: How many of its layers run.
         is_output: Whether it is the output, whose own keys are those of the method.
         spec: The RoPE of the source.
-        schedule: The schedule.
+        schedule: The frequencies and factors to compute, and the context.
         runs: The tokens.
     """
     with cut(weights, layers) as short:

@@ -392,7 +392,7 @@ def token_runs(
 
     Args:
         settings: Lengths, seed and text.
-        schedule: The schedule of the output.
+        schedule: The frequencies and factors that the output must have.
         vocabulary: The number of tokens for synthetic text.
         folder: The folder of the source, for its tokenizer.
 

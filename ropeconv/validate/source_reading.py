@@ -381,7 +381,7 @@ def read_with_power(
     beyond what is allowed for rounding. The settings change (`_readings`) until that is enough.
 
     Args:
-        spec: The comparison.
+        spec: The comparison: the output, its source, and how they are run.
         folder: The folder of the source.
         at: Device and precision.
         before: Tokens that were read already, for the progress.
@@ -614,7 +614,7 @@ class HiddenStates:
 
         Args:
             name: The key under which `speed` gets the tokens per second, such as "baked".
-            runs: The runs.
+            runs: Sequences of tokens with their positions.
             read: Reads a run, and returns its hidden states.
         """
         states = []
@@ -657,7 +657,7 @@ class ComparisonSpec:
         """Return hidden states of the source patched to the schedule; the patch is undone.
 
         Args:
-            engine: The source.
+            engine: The source, loaded in transformers.
             run: The tokens.
             chunk: Tokens at a time, 0 for those of the engine.
             schedule: A schedule in place of that of the comparison.
@@ -704,8 +704,8 @@ def choose_parts(
     would save nothing.
 
     Args:
-        spec: The comparison.
-        engine: The source.
+        spec: The comparison: the output, its source, and how they are run.
+        engine: The source, loaded in transformers.
         at: Device and precision.
         runs: All runs.
     """

@@ -726,7 +726,7 @@ class Sizes(SizeOptions):
 def open_evaluation(
     opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
-    """Open an evaluation, which can be estimated and run while it is entered; its result stays.
+    """Yield an evaluation, which can be estimated and run inside the block; its result stays.
 
     Args:
         opening: The model and its rows.
@@ -770,7 +770,7 @@ def evaluate_model(
         texts: Files, patterns or texts, as in `gather_texts`.
         sizes: The measures and lengths, by default the loss of the same tokens at four lengths.
         journal: The file of finished sequences, by default in the cache.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
         fresh: Begin a new journal; the one there gets another name.
         options: Other fields of `RunnerRequest`.
 

@@ -98,7 +98,7 @@ def rank_methods(
     Args:
         methods: Advice in its own order.
         measured: The file of the result.
-        inspection: The model.
+        inspection: The model, inspected.
         context: The wanted context in tokens.
 
     Raises:
@@ -126,7 +126,7 @@ def rank(
     Args:
         methods: Advice in its own order.
         result: The result of an evaluation of the same model.
-        inspection: The model.
+        inspection: The model, inspected.
         context: The wanted context in tokens; the longest measured length within it counts.
 
     Raises:

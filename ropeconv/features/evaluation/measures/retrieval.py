@@ -530,14 +530,17 @@ class Latest(Keys):
 
         A line such as "Garden: 48213" is replaced by a later one, "Garden: 70553", say.
 
-        Parameters are those of `Keys.prompts`.
+        Args:
+            haystack: The place in the texts, from which the words are.
+            count: How many words.
+            draw: Random numbers.
         """
         words = [word.capitalize() for word in haystack.words(count, draw)]
         numbers = different_numbers(MENTIONS * count, 5, draw)
         prompts = []
         for index in order_of_questions(count):
             word = words[index]
-            first = MENTIONS * index
+            first = MENTIONS * index  # the first of this word's numbers
             values = numbers[first : first + MENTIONS]
 
             # the earlier lines are at random depths before the last one

@@ -27,7 +27,9 @@ UNNEEDED = "--trust-remote-code has no effect, since this checkpoint has no code
 
 
 def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
-    """Open the runner of the rows, which gives it and the rows while it is entered.
+    """Open what an evaluation runs: a server, an output of `apply`, a GGUF file or a checkpoint.
+
+    The context manager gives a runner, which loads models, and the rows, one for each method.
 
     Raises:
         UsageError: Options do not go together.

@@ -172,7 +172,7 @@ def _chunk(request: RunnerRequest, has_two_lists: bool) -> int:
 
 @contextmanager
 def _load_checkpoint(source: Source, at: DeviceSpec, trust: bool, chunk: int) -> Iterator[Engine]:
-    """Load a checkpoint in transformers, while it is entered."""
+    """Yield a checkpoint that is loaded in transformers, and free its memory after the block."""
     with folder_of(source, at.dtype) as folder:
         yield TransformersEngine.load(folder, at, trust, chunk)
 

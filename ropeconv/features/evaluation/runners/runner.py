@@ -82,7 +82,7 @@ class Runner(ABC):
 
     @abstractmethod
     def engine(self, row: Row) -> AbstractContextManager[Engine]:
-        """Return the engine of a row, which runs while it is entered.
+        """Return a context manager that gives the loaded model of a row.
 
         Raises:
             RopeconvError: This model cannot have the row.

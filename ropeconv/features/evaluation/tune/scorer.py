@@ -184,7 +184,10 @@ class Scorer:
     def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
         """Return paired differences of the loss to minimise, one per window; below 0 is better.
 
-        Parameters are those of `losses`.
+        Args:
+            schedule: The frequencies and the attention factor.
+            other: Those that it is compared with.
+            count: How many windows, the first ones; by default all.
         """
         values = self.values(schedule, count) - self.values(other, count)
         return Sample(

@@ -441,14 +441,14 @@ def open_tuning(
     keep: bool = True,
     **options: Any,
 ) -> Iterator[Tuning]:
-    """Open a search, which can be estimated and run while it is entered.
+    """Yield a search for frequencies, which can be estimated and run inside the block.
 
     Args:
-        model: As in `tune_model`.
+        model: A checkpoint.
         files: Names and contents of texts.
-        settings: As in `tune_model`.
-        progress: As in `tune_model`.
-        journal: As in `tune_model`.
+        settings: The settings of the search.
+        progress: Callbacks; total and advance count steps.
+        journal: The file of finished passes, by default in the cache.
         fresh: Whether to start the journal anew.
         keep: Whether to keep passes in the journal; otherwise nothing is written.
         **options: As in `tune_model`.

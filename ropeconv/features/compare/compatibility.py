@@ -732,6 +732,7 @@ def _size_misfit(key: str, base: Source, other: Source, about: str, repair: str)
         about: The kind of the misfit.
         repair: The advice to the user.
     """
+    # the sizes of text models, wherever a config has them; draft models are compared by them too
     size = draft_sizes(base.config())[key]
     other_size = draft_sizes(other.config())[key]
     is_known = size is not None and other_size is not None

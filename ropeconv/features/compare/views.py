@@ -91,7 +91,13 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
 
 
 def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Show a row per property of two models, without `explain` those that differ."""
+    """Show a table of properties, such as the layout, with a column for each of two models.
+
+    Args:
+        difference: The properties of both, and the names of those that differ.
+        sheet: The sheet that shows it.
+        explain: Whether equal properties are shown too.
+    """
     first = _values(difference.first)
     second = _values(difference.second)
     rows = []

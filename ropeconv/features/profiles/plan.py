@@ -160,7 +160,7 @@ def profile_plans(
     `base` is the model unchanged.
 
     Args:
-        source: From `open_source`.
+        source: The model, as `open_source` opens it.
         recipes: One for each profile.
         target: Format, runtimes, and `out`, the folder of all profiles; None where none is written.
 

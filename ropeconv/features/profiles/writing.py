@@ -149,7 +149,7 @@ def plan_profiles(
     Profiles are outputs of one model with several methods, which share its weights.
 
     Args:
-        source: From `open_source`.
+        source: The model, as `open_source` opens it.
         recipes: One for each profile.
         request: How they are made.
 

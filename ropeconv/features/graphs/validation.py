@@ -193,7 +193,7 @@ def validate_graph(
         against: The checkpoint that the graph was exported from.
         settings: `length` is the number of tokens, by default four times the trained context, and
             `seed` chooses them.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         BadSource: The checkpoint gives another schedule, or the graph cannot be run.

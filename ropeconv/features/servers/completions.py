@@ -175,7 +175,7 @@ class Completions(Server):
         Args:
             ids: All tokens, from position 0 on.
             kept: Rising indices into `ids`, without the last, at which `text_of` gives a text.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
 
         Raises:
             RopeconvError: The server makes other tokens from a text.

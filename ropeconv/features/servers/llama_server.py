@@ -94,7 +94,7 @@ class LlamaServer(Server):
         Args:
             ids: All tokens, from position 0 on.
             kept: Rising indices into `ids`, without the last.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
         """
         if progress is None:
             progress = Progress()

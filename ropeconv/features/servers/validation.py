@@ -100,7 +100,7 @@ def validate_server(
         url: The address of its OpenAI-compatible API.
         model: Which of its models, empty for the only one.
         settings: How the reference runs.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         RopeconvError: If no server answers, it runs another model or accepts fewer tokens than the

@@ -414,7 +414,7 @@ def why_not_run(path: Path) -> DecodeTest:
 
 
 def _memory() -> int:
-    """The memory of this machine in bytes."""
+    """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -85,7 +85,7 @@ class Probe(ProgramProcess):
         return answer
 
     def _ask(self, question: JsonObject) -> bytes:
-        """The line that answers a question. A process that has ended is started again."""
+        """Return the line that answers a question. A process that has ended is started again."""
         if not self.is_running:
             self.start()
         self.send(json.dumps(question).encode())

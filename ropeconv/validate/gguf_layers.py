@@ -326,7 +326,7 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
 
 
 def _first_elements(value: GgufValue, count: int) -> GgufValue:
-    """The first elements of a list of numbers; a list of texts unchanged."""
+    """Return the first elements of a list of numbers; a list of texts unchanged."""
     kind = int.from_bytes(value.raw[:4], "little")
     if kind == STRING:
         return value

@@ -251,7 +251,7 @@ def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
 
 
 def _runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
-    """Two runs of a few tokens each: over the trained context, and over the new one.
+    """Return two runs of a few tokens each: over the trained context, and over the new one.
 
     In the second, positions beyond the trained context are compared.
     """
@@ -369,7 +369,7 @@ class _Comparison:
         )
 
     def _patched(self, kind: LayerKind, run: TokenRun, schedule: Schedule, factor: float) -> Tensor:
-        """The attention of the source, patched to a schedule."""
+        """Return the attention of the source, patched to a schedule."""
         question = self.question
         scale = question.query_scaling or question.log_n
         with ExitStack() as stack:
@@ -391,7 +391,7 @@ class _Comparison:
 
 
 def _attention(layers: FirstLayers, kind: LayerKind, run: TokenRun, factor: float) -> Tensor:
-    """The attention of a layer for the compared tokens of a run, [tokens, hidden_size]."""
+    """Return the attention of a layer for the compared tokens of a run, [tokens, hidden_size]."""
     with ExitStack() as stack:
         scale_scores(stack, layers.model, factor)
         choose_all_keys(stack, layers.model)

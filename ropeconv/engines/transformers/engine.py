@@ -385,7 +385,7 @@ class TransformersEngine(Engine):
 
 
 def _tensors(output: object) -> Iterator[Tensor]:
-    """The tensors of numbers in the output of a module; key-value caches are left out."""
+    """Return the tensors of numbers in the output of a module; key-value caches are left out."""
     import torch
 
     if isinstance(output, torch.Tensor):

@@ -411,7 +411,7 @@ class FirstLayers:
 
 
 def _skeleton(folder: Path, config: PretrainedConfig, least: int, trust: bool) -> PreTrainedModel:
-    """The model of a config without weights, with few layers where its class allows that."""
+    """Return the model of a config without weights, with few layers where its class allows that."""
     few = with_few_layers(config, least)
     try:
         return load_skeleton(class_for(few), folder, trust, False, few, "float32")

@@ -336,7 +336,7 @@ def _switch_short_and_long(
 
 
 def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
-    """The position ids among the arguments of a rotary module."""
+    """Return the position ids among the arguments of a rotary module."""
     return given["position_ids"] if "position_ids" in given else args[1]
 
 

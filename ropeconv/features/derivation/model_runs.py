@@ -230,7 +230,7 @@ class ModelRuns:
         return AttentionObserver(model, self.context, self.idle)
 
     def _observe(self, text: Any) -> AttentionObserver:
-        """The model of a config, whose queries and keys have norms where its class has them.
+        """Return the model of a config, whose queries and keys have norms where its class has them.
 
         Where config.json does not say that there are none, the checkpoint may have them.
         """
@@ -342,17 +342,18 @@ class ModelRuns:
         return scale * self.factor_on("queries") * self.factor_on("keys")
 
     def _row_runs(self) -> tuple[Seen, Seen]:
-        """The result of `_run_rows` for the model, which is run once."""
+        """Return the result of `_run_rows` for the model, which is run once."""
         if self._rows is None:
             self._rows = self._run_rows(self.observer)
         return self._rows
 
     def _run_rows(self, observer: AttentionObserver) -> tuple[Seen, Seen]:
-        """Queries and keys of the rotating layer, in two runs that show rows of the projections.
+        """Return queries and keys of the rotating layer, from two runs of the model.
 
-        In the first, each output of the projections is the number of its row, from 1. In the
-        second, each is 1: the factors on the way to the attention. Norms do nothing in both, and
-        the first token, at position 0, is not rotated.
+        They show which row of a projection makes which dimension of a head. In the first run, each
+        output of the projections is the number of its row, from 1. In the second, each is 1, which
+        shows the factors on the way to the attention. Norms do nothing in both, and the first
+        token, at position 0, is not rotated.
 
         Args:
             observer: The model, which runs with outputs of its modules replaced, and notes queries
@@ -372,7 +373,7 @@ class ModelRuns:
 
 
 def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, float]:
-    """The row that makes each dimension of each head, and the factor on queries or keys.
+    """Return the row that makes each dimension of each head, and the factor on queries or keys.
 
     Args:
         runs: The result of `ModelRuns._run_rows`, in which projections give the number n of each

@@ -194,7 +194,7 @@ class AttentionObserver:
                 self.modules.setdefault(inside, module)
 
     def _begin_layer(self, name: str) -> Callable[..., None]:
-        """The hook that torch calls before a layer runs: forget what the last layer did."""
+        """Return the hook that torch calls before a layer runs: forget what the last layer did."""
 
         def begin(module: Module, args: Any) -> None:
             self._outer.append(self.layer)
@@ -207,7 +207,7 @@ class AttentionObserver:
         return begin
 
     def _end_layer(self, module: Module, args: Any, output: Any) -> None:
-        """The hook that torch calls after a layer has run: return to the one around it."""
+        """Return the hook that torch calls after a layer has run: return to the one around it."""
         self.layer = self._outer.pop() if self._outer else ""
 
     def _note_tail(self, layer: str, inside: str) -> Callable[..., None]:
@@ -395,7 +395,7 @@ class AttentionObserver:
 
 
 def _layer_around(name: str, modules: Mapping[str, Module]) -> str:
-    """The outermost layer that has a module, which may be itself; empty without one.
+    """Return the outermost layer that has a module, which may be itself; empty without one.
 
     Args:
         name: The name of the module: model.layers.3.mlp.experts.7 is in model.layers.3.
@@ -410,7 +410,7 @@ def _layer_around(name: str, modules: Mapping[str, Module]) -> str:
 
 
 def _first_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The first argument of a call, by position or else by name; None without any."""
+    """Return the first argument of a call, by position or else by name; None without any."""
     return args[0] if args else next(iter(kwargs.values()), None)
 
 
@@ -433,7 +433,7 @@ def _has_shape_of(given: Any, output: Any) -> bool:
 
 
 def _to_heads(tensor: Any) -> Numbers:
-    """Queries or keys as numbers of shape (heads, tokens, width)."""
+    """Return the queries or keys as numbers of shape (heads, tokens, width)."""
     flat = tensor.detach().reshape(-1, *tensor.shape[-2:])
     numbers: Numbers = flat.double().numpy()
     return numbers
@@ -640,7 +640,7 @@ def numbers_of_rows(output: torch.Tensor) -> torch.Tensor:
 
 
 def _shape_of_one_token(output: torch.Tensor) -> list[int]:
-    """The shape of an output with 1 in place of the number of tokens."""
+    """Return the shape of an output with 1 in place of the number of tokens."""
     shape = list(output.shape)
     for index, size in enumerate(shape[:-1]):
         if size == TOKENS:

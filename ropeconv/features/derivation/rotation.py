@@ -150,7 +150,7 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
 
 
 def _possible_pairs(turning: Numbers) -> list[tuple[Pairing, int]]:
-    """The pairings that the dimensions that rotate allow, the likely one first.
+    """Return the pairings that the dimensions that rotate allow, the likely one first.
 
     Args:
         turning: The numbers of those dimensions, in order. The slowest pairs may be missing: their
@@ -210,7 +210,7 @@ def pair_dimensions(pairing: Pairing, start: int, count: int) -> list[tuple[int,
 
 
 def _angles(numbers: Numbers, pairs: Sequence[tuple[int, int]], size: float) -> Numbers | None:
-    """The angle between each token and the first one; None where some pair changes its length.
+    """Return the angle between each token and the first; None where a pair changes its length.
 
     Args:
         numbers: Queries or keys, of shape (heads, tokens, width).
@@ -239,7 +239,7 @@ def _angles(numbers: Numbers, pairs: Sequence[tuple[int, int]], size: float) -> 
 
 
 def _frequencies(angles: Numbers, positions: Sequence[int]) -> Numbers:
-    """Radians per position of each pair, from angles at positions that are ever further apart.
+    """Return the frequency of each pair, from its angles at positions ever further apart.
 
     An angle is known modulo a whole turn. The first position gives a frequency without doubt, and
     each further one gives the same frequency more precisely, since the one before says how many

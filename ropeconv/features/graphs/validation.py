@@ -110,7 +110,7 @@ def _is_unknown(name: str) -> bool:
 
 
 def _size_of(axis: Any) -> int:
-    """The size of an axis of an empty cache, [batch, heads, past tokens, width]."""
+    """Return the size of an axis of an empty cache, [batch, heads, past tokens, width]."""
     if isinstance(axis, int) and axis > 0:
         return axis
     for word, size in SIZES.items():

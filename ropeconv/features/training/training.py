@@ -388,7 +388,7 @@ class Snippet(Summary):
         }
 
     def _gpus_document(self) -> JsonObject | None:
-        """The settings for the named GPUs as JSON-ready data; None without any."""
+        """Return the settings for the named GPUs as JSON-ready data; None without any."""
         plan = self.gpus
         if plan is None:
             return None

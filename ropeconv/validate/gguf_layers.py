@@ -250,8 +250,15 @@ def _refuse_incomparable(
 ) -> None:
     """Raise NoLayerRuns for an output that has nothing to be compared with.
 
-    The reference is the source, or without one the weights of the output, if llama.cpp can compute
-    the schedule from it in another way than the output does.
+    The reference is the source, or without one the weights of the output. llama.cpp must compute
+    the schedule from it in another way than the output does: by divisors of frequencies, or by
+    metadata keys that are given when it is loaded.
+
+    Args:
+        output: The file that is tested.
+        source: The file that it was made from; None where there is none in GGUF.
+        spec: The RoPE of the source.
+        schedule: The frequencies and factors that the output must have.
     """
     weights = source or output
     arch = arch_of(weights)

@@ -367,7 +367,10 @@ class TransformersEngine(Engine):
         return broken[0]
 
     def without_layers(self) -> TransformersEngine:
-        """Free the memory of the layers, so that only `head` works, and return the engine."""
+        """Free the memory of the layers, so that only `head` works, and return the engine.
+
+        `head` makes logits of hidden states that were computed before.
+        """
         from torch import nn
 
         # the layers are in lists of modules, which are emptied; embeddings are replaced by an empty

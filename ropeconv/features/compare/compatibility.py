@@ -480,7 +480,14 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
 
 
 def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
-    """Return the misfit of a base that declares fewer tokens than a model with the same RoPE."""
+    """Return the misfit of a base that declares fewer tokens than a model with the same RoPE.
+
+    A misfit has what is wrong with a model, and how to repair that.
+
+    Args:
+        base: The model whose config.json the merge gets.
+        other: The other model.
+    """
     context = other.spec.context
     message = (
         f"declares {context:,} tokens, and the merge gets the {base.spec.context:,} of the base"

@@ -331,8 +331,9 @@ def describe(source: Source, answer: Derivation) -> Family:
     """Return the family that an answer describes, checked against what the class computes.
 
     Args:
-        source: The model that was asked about.
-        answer: The answer of its class.
+        source: The model.
+        answer: The fields of its family, found by running its class, and numbers that the class
+            has computed, for the check.
 
     Raises:
         BadSource: ropeconv, with this family, reads something else from the config than the class

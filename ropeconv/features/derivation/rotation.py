@@ -121,7 +121,8 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     # that what remains is a rotation
     lengths = np.sqrt((numbers**2).sum((0, 2)))  # [tokens]
     growth = lengths / (lengths[0] or 1.0)
-    numbers = numbers / np.where(growth > 0, growth, 1.0)[None, :, None]
+    divisors = np.where(growth > 0, growth, 1.0)
+    numbers = numbers / divisors[None, :, None]  # of each token, for all heads and dimensions
     grows = tuple(growth.tolist())
 
     # the dimensions of a head that change from token to token

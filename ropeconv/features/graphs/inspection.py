@@ -117,7 +117,7 @@ def parts_of(spec: RopeSpec) -> list[ModelRope]:
             inv_freq=spec.local_inv_freq,
             attention_factor=1.0,
             formula=describe(spec.local_form),
-            changes=False,
+            changes=False,  # an extension does not change these layers
         )
         parts.append(local)
     return parts

@@ -81,11 +81,16 @@ class _Runner(ABC):
         """Return the output `logits`, [1, tokens, vocabulary]."""
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the logits of a text, float32 [tokens, vocabulary].
+        """Return the logits of a text, float32 [tokens, vocabulary], from one run of the graph.
+
+        Args:
+            ids: The tokens.
 
         Raises:
             BadSource: The graph has an input that is not known.
         """
+        # the inputs that exporters give a language model, for one sequence; keys and values of
+        # earlier tokens (the cache) are empty
         count = len(ids)
         known: dict[str, Array] = {
             "input_ids": np.array([ids], np.int64),

@@ -98,8 +98,8 @@ class Subject:
         case = Extension(
             recipe=recipe,
             source=comparison.spec,
-            start=recipe.start(present),
-            schedule=comparison.schedule,
+            start=recipe.start(present),  # in most recipes `present` without its scaling
+            schedule=comparison.schedule,  # the frequencies and factors in the receipt
             weights=source.family.weights,
         )
         return cls(source, case, comparison.scale, comparison.stands_for)

@@ -343,7 +343,8 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
         assert partner == 1, f"dimension 0 is paired with {partner} of {dims}"
         pairs = [(2 * i, 2 * i + 1) for i in range(dims // 2)]
 
-    # each pair has a block c s / -s c, and there is nothing else
+    # each pair (a, b) has a block of four numbers, [[c, s], [-s, c]] with the cosine and the sine
+    # of its angle, times the attention factor; everything else is that of the unit matrix
     cosines = []
     sines = []
     rebuilt = np.eye(size, dtype=matrix.dtype)

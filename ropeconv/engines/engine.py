@@ -63,7 +63,7 @@ class Engine(ABC):
         Args:
             ids: All tokens, from position 0 on.
             targets: Rising indices into `ids`, from 1 on.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
 
         Raises:
             RopeconvError: The engine does not give losses.

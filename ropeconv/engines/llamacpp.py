@@ -245,7 +245,7 @@ class LlamaCppEngine(Engine):
 
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:
-        """Run all calls in one process, while it is entered.
+        """Run all calls inside the block in one process.
 
         Raises:
             RopeconvError: llama.cpp cannot load the file.
@@ -268,7 +268,7 @@ class LlamaCppEngine(Engine):
         Args:
             ids: All tokens.
             kept: Rising indices into `ids`.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
             positions: The positions of all tokens, rising, in blocks without gaps; by default from
                 0 on.
         """
@@ -283,7 +283,18 @@ class LlamaCppEngine(Engine):
         progress: Progress | None = None,
         positions: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the same as `logits` with the same arguments, for machines without torch."""
+        """Return the logits after some tokens as an array of numpy, for machines without torch.
+
+        Args:
+            ids: All tokens.
+            kept: Rising indices into `ids`.
+            progress: Callbacks, which are called while tokens are read.
+            positions: The positions of all tokens, rising, in blocks without gaps; by default from
+                0 on.
+
+        Returns:
+            float32 [len(kept), vocabulary].
+        """
         # logits of long texts are gigabytes, so they come by a file and not by the pipe of answers
         with scratch() as folder:
             out = str(folder / "logits.npy")
@@ -403,7 +414,7 @@ def why_not_run(path: Path) -> DecodeTest:
 
 
 def _memory() -> int:
-    """The memory of this machine in bytes."""
+    """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -420,7 +431,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     "llama.rope.scaling.type": ("str", "yarn"), "llama.rope.scaling.factor": ("float", 4.0), ...}.
 
     Args:
-        schedule: The schedule.
+        schedule: The frequencies and factors to compute, and the context.
         arch: The GGUF architecture, with which the keys begin.
 
     Returns:
@@ -478,7 +489,7 @@ def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
     It is 0 where llama.cpp has none, or where the scale is that of a model without any.
 
     Args:
-        schedule: The schedule.
+        schedule: The frequencies and factors to compute, and the context.
         arch: The architecture.
         slope: 0.1 ln s, for the scaling factor s.
     """

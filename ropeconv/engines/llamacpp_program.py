@@ -411,7 +411,12 @@ class LlamaModel:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Load a model, and call its methods until stdin ends, by lines of JSON.
+
+    The first line is the model (`Load`), and each other one a method with its arguments, such as
+    ["encode", "some text"]. An answer is a line too: {"read": 512} while tokens are read, and then
+    {"answer": ...} with the result.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints is not an answer

@@ -85,7 +85,7 @@ class Probe(ProgramProcess):
         return answer
 
     def _ask(self, question: JsonObject) -> bytes:
-        """The line that answers a question. A process that has ended is started again."""
+        """Return the line that answers a question. A process that has ended is started again."""
         if not self.is_running:
             self.start()
         self.send(json.dumps(question).encode())
@@ -167,7 +167,8 @@ class ProbeCache:
             config_text: The whole config.json.
             model_type: The model type of the code that opens it.
             context: The length in tokens.
-            stands_for: As for `Probe.ask`.
+            stands_for: The model type that replaces one which transformers does not have; empty for
+                none.
         """
         # the question, and the code of ropeconv that answers it
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())

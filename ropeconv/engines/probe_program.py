@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Answer the questions on stdin until it ends; the docstring of the module has their kinds."""
+    """Answer the questions on stdin until it ends, each by a line of JSON on stdout.
+
+    {"path": folder, "context": 131072, ...} asks for the frequencies that transformers computes
+    from a config; {"model_type": "llama"} gets no answer, and imports that model early.
+    """
     # imports fail here in silence: the question that needs them fails with a message
     answers = open_answers()
     with contextlib.suppress(Exception):
@@ -130,7 +134,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     except ValueError:  # a class that needs a module of a layer which was left out
         model = build(text)
 
-    # by "global" or "local", what the layers of that kind rotate with
+    # by the kind of layers, "global" or "local" with a window, the frequencies that these rotate by
     modules: dict[str, object] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__:
@@ -158,11 +162,14 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
-    """Return the config in a folder, and the model type that replaced its own, or empty.
+    """Return the config in a folder as transformers reads it, and the type that replaced its own.
+
+    The type is empty for a config that is read with its own `model_type`.
 
     Args:
         folder: The folder with config.json.
-        stands_for: As for `ask`.
+        stands_for: A type such as "llama", with which the config is read where transformers does
+            not have its own; empty for none.
     """
     from transformers import CONFIG_MAPPING
 
@@ -183,10 +190,14 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
 
 def ask_own(path: str, context: int) -> dict[str, object]:
-    """Return the answer for a folder whose own modelling file reads frequencies from a tensor.
+    """Return the frequencies of a checkpoint that stores them as a tensor, for a given length.
 
-    ropeconv has written that file (`--encoding buffers`): its rotary module, `StoredRope`, has the
-    frequencies as the buffer `inv_freq`, which is a tensor of the checkpoint.
+    ropeconv has written its modelling file (`--encoding buffers`): the rotary module, `StoredRope`,
+    has the frequencies as the buffer `inv_freq`, which is a tensor of the checkpoint.
+
+    Args:
+        path: The folder of the checkpoint.
+        context: The length in tokens.
     """
     from safetensors.torch import load_file
 
@@ -254,7 +265,10 @@ def class_of(text: PretrainedConfig) -> type[Module]:
 
 
 def keep_on_cpu(rotary: type[Module]) -> None:
-    """Make a rotary class compute its frequencies on the CPU, also inside a meta device."""
+    """Make a rotary class compute its frequencies on the CPU, also where a model is built on meta.
+
+    Tensors on meta have no numbers, which suffices for all other modules.
+    """
     import torch
 
     original = rotary.__init__
@@ -348,9 +362,15 @@ def read_frequencies(module: Module, layer_type: str | None, context: int) -> di
 
 
 def forward(module: Module, layer_type: str | None, positions: list[int]) -> float:
-    """Run a rotary module at positions from 0 on, and return its attention factor.
+    """Run a rotary module at some positions, the first of them 0, and return its attention factor.
 
-    The factor is its cosine at position 0.
+    The factor is its cosine at position 0. While it runs, some modules choose the frequencies in
+    their buffer by the last position.
+
+    Args:
+        module: The rotary module.
+        layer_type: The layer type to run, such as "sliding_attention"; None for a module without.
+        positions: The positions.
     """
     import torch
 

@@ -59,7 +59,7 @@ def validate_checkpoint(
     Args:
         comparison: The output and its source.
         settings: How to run, by default `Settings()`.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         BadSource: If `settings.length` is beyond the context of the output.
@@ -290,6 +290,8 @@ def _describe_steps(reading: SourceReading) -> str:
     Log-n multiplies the query at position p by ln(p + 1) / ln T, for the trained context T. It
     grows with each position, and some runtimes have a scaling that grows in steps only.
     """
+    # the source was run both with log-n (`formula`) and with steps (the reference), over a few
+    # tokens of each range of positions
     states = reading.states
     head = reading.head
     mean_kls = []

@@ -168,7 +168,7 @@ class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
-    """Yield each part of the code of a checkpoint that `--encoding buffers` does not write.
+    """Yield, in words, how a checkpoint's code differs from what `--encoding buffers` writes.
 
     That encoding stores inv_freq in the weights and writes a modelling file that uses them. Anyone
     can give a config the model type of that encoding, so the type proves nothing: the code is made
@@ -202,7 +202,14 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
 
 
 def _other_code(folder: Path) -> Iterator[str]:
-    """Yield what transformers may run in a folder, or load on top of the model, beside our code."""
+    """Yield, in words, what else transformers may run or load from a folder with our code.
+
+    Such as "evil.py is a file of code that ropeconv did not write", or an adapter that transformers
+    loads on top of the model.
+
+    Args:
+        folder: The checkpoint, in which the modelling file of `--encoding buffers` is expected.
+    """
     own_code = folder / f"{MODULE}.py"
     for place, subfolders, names in os.walk(folder):
         for name in subfolders:
@@ -227,6 +234,9 @@ def _other_code(folder: Path) -> Iterator[str]:
 
 def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -> CheckRecord:
     """Compare the frequencies that transformers computes from an output with the schedule.
+
+    The installed transformers reads the config.json of the output in another process, without
+    weights.
 
     Args:
         comparison: The output and its source.

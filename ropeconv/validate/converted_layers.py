@@ -144,7 +144,7 @@ def compare_converted_layers(
     Args:
         output: The conversion.
         question: The checkpoint and the tokens.
-        schedule: The schedule.
+        schedule: The frequencies and factors to compute, and the context.
         ask: Calls `answer` in another process.
 
     Returns:

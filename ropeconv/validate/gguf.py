@@ -207,12 +207,12 @@ def by_divisors(
         source: The source of the output, or the output itself, whose own scaling is then taken
             away.
         spec: The RoPE of the source.
-        schedule: The schedule of the output.
+        schedule: The frequencies and factors that the output must have.
         splits: For each reference, the ratio of its base to that of the source. A second reference
             is the same but for rounding, which shows the noise.
         is_output: Whether `source` is the output.
         runs: The tokens.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Returns:
         The logits: unscaled, of the first reference, and of the second one if `splits` has two.
@@ -285,7 +285,7 @@ def by_patch(
         checkpoint: The source as a checkpoint.
         dtype: The precision.
         runs: One run, without gaps.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
     """
     (run,) = runs
     with load_checkpoint(comparison, checkpoint, dtype, run) as engine:
@@ -304,7 +304,15 @@ def run_nearby(
     llama.cpp rounds otherwise. All later tokens attend to that one, so that a single choice can
     move half of a range. Which tokens are so is shown by weights that are a little off.
 
-    Parameters are those of `by_patch`.
+    Args:
+        comparison: The output and its source.
+        checkpoint: The source as a checkpoint.
+        dtype: The precision.
+        runs: One run, without gaps.
+        progress: Callbacks.
+
+    Returns:
+        The logits of each run with other weights.
     """
     import torch
 
@@ -341,7 +349,7 @@ def by_dequantising(
         source: The GGUF file as a checkpoint, with its dequantised weights.
         dtype: The precision.
         runs: One run, without gaps.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
     """
     checkpoint = source.in_dtype(dtype)
     size = human(sum(file.size for file in checkpoint.files()))
@@ -372,7 +380,7 @@ def by_export(
         source: The checkpoint that was exported.
         output: The exported GGUF file.
         runs: One run, without gaps.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
     """
     of_checkpoint = by_patch(comparison, source, "float32", runs, progress)
     of_quantised_weights = _logits_by_divisors(
@@ -396,7 +404,7 @@ def validate_gguf(
         settings: `tokens` is the length of a run over every position. By default positions are
             spread up to the new context, or where llama.cpp cannot have gaps between them, it is
             four times the trained one, up to 8192, and more where that is affordable.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         BadSource: If nothing makes the source compute the schedule.
@@ -500,7 +508,7 @@ def _run_and_judge(
         comparison: The output and its source.
         reference: How the source is made to compute the schedule of the output.
         runs: The tokens.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
     """
     schedule = comparison.schedule
     logits = reference.logits(runs, progress)
@@ -726,11 +734,14 @@ def _of_checkpoint(
         output: The exported file.
         rounded: Whether the weights of the file are rounded, as those of Q4_K are.
     """
-    # rounded weights: llama.cpp with these weights shows what rounding does, where it can
+    # rounded weights: llama.cpp with these weights shows what rounding does, where it can. `times`
+    # is how often the tokens are run, and `floor` the KL that is always allowed
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
         logits = partial(by_export, comparison, source, output)
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
 
+    # else the output may be as far from the reference as a part (1 / separation) of the distance
+    # of the unscaled source
     logits = partial(by_patch, comparison, source, "float32")
     if rounded:
         return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION)
@@ -905,7 +916,7 @@ def _sharpen(
         logits: The logits of the reference.
         stock: The logits of the output.
         reference: The way of comparing.
-        schedule: The schedule of the output.
+        schedule: The frequencies and factors that the output must have.
 
     Returns:
         The better results, and the number that logits were divided by.

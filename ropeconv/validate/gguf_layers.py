@@ -74,7 +74,7 @@ def compare_gguf_layers(
         source: The file that it was made from. None takes the weights of the output, without their
             scaling: for a conversion, and for a file that was changed in place.
         spec: The RoPE of the source.
-        schedule: The schedule that the output must compute.
+        schedule: The frequencies and factors that the output must have.
 
     Returns:
         The relative error of the logits after these layers, at the median token of each range of
@@ -214,7 +214,7 @@ def _run_with_keys(
         layers: How many of its layers run.
         is_output: Whether it is the output, whose own keys are those of the method.
         spec: The RoPE of the source.
-        schedule: The schedule.
+        schedule: The frequencies and factors to compute, and the context.
         runs: The tokens.
     """
     with cut(weights, layers) as short:
@@ -250,8 +250,15 @@ def _refuse_incomparable(
 ) -> None:
     """Raise NoLayerRuns for an output that has nothing to be compared with.
 
-    The reference is the source, or without one the weights of the output, if llama.cpp can compute
-    the schedule from it in another way than the output does.
+    The reference is the source, or without one the weights of the output. llama.cpp must compute
+    the schedule from it in another way than the output does: by divisors of frequencies, or by
+    metadata keys that are given when it is loaded.
+
+    Args:
+        output: The file that is tested.
+        source: The file that it was made from; None where there is none in GGUF.
+        spec: The RoPE of the source.
+        schedule: The frequencies and factors that the output must have.
     """
     weights = source or output
     arch = arch_of(weights)
@@ -326,7 +333,7 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
 
 
 def _first_elements(value: GgufValue, count: int) -> GgufValue:
-    """The first elements of a list of numbers; a list of texts unchanged."""
+    """Return the first elements of a list of numbers; a list of texts unchanged."""
     kind = int.from_bytes(value.raw[:4], "little")
     if kind == STRING:
         return value

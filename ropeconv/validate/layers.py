@@ -170,7 +170,8 @@ def needed(given: JsonObject) -> JsonObject:
     each tensor that they read is noted.
 
     Args:
-        given: A `NeededQuestion` as JSON-ready data.
+        given: The folder of config.json, and the shape of each tensor, as JSON-ready data of
+            `NeededQuestion`.
 
     Returns:
         {"tensors": [[name, rows], ...]}, where 0 rows are all of them; or {"reason": clause} where
@@ -250,7 +251,7 @@ def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
 
 
 def _runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
-    """Two runs of a few tokens each: over the trained context, and over the new one.
+    """Return two runs of a few tokens each: over the trained context, and over the new one.
 
     In the second, positions beyond the trained context are compared.
     """
@@ -312,6 +313,7 @@ class _Comparison:
         changes nothing. A factor on the scores of both sides helps, and does not change their RoPE.
         Factors are tried until the control, the unscaled source, is far enough away.
         """
+        # the power of a comparison is how many times the control is beyond what is allowed
         best = self._compare_with(kind, run, 1.0)
         shows_enough = _power(best) >= POWER
         if self.question.unchanged or not best.is_changed or shows_enough:
@@ -325,7 +327,9 @@ class _Comparison:
         return best
 
     def _compare_with(self, kind: LayerKind, run: TokenRun, factor: float) -> LayerRecord:
-        """Compare the attention output of a layer with that of the patched source (the reference).
+        """Compare the attention output of a layer of the output with that of the reference.
+
+        The reference is the same layer of the source, patched to compute the schedule.
 
         Args:
             kind: The layer, which is the first one of its kind.
@@ -346,8 +350,9 @@ class _Comparison:
         faint = math.inf
         if attention_modules(self.source.model):
             faint = distance(self._patched(kind, run, self.schedule, factor * FAINT))
-        # the noise: frequencies two steps of float32 away, and weights rounded as a fold does;
-        # these errors are independent, so their squares add
+        # The noise: frequencies two steps of float32 away, and weights that are rounded as where a
+        # factor is folded (multiplied) into them. These errors are independent, so their squares,
+        # which `distance` returns, add.
         nearby = nudge(self.schedule)
         noise = distance(self._patched(kind, run, nearby, factor))
         if self.question.rounded:
@@ -364,7 +369,7 @@ class _Comparison:
         )
 
     def _patched(self, kind: LayerKind, run: TokenRun, schedule: Schedule, factor: float) -> Tensor:
-        """The attention of the source, patched to a schedule."""
+        """Return the attention of the source, patched to a schedule."""
         question = self.question
         scale = question.query_scaling or question.log_n
         with ExitStack() as stack:
@@ -386,7 +391,7 @@ class _Comparison:
 
 
 def _attention(layers: FirstLayers, kind: LayerKind, run: TokenRun, factor: float) -> Tensor:
-    """The attention of a layer for the compared tokens of a run, [tokens, hidden_size]."""
+    """Return the attention of a layer for the compared tokens of a run, [tokens, hidden_size]."""
     with ExitStack() as stack:
         scale_scores(stack, layers.model, factor)
         choose_all_keys(stack, layers.model)

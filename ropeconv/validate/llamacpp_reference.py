@@ -85,7 +85,10 @@ def compute_divisors(file: GgufFile, spec: RopeSpec, schedule: Schedule, split: 
 def write_divisors(
     file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
 ) -> LlamaCppEngine:
-    """Copy a GGUF file, and make the copy compute a schedule, as `compute_divisors` does.
+    """Copy a GGUF file with other frequencies, and return llama.cpp with the copy, not yet loaded.
+
+    The copy has the tensor rope_freqs, by whose numbers llama.cpp divides the frequencies of the
+    base. `compute_divisors` says which numbers give the schedule.
 
     Args:
         file: The file, whose own scaling is taken away.

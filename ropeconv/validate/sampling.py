@@ -319,7 +319,8 @@ class TokenRun:
             last_compared = kept[-1]
             tokens = last_compared + 1
 
-        # the bucket with the last of these tokens may lose some positions, and later ones lose all
+        # the bucket with the last of these tokens may lose some positions, and later ones lose all;
+        # `rows` are the indices of a bucket's positions among all compared ones
         buckets = []
         for bucket, rows in self.parts():
             count_in_bucket = max(0, count - rows.start)
@@ -391,7 +392,7 @@ def token_runs(
 
     Args:
         settings: Lengths, seed and text.
-        schedule: The schedule of the output.
+        schedule: The frequencies and factors that the output must have.
         vocabulary: The number of tokens for synthetic text.
         folder: The folder of the source, for its tokenizer.
 

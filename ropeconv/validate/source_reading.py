@@ -216,13 +216,13 @@ class SourceReading:
         reference with other rounding. Distances are KLs.
 
         They are measured in a part of the tokens of a range (a run) only. The noise floor of a part
-        holds for its run, since rounding grows with positions, and the
-        part has the lowest, the highest, and those between them at even distances. Attention over
-        fewer keys averages less of it away. On SmolLM2-135M with `--yarn 4`, the noise of three
-        ranges is 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs.
-        This is not a proof for every model, and neither verdict rests on it. A PASS needs the part
-        to agree too, whose control, faint fault and noise are its own. Where the part agrees and
-        the run does not, everything is measured again over whole runs (`checkpoint._compare`).
+        holds for its run, since rounding grows with positions, and the part has the lowest, the
+        highest, and those between them at even distances. Attention over fewer keys averages less
+        of it away. On SmolLM2-135M with `--yarn 4`, the noise of three ranges is 1.0e-6, 7.3e-6 and
+        1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs. This is not a proof for every
+        model, and neither verdict rests on it. A PASS needs the part to agree too, whose control,
+        faint fault and noise are its own. Where the part agrees and the run does not, everything is
+        measured again over whole runs (`checkpoint._compare`).
         """
         states = self.states
         # The part of the KL from another precision that counts as noise. The tolerance is NOISE
@@ -381,7 +381,7 @@ def read_with_power(
     beyond what is allowed for rounding. The settings change (`_readings`) until that is enough.
 
     Args:
-        spec: The comparison.
+        spec: The comparison: the output, its source, and how they are run.
         folder: The folder of the source.
         at: Device and precision.
         before: Tokens that were read already, for the progress.
@@ -428,9 +428,10 @@ def _worth(reading: SourceReading) -> float:
 def _readings(
     spec: ComparisonSpec, folder: Path, at: DeviceSpec, before: int
 ) -> Iterator[SourceReading]:
-    """Yield readings of the source, with more and more changes to the given settings.
+    """Yield runs of the source (readings), with more and more changes to the given settings.
 
-    Each is yielded as it was read, and with logits divided by their spread (`normalise`); the last
+    The caller stops at one that is sensitive enough: in which a wrong output would be noticed. Each
+    is yielded as it was read, and with logits divided by their spread (`normalise`); the last
     one only so. The order is from the least change to the most, each on top of those before:
 
     1. the settings of the user;
@@ -503,7 +504,7 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     run = TokenRun.spread(low, high, synthetic(count, engine.vocabulary, spec.settings.seed))
 
     def fault_over_tolerance(factor: float) -> float:
-        """The KL of the faint fault over the KL that is allowed, with one factor of the scores."""
+        """Return how clearly the fault shows: its KL from the reference over the allowed KL."""
         scaled = replace(spec, score_factor=factor, progress=Progress())
         reference = scaled.read_patched(engine, run)
         with_fault = replace(scaled, score_factor=FAINT * factor)
@@ -613,7 +614,7 @@ class HiddenStates:
 
         Args:
             name: The key under which `speed` gets the tokens per second, such as "baked".
-            runs: The runs.
+            runs: Sequences of tokens with their positions.
             read: Reads a run, and returns its hidden states.
         """
         states = []
@@ -656,7 +657,7 @@ class ComparisonSpec:
         """Return hidden states of the source patched to the schedule; the patch is undone.
 
         Args:
-            engine: The source.
+            engine: The source, loaded in transformers.
             run: The tokens.
             chunk: Tokens at a time, 0 for those of the engine.
             schedule: A schedule in place of that of the comparison.
@@ -703,8 +704,8 @@ def choose_parts(
     would save nothing.
 
     Args:
-        spec: The comparison.
-        engine: The source.
+        spec: The comparison: the output, its source, and how they are run.
+        engine: The source, loaded in transformers.
         at: Device and precision.
         runs: All runs.
     """

@@ -838,7 +838,7 @@ def log_probs_of(logits: Tensor, answers: Sequence[LogProbs]) -> list[LogProbs]:
 
 
 def measure_states(reference: Tensor, other: Tensor) -> Measures:
-    """Compare hidden states of shape [positions, hidden_size].
+    """Compare hidden states of shape [positions, hidden_size], for a model without logits.
 
     Half of the squared relative error, `|other - reference|^2 / (2 |reference|^2)`, replaces the
     KL. It is of the same size: if logits of unit variance have a small relative error e, the KL of

@@ -134,7 +134,11 @@ def describe_here(askable: AskableRuntime) -> Installation:
 
 
 def describe(askable: AskableRuntime, python: str) -> Installation:
-    """Return where a runtime is installed in the environment of an interpreter.
+    """Return where a runtime is installed, and its version, in the environment of an interpreter.
+
+    Args:
+        askable: The runtime, with the names of its package and of its distributions on PyPI.
+        python: The interpreter, such as ./vllm/bin/python.
 
     Raises:
         RopeconvError: The interpreter does not run.
@@ -321,7 +325,7 @@ class InstalledRuntime(Asking):
 
         Args:
             planned: The config.
-            options: As in `ask`.
+            options: Those with which a server is started, such as {"model-impl": "transformers"}.
         """
         schedule = planned.schedule
         answer = self.ask(planned.config, schedule.original_context, schedule.context, options)
@@ -398,7 +402,7 @@ class InstalledRuntime(Asking):
             source=f"ropeconv probe {self.name}",
             through=self.version,
             evidence=Evidence("run", f"{self.version}, here"),
-            here=True,
+            here=True,  # found by running it on this machine, and not from the table
         )
 
 

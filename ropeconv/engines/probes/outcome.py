@@ -345,6 +345,7 @@ def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expec
     """
     before = expected.before
     schedule = expected.schedule
+    # the plain frequencies theta^(-2i / d) of the model's base
     unscaled = before.base_form(before.rope_theta).inv_freq(before.rotary_dim)
     if schedule.attention_factor == 1 and _is_same_vector(tuple(schedule.inv_freq), unscaled):
         return False  # the schedule has no scaling that could be ignored

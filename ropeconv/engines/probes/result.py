@@ -91,7 +91,7 @@ class ProbeResult(Summary):
         return f"{text}, {self.reason}." if self.reason else f"{text}."
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table on the screen."""
+        """Return the rows of the table on the screen, such as ("status", "exact")."""
         rows: list[tuple[str, str]] = [("status", self.status)]
         if self.reason:
             rows.append(("reason", self.reason))

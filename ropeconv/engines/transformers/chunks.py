@@ -167,7 +167,7 @@ def needs_no_masks(model: PreTrainedModel) -> bool:
 
 
 def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """The stock function of transformers for masks, with a `ChunkMask` for a causal one."""
+    """Return the stock function of transformers for masks, with a `ChunkMask` for a causal one."""
 
     def mask(*args: Any, **given: Any) -> Tensor | None:
         if _is_chunk(given) and _is_causal(given):

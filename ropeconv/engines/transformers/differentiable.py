@@ -120,7 +120,7 @@ def check_gradient(model: PreTrainedModel, tokens: int) -> None:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Let torch use kernels that give the same numbers again, while it is entered.
+    """Let torch use only kernels that give the same numbers in each run, inside this block.
 
     For the gradients of flash attention torch has two kernels, and only the slower one is such. It
     is not enough to let torch warn (`warn_only`): it would then use the faster one.
@@ -158,7 +158,7 @@ def differentiable(
 
     Args:
         model: The model of transformers, loaded from the source.
-        schedule: The schedule that it computes at first.
+        schedule: The frequencies and the attention factor that it computes at first.
         spec: The RoPE of the source.
 
     Raises:

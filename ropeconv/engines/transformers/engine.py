@@ -135,10 +135,10 @@ class TransformersEngine(Engine):
         is one.
 
         Args:
-            ids: As for `hidden_states`.
-            positions: As for `hidden_states`.
-            kept: As for `hidden_states`.
-            progress: As for `hidden_states`.
+            ids: All tokens.
+            positions: The position of every token, rising; gaps are allowed.
+            kept: Rising indices into `ids` of the tokens whose states are returned.
+            progress: Callbacks, of which advance and stopped are called.
             chunk: Tokens at a time, 0 for those of the engine.
         """
         import torch
@@ -243,7 +243,10 @@ class TransformersEngine(Engine):
     ) -> Tensor:
         """Return logits after some tokens, float32 [len(kept), vocabulary].
 
-        Parameters are those of `hidden_states`; positions are from 0 on.
+        Args:
+            ids: All tokens, from position 0 on.
+            kept: Rising indices into `ids`.
+            progress: Callbacks.
         """
         import torch
 
@@ -258,7 +261,7 @@ class TransformersEngine(Engine):
         Args:
             ids: All tokens of the text.
             targets: Rising indices into `ids`, from 1 on, of the tokens that are predicted.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
 
         Raises:
             RopeconvError: The model has an encoder.
@@ -364,7 +367,10 @@ class TransformersEngine(Engine):
         return broken[0]
 
     def without_layers(self) -> TransformersEngine:
-        """Free the memory of the layers, so that only `head` works, and return the engine."""
+        """Free the memory of the layers, so that only `head` works, and return the engine.
+
+        `head` makes logits of hidden states that were computed before.
+        """
         from torch import nn
 
         # the layers are in lists of modules, which are emptied; embeddings are replaced by an empty
@@ -382,7 +388,7 @@ class TransformersEngine(Engine):
 
 
 def _tensors(output: object) -> Iterator[Tensor]:
-    """The tensors of numbers in the output of a module; key-value caches are left out."""
+    """Return the tensors of numbers in the output of a module; key-value caches are left out."""
     import torch
 
     if isinstance(output, torch.Tensor):

@@ -98,7 +98,19 @@ class FirstLayers:
         trust: bool = False,
         layers: Sequence[int] = (0,),
     ) -> None:
-        """Build the model without weights, and load what runs before its layers."""
+        """Build the first layers of a model without weights, and load what runs before them.
+
+        Args:
+            folder: The folder of its config.json.
+            names: The names of all tensors of the checkpoint.
+            read: Reads one of these, or its first rows.
+            stands_for: The model type with which transformers loads it; empty for its own.
+            trust: Whether to run the modelling file in the folder.
+            layers: Numbers of layers that the caller knows to differ, as by their frequencies.
+
+        Raises:
+            NoLayerRuns: The installed transformers or the model cannot do this.
+        """
         import torch
         from transformers.utils import logging
 
@@ -302,8 +314,8 @@ class FirstLayers:
         whether a layer returns a tensor or a tuple, so that the caller tries both.
 
         Args:
-            ids: As for `attention`.
-            positions: As for `attention`.
+            ids: The tokens, below `vocabulary`, which the layer sees as its embeddings.
+            positions: The position of every token, rising; gaps are allowed.
             layer: The number of the layer whose arguments are returned.
             as_tuple: Whether the layers of this class return a tuple, and not a tensor.
 
@@ -357,7 +369,10 @@ class FirstLayers:
         return None
 
     def _load_outside(self) -> None:
-        """Load what runs before the layers: parts of embeddings, norms, and rotary tables."""
+        """Load what runs before the layers: rows of the embeddings, norms, and rotary tables.
+
+        Weights of the layers are loaded later, when one runs (`with_weights`).
+        """
         import torch
         from torch import nn
 
@@ -389,13 +404,14 @@ class FirstLayers:
                 rows = self._read(tensor, ROWS).to(torch.float32)
                 module.weight = nn.Parameter(rows, requires_grad=False)
                 module.padding_idx = None  # torch refuses one beyond the rows
-            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:  # norms, and no heads
+            # norms are small; a head that is not that of the model is large, and is not needed
+            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:
                 small[tensor] = self._read(tensor, None)
         self._loader.load(small)
 
 
 def _skeleton(folder: Path, config: PretrainedConfig, least: int, trust: bool) -> PreTrainedModel:
-    """The model of a config without weights, with few layers where its class allows that."""
+    """Return the model of a config without weights, with few layers where its class allows that."""
     few = with_few_layers(config, least)
     try:
         return load_skeleton(class_for(few), folder, trust, False, few, "float32")

@@ -212,7 +212,7 @@ class _LayerReader:
         return report
 
     def _layer_of(self, parameter: str) -> str:
-        """The layer that a parameter belongs to; empty for none."""
+        """Return the layer that a parameter belongs to; empty for none."""
         # the prefixes of a.b.c are a, a.b and a.b.c
         parts = parameter.split(".")
         for count in range(1, len(parts) + 1):
@@ -229,7 +229,14 @@ class _LayerReader:
         return weights
 
     def _check_model(self, device: str) -> None:
-        """Refuse a model whose layers cannot be read one by one, or do not fit into the memory."""
+        """Refuse a model whose layers cannot be read one by one, or do not fit into the memory.
+
+        Args:
+            device: Where it runs, as torch names it.
+
+        Raises:
+            RopeconvError: It cannot run so.
+        """
         why = self._why_not()
         if why:
             raise RopeconvError(
@@ -257,7 +264,7 @@ class _LayerReader:
             )
 
     def _why_not(self) -> str:
-        """Why the layers cannot be read one by one; empty where they can."""
+        """Return why the layers cannot be read one by one; empty where they can."""
         for name in getattr(self._model, "all_tied_weights_keys", {}):
             if self._layer_of(name):
                 return f"shares {name} between layers"

@@ -72,7 +72,7 @@ def free_bytes(device: str) -> int:
 
 
 def _text(path: Path) -> str:
-    """The text of a file; empty where it cannot be read."""
+    """Return the text of a file; empty where it cannot be read."""
     try:
         return path.read_text("utf-8")
     except OSError:
@@ -80,7 +80,7 @@ def _text(path: Path) -> str:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """The sizes in a file of Linux by name, in bytes.
+    """Return the sizes in a file of Linux by name, in bytes.
 
     A line is `VmSize: 1024 kB`, or in the files of control groups `inactive_file 4096`.
     """

@@ -43,7 +43,7 @@ def patch(
     scale: LogN | QueryScaling | None = None,
     queries: str = "",
 ) -> Undo:
-    """Make a loaded model compute a schedule.
+    """Make a loaded model compute a schedule: its frequencies, attention factor and other scales.
 
     Args:
         model: The model of transformers, loaded from the source.
@@ -195,14 +195,14 @@ def scale_queries(
 ) -> None:
     """Multiply the queries of every layer by a function of their position.
 
-    A factor on a whole query commutes with its rotation, so it may come before. The positions are
-    those that the rotary module receives.
+    Some long-context methods do so, such as log-n. A factor on a whole query commutes with its
+    rotation, so it may come before. The positions are those that the rotary module receives.
 
     Args:
-        stack: Undoes it.
+        stack: Restores the model when it is closed.
         model: The model of transformers.
-        scale: The query scaling.
-        queries: The end of the name of the module whose output is multiplied.
+        scale: The query scaling, which gives the factor at a position.
+        queries: The end of the name of the module whose output is multiplied, such as "q_proj".
 
     Raises:
         BadSource: The model does not have these modules.
@@ -336,7 +336,7 @@ def _switch_short_and_long(
 
 
 def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
-    """The position ids among the arguments of a rotary module."""
+    """Return the position ids among the arguments of a rotary module."""
     return given["position_ids"] if "position_ids" in given else args[1]
 
 

@@ -349,7 +349,12 @@ def _find_base(
 
 
 def _show_bound(bases: Bound, screen: Screen) -> None:
-    """Show the smallest base, the intervals, and what others have published."""
+    """Show the smallest base (`rope_theta`) for a length, the intervals, and published numbers.
+
+    Args:
+        bases: The smallest base, and intervals of bases that keep the bound.
+        screen: Where they are shown.
+    """
     title = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
     if bases.binding_distance is None:
         screen.say(f"{title}: every base above 1 keeps the sum from being negative.")

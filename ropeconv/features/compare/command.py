@@ -73,7 +73,18 @@ def compare_command(
 
 
 def _compare(models: list[str], family: str, merge: bool, explain: bool, screen: Screen) -> bool:
-    """Show two models side by side, or whether several fit together; return whether they do."""
+    """Show how two models differ, or whether several fit together.
+
+    Args:
+        models: Models, adapters, or a file of mergekit.
+        family: The family of the checkpoints; empty to find it.
+        merge: Whether two models are compared for a merge.
+        explain: Whether everything is shown.
+        screen: Where it is shown.
+
+    Returns:
+        Whether two models have the same RoPE, or whether all fit together.
+    """
     from .compatibility import compatibility, open_models
     from .side_by_side import side_by_side
     from .views import show_comparison, show_compatibility

@@ -439,7 +439,7 @@ def _gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
 
 
 def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> list[Misfit]:
-    """Return the obstacles to merging a model with the base.
+    """Return the reasons why mergekit cannot merge a model with the base.
 
     Args:
         base: The model whose config.json the merge gets.
@@ -463,8 +463,9 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         repair = "choose ranges of layers with `slices`, or leave it out"
         misfits.append(Misfit(name=name, about="sizes", message=message, repair=repair))
 
-    # Two models with one RoPE may declare other contexts. (With another RoPE they do so anyway, and
-    # its repair repairs that too.) A misfit about folded weights is not one about the RoPE.
+    # Two models with one RoPE may declare other contexts. With another RoPE they do so anyway, and
+    # its repair repairs that too. A misfit about folded weights (the attention factor is in the
+    # weights of one model only) is not one about the RoPE.
     rope_misfits = list(_rope_misfits(base, other))
     misfits += rope_misfits
     has_same_rope = all(misfit.about == "folded" for misfit in rope_misfits)
@@ -479,7 +480,14 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
 
 
 def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
-    """Describe that the base declares fewer tokens than another model with the same RoPE."""
+    """Return the misfit of a base that declares fewer tokens than a model with the same RoPE.
+
+    A misfit has what is wrong with a model, and how to repair that.
+
+    Args:
+        base: The model whose config.json the merge gets.
+        other: The other model.
+    """
     context = other.spec.context
     message = (
         f"declares {context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
@@ -549,7 +557,7 @@ def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
 
 
 def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
-    """Describe the difference of two models that are not known to be trained with one RoPE.
+    """Return the misfit of two models that are not known to be trained with one RoPE.
 
     Weights that were trained with another base or other frequencies need training again. But a
     scaling over the same base may have been added to the config only, which commands can undo.
@@ -596,7 +604,14 @@ def _same_rope(first: RopeSpec, second: RopeSpec) -> bool:
 
 
 def undo(model: Inspection) -> str:
-    """Return how an output of ropeconv gets back the RoPE of its training: a command, or words."""
+    """Return how an output of `ropeconv apply` gets back the RoPE that it had before.
+
+    It is the command `ropeconv restore`. That refuses an output whose weights were changed too; for
+    one, the result is "take its source again" with the place of the source.
+
+    Args:
+        model: The output, inspected.
+    """
     restore = command_line("restore", model.source.reference)
     if not isinstance(model.source, Source | GgufSource):
         return restore
@@ -724,6 +739,7 @@ def _size_misfit(key: str, base: Source, other: Source, about: str, repair: str)
         about: The kind of the misfit.
         repair: The advice to the user.
     """
+    # the sizes of text models, wherever a config has them; draft models are compared by them too
     size = draft_sizes(base.config())[key]
     other_size = draft_sizes(other.config())[key]
     is_known = size is not None and other_size is not None
@@ -834,7 +850,7 @@ def _over_its_own_base(adapter: Adapter) -> str:
 def _trained_on_another_rope(
     adapter: Adapter, trained: Inspection, base: Inspection
 ) -> Iterator[Misfit]:
-    """Yield the difference between the RoPE that an adapter was trained on and that of a base.
+    """Yield a misfit where an adapter was trained on a model with another RoPE than the base has.
 
     Args:
         adapter: The adapter.

@@ -315,7 +315,12 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
 
 
 def _settings_that_differ(first: Side, second: Side) -> set[str]:
-    """Return the names (in WORDS) of the properties that differ, besides the frequencies."""
+    """Return the names of the properties that differ, such as {"layout"}, besides the frequencies.
+
+    Args:
+        first: The properties of a model.
+        second: Those of the other one.
+    """
     spec = first.spec
     other = second.spec
     differs = set()

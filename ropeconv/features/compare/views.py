@@ -91,7 +91,13 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
 
 
 def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Show a row per property of two models, without `explain` those that differ."""
+    """Show a table of properties, such as the layout, with a column for each of two models.
+
+    Args:
+        difference: The properties of both, and the names of those that differ.
+        sheet: The sheet that shows it.
+        explain: Whether equal properties are shown too.
+    """
     first = _values(difference.first)
     second = _values(difference.second)
     rows = []
@@ -157,7 +163,10 @@ def _show_changed_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
 
 
 def _values(side: Side) -> dict[str, str]:
-    """Return the properties of a model in words, by name; empty where one has its usual value."""
+    """Return the properties of a model in words, such as {"layout": "rotate_half"}, by name.
+
+    The words are empty where a property has its usual value.
+    """
     spec = side.spec
     values = dict.fromkeys(PROPERTIES, "")
 

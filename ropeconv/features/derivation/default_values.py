@@ -47,7 +47,7 @@ def describe_defaults(runs: ModelRuns, rotating: Attention, keys: Config) -> Con
 
 
 def _default_context(runs: ModelRuns) -> int:
-    """The context of the class in tokens; that of this config where the class has none."""
+    """Return the context of the class in tokens; that of this config where the class has none."""
     usual_key, *_ = SIZE_KEYS["context"]
     for context in (class_default(runs.text, usual_key), getattr(runs.text, usual_key, None)):
         if isinstance(context, int):
@@ -56,7 +56,7 @@ def _default_context(runs: ModelRuns) -> int:
 
 
 def _default_bases(runs: ModelRuns, keys: Config) -> Config:
-    """The bases, and the scaling if any, that the class has for a config without RoPE settings.
+    """Return the bases, and a scaling if any, that the class has without RoPE settings.
 
     For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0}. The usual base is left out.
 
@@ -86,7 +86,7 @@ def _default_bases(runs: ModelRuns, keys: Config) -> Config:
 
 
 def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config:
-    """The sizes that config.json does not state, as the class has them by default.
+    """Return the sizes that config.json does not state, as the class has them by default.
 
     Such as {"head_dim": 256, "kv_heads": 4}.
 
@@ -125,7 +125,7 @@ def _is_stated(runs: ModelRuns, keys: Config, quantity: str) -> bool:
 
 
 def _stated_base(runs: ModelRuns, base: float) -> float:
-    """The exact base, for a measured one with six digits: the one in the config of the class.
+    """Return the exact base for a measured one with six digits, from the config of the class.
 
     Where none there is so near, the measured one is returned.
     """
@@ -141,7 +141,7 @@ def _stated_base(runs: ModelRuns, base: float) -> float:
 
 
 def _default_scaling(runs: ModelRuns) -> Config:
-    """The RoPE dictionary that the class puts in force for a config without one; {} if unscaled.
+    """Return the RoPE dictionary that the class uses for a config without one; {} if unscaled.
 
     For gpt-oss: {"rope_type": "yarn", "factor": 32.0, ...}.
     """
@@ -158,7 +158,7 @@ def _default_scaling(runs: ModelRuns) -> Config:
 
 
 def _default_share(runs: ModelRuns, rotating: Attention, keys: Config) -> float | None:
-    """The share of a head that rotates where the config states none; None where it does.
+    """Return the share of a head that rotates where the config states none; None where it does.
 
     Args:
         runs: The model, which can be built from a changed config and run again.

@@ -227,7 +227,7 @@ def ask(source: Source, own_code: bool) -> Derivation:
 
 
 def _missing_code(source: Source) -> str:
-    """The first file of code that auto_map names and that a source does not have; else empty.
+    """Return the first file of code that auto_map names and a source does not have; else empty.
 
     auto_map has {"AutoConfig": "configuration_x.XConfig"}; "owner/name--configuration_x.XConfig" is
     in another repository, from which nothing is downloaded here.
@@ -276,7 +276,7 @@ def _cache_file(config_text: str, model_type: str) -> Path | None:
 
 
 def _model_type(config: Config) -> str:
-    """The model type of the text model of a config; empty without one."""
+    """Return the model type of the text model of a config; empty without one."""
     part = text_config(config) or config
     return str(part.get("model_type") or config.get("model_type") or "")
 
@@ -296,7 +296,7 @@ def _has_class(config: Config) -> bool:
 
 
 def _refusal(source: Source, answer: Derivation) -> str:
-    """Why there is no family, for a message."""
+    """Return why there is no family, for a message."""
     name = shown(_model_type(source.config()))
     place = f" from {answer.origin}, which was run" if answer.class_name else ""
     message = f"no family can be derived for model_type {name}{place}: {answer.error}"
@@ -307,7 +307,7 @@ def _refusal(source: Source, answer: Derivation) -> str:
 
 
 def _no_class(source: Source) -> str:
-    """Why there is no class to run, for a message."""
+    """Return why there is no class to run, for a message."""
     model_type = _model_type(source.config())
     name = shown(model_type)
     known = by_model_type().get(model_type)
@@ -331,8 +331,9 @@ def describe(source: Source, answer: Derivation) -> Family:
     """Return the family that an answer describes, checked against what the class computes.
 
     Args:
-        source: The model that was asked about.
-        answer: The answer of its class.
+        source: The model.
+        answer: The fields of its family, found by running its class, and numbers that the class
+            has computed, for the check.
 
     Raises:
         BadSource: ropeconv, with this family, reads something else from the config than the class
@@ -386,7 +387,7 @@ def _with_types(family: Family, answer: Derivation, config: Config) -> Family:
 
 
 def _with_prefixes(family: Family, names: Sequence[str]) -> Family:
-    """A family with the prefixes that the tensors of a checkpoint have.
+    """Return a family with the prefixes that the tensors of a checkpoint have.
 
     With language_model.model.layers.0.self_attn.q_proj.weight in the checkpoint, the prefix of a
     layer is language_model.model.layers.{layer}.

@@ -95,7 +95,7 @@ def describe_keys(runs: ModelRuns, rotating: Attention, rotations: dict[Kind, Ro
 
 
 def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
-    """The config keys of the width of a head; {} where it is the usual one, head_dim.
+    """Return the config keys of the width of a head; {} where it is the usual one, head_dim.
 
     Such as {"head_dim": ["kv_channels"]}.
     """
@@ -119,9 +119,10 @@ def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
 
 
 def _head_keys_of_kinds(runs: ModelRuns) -> Config:
-    """The keys that make heads of each kind of layers twice as wide.
+    """Return the config keys of the width of a head, where layers of two kinds have two widths.
 
-    An example is {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}.
+    For Gemma 4: {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}. A key is found
+    by doubling its number: the heads of one kind of layers are then twice as wide.
     """
     facts: Config = {}
     part = runs.subject.part
@@ -141,7 +142,7 @@ def _head_keys_of_kinds(runs: ModelRuns) -> Config:
 
 
 def _width_in(runs: ModelRuns, layers: Sequence[Attention | None] | None, kind: Kind) -> int | None:
-    """The width of a head in the first layer of a kind; None without one."""
+    """Return the width of a head in the first layer of a kind; None without one."""
     for item, kind_of_layer in zip(layers or (), runs.few_kinds, strict=False):
         if item is not None and kind_of_layer == kind:
             return item.width
@@ -149,7 +150,7 @@ def _width_in(runs: ModelRuns, layers: Sequence[Attention | None] | None, kind: 
 
 
 def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]:
-    """The keys of the base of global layers, and those of the base of local layers only.
+    """Return the keys of the base of global layers, and those of the base of local layers only.
 
     For Gemma 3: (["rope_theta"], ["rope_local_base_freq"]).
 
@@ -190,7 +191,7 @@ def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]
 def _candidates(
     runs: ModelRuns, name_pattern: re.Pattern[str], is_fitting: Callable[[float], bool]
 ) -> list[str]:
-    """The config keys that may set some quantity, such as the base; which do is tried afterwards.
+    """Return the config keys that may set some quantity, such as the base; the caller tries each.
 
     A key may by its name. One that is about RoPE in general may by its number too: a base is above
     1, and a share of the head is at most 1.
@@ -221,9 +222,10 @@ def _reads_base_in_settings(runs: ModelRuns) -> bool:
 
 
 def _share_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
-    """The keys of the share of a head that rotates: those that change how many dimensions do.
+    """Return the config keys of the share of a head that rotates, such as ["rotary_pct"].
 
-    Keys of this config come before those that only its class has.
+    Each candidate is set to another share, and counts where other dimensions rotate then. Keys of
+    this config come before those that only its class has.
     """
     assert rotating.queries is not None
     part = runs.subject.part
@@ -243,7 +245,7 @@ def _share_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
 
 
 def _rotary_dim_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
-    """The keys of the number of dimensions that rotate: half of it is tried."""
+    """Return the keys of the number of dimensions that rotate: half of it is tried."""
     assert rotating.queries is not None
     half = rotating.queries.width // 2
     even_half = half // 2 * 2  # dimensions rotate in pairs

@@ -144,7 +144,7 @@ def _is_growing(rotation: Rotation) -> bool:
 
 
 def _attention_factor(runs: ModelRuns) -> float:
-    """The attention factor: the factor on keys, divided by that of the model without scaling.
+    """Return the attention factor: that on keys, divided by that of the model without scaling.
 
     A class may have another factor on keys, which the model without scaling has too.
     """

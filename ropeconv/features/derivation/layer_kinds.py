@@ -98,7 +98,7 @@ def find_kinds(
 
 
 def _index_of_alike(rotation: Rotation, others: Sequence[Rotation]) -> int:
-    """The index of a rotation that is alike; the number of all without one."""
+    """Return the index of a rotation that is alike; the number of all without one."""
     for index, other in enumerate(others):
         if rotation.is_like(other):
             return index
@@ -200,7 +200,7 @@ def _is_function(types: Sequence[str], kinds: Sequence[Kind]) -> bool:
 
 
 def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
-    """The list in the config that has a flag for each layer that rotates; {} without one.
+    """Return the list in the config that has a flag for each layer that rotates; {} without one.
 
     For SmolLM 3, in which every fourth layer does not rotate: {"flags": "no_rope_layers",
     "interval": 4, "interval_key": "no_rope_layer_interval"}. Its list has 0 for those layers.
@@ -268,14 +268,14 @@ def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:
 
 
 def _layers_without(count: int, odd_layer: OddLayer) -> range:
-    """The numbers of the layers, without the first or the last one, or both."""
+    """Return the numbers of the layers, without the first or the last one, or both."""
     first = 1 if odd_layer in ("first", "both") else 0
     end = count - 1 if odd_layer in ("final", "both") else count
     return range(first, end)
 
 
 def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
-    """The shortest list of types that repeats; {} without one.
+    """Return the shortest list of types that repeats; {} without one.
 
     Args:
         types: The type of each layer, such as "sliding_attention".
@@ -292,7 +292,7 @@ def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
 
 
 def _find_interval(types: Sequence[str], odd_layer: OddLayer) -> Config:
-    """The interval at which one type stands among layers of another one; {} without one.
+    """Return the interval at which one type stands among layers of another one; {} without one.
 
     The type at the interval is called `last`, since it ends each interval: with an interval of 3,
     the layers 2, 5, 8, ... With {"leading": True} it begins each interval: 0, 3, 6, ...

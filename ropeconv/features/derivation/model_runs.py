@@ -62,7 +62,13 @@ class ModelRuns:
     """
 
     def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
-        """Build the model, run it once, and find the modules that make its queries and keys."""
+        """Build the model without weights, run it once, and find what makes its queries and keys.
+
+        Args:
+            subject: The model: its config.json and its class.
+            text: The config of its text model, an object of transformers.
+            few: How many of the first layers show every kind of layer.
+        """
         self.subject = subject
         """The model: its config.json and its class."""
 
@@ -129,13 +135,15 @@ class ModelRuns:
             widths: The width of a head in layers of each kind.
         """
         self.widths = widths
+        # a config with layer_types was shortened by that list already (`few`)
         lists_types = bool(getattr(self.text, "layer_types", None))
         if not lists_types:
             first_of_each = [kinds.index(kind) for kind in set(kinds)]
             self.few = max(first_of_each) + 1
         self.few_kinds = list(kinds[: self.few])
 
-        # the heads of a global layer may be wider than those of others, so its rows are examined
+        # which rows of the projections make a head is examined in a global layer, whose heads may
+        # be wider than those of others
         if "global" in self.few_kinds:
             first_global = self.few_kinds.index("global")
             for name in self.calm:
@@ -222,7 +230,7 @@ class ModelRuns:
         return AttentionObserver(model, self.context, self.idle)
 
     def _observe(self, text: Any) -> AttentionObserver:
-        """The model of a config, whose queries and keys have norms where its class has them.
+        """Return the model of a config, whose queries and keys have norms where its class has them.
 
         Where config.json does not say that there are none, the checkpoint may have them.
         """
@@ -334,17 +342,18 @@ class ModelRuns:
         return scale * self.factor_on("queries") * self.factor_on("keys")
 
     def _row_runs(self) -> tuple[Seen, Seen]:
-        """The result of `_run_rows` for the model, which is run once."""
+        """Return the result of `_run_rows` for the model, which is run once."""
         if self._rows is None:
             self._rows = self._run_rows(self.observer)
         return self._rows
 
     def _run_rows(self, observer: AttentionObserver) -> tuple[Seen, Seen]:
-        """Queries and keys of the rotating layer, in two runs that show rows of the projections.
+        """Return queries and keys of the rotating layer, from two runs of the model.
 
-        In the first, each output of the projections is the number of its row, from 1. In the
-        second, each is 1: the factors on the way to the attention. Norms do nothing in both, and
-        the first token, at position 0, is not rotated.
+        They show which row of a projection makes which dimension of a head. In the first run, each
+        output of the projections is the number of its row, from 1. In the second, each is 1, which
+        shows the factors on the way to the attention. Norms do nothing in both, and the first
+        token, at position 0, is not rotated.
 
         Args:
             observer: The model, which runs with outputs of its modules replaced, and notes queries
@@ -364,7 +373,7 @@ class ModelRuns:
 
 
 def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, float]:
-    """The row that makes each dimension of each head, and the factor on queries or keys.
+    """Return the row that makes each dimension of each head, and the factor on queries or keys.
 
     Args:
         runs: The result of `ModelRuns._run_rows`, in which projections give the number n of each

@@ -194,7 +194,7 @@ class AttentionObserver:
                 self.modules.setdefault(inside, module)
 
     def _begin_layer(self, name: str) -> Callable[..., None]:
-        """The hook that torch calls before a layer runs: forget what the last layer did."""
+        """Return the hook that torch calls before a layer runs: forget what the last layer did."""
 
         def begin(module: Module, args: Any) -> None:
             self._outer.append(self.layer)
@@ -207,7 +207,7 @@ class AttentionObserver:
         return begin
 
     def _end_layer(self, module: Module, args: Any, output: Any) -> None:
-        """The hook that torch calls after a layer has run: return to the one around it."""
+        """Return the hook that torch calls after a layer has run: return to the one around it."""
         self.layer = self._outer.pop() if self._outer else ""
 
     def _note_tail(self, layer: str, inside: str) -> Callable[..., None]:
@@ -301,11 +301,13 @@ class AttentionObserver:
     def reaches(self, layer: str, source: str, target: str) -> bool:
         """Whether the input of a module is computed from the output of another one.
 
-        The output of the other one is lost; so is then what is computed from it.
+        The model runs with NaN as the output of the other one ("lost" numbers): what is computed
+        from it is NaN then too.
 
         Args:
-            layer: The name of the layer.
-            source: The module whose output is lost, by its name inside the layer.
+            layer: The name of the layer, such as "layers.0".
+            source: The module whose output is NaN, by its name inside the layer, such as
+                "input_layernorm".
             target: The module whose input is checked, likewise.
         """
 
@@ -326,9 +328,9 @@ class AttentionObserver:
     def layers_with_positions(self) -> list[str]:
         """Return the names of the layers that compute with the output of rotary modules.
 
-        That output (cosines and sines) is lost, so each layer that uses it computes lost numbers.
-        No layer passes them on to the next one, since its last projection has no weights and gives
-        zeros again.
+        That output (cosines and sines) is replaced by NaN ("lost" numbers), so each layer that uses
+        it computes NaN. No layer passes that on to the next one, since its last projection has no
+        weights here and gives zeros again.
         """
 
         def lose(module: Module, args: Any, output: Any) -> Any:
@@ -393,7 +395,7 @@ class AttentionObserver:
 
 
 def _layer_around(name: str, modules: Mapping[str, Module]) -> str:
-    """The outermost layer that has a module, which may be itself; empty without one.
+    """Return the outermost layer that has a module, which may be itself; empty without one.
 
     Args:
         name: The name of the module: model.layers.3.mlp.experts.7 is in model.layers.3.
@@ -408,7 +410,7 @@ def _layer_around(name: str, modules: Mapping[str, Module]) -> str:
 
 
 def _first_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The first argument of a call, by position or else by name; None without any."""
+    """Return the first argument of a call, by position or else by name; None without any."""
     return args[0] if args else next(iter(kwargs.values()), None)
 
 
@@ -431,7 +433,7 @@ def _has_shape_of(given: Any, output: Any) -> bool:
 
 
 def _to_heads(tensor: Any) -> Numbers:
-    """Queries or keys as numbers of shape (heads, tokens, width)."""
+    """Return the queries or keys as numbers of shape (heads, tokens, width)."""
     flat = tensor.detach().reshape(-1, *tensor.shape[-2:])
     numbers: Numbers = flat.double().numpy()
     return numbers
@@ -638,7 +640,7 @@ def numbers_of_rows(output: torch.Tensor) -> torch.Tensor:
 
 
 def _shape_of_one_token(output: torch.Tensor) -> list[int]:
-    """The shape of an output with 1 in place of the number of tokens."""
+    """Return the shape of an output with 1 in place of the number of tokens."""
     shape = list(output.shape)
     for index, size in enumerate(shape[:-1]):
         if size == TOKENS:

@@ -164,7 +164,7 @@ def find_effects(
 
 
 def _changed_dimensions(calm: Numbers, disturbed: Numbers) -> frozenset[int]:
-    """The dimensions in which two arrays of shape (heads, tokens, width) differ."""
+    """Return the dimensions in which two arrays of shape (heads, tokens, width) differ."""
     if calm.shape != disturbed.shape:
         return frozenset()
     differs = (calm != disturbed).any((0, 1))
@@ -254,7 +254,7 @@ def _why_still(observer: AttentionObserver, attention: dict[str, Attention]) -> 
 
 
 def _dimensions(effect: Effect, side: Side) -> frozenset[int]:
-    """The dimensions of queries, or of keys, in an effect."""
+    """Return the dimensions of queries, or of keys, in an effect."""
     return effect.queries if side == "queries" else effect.keys
 
 
@@ -310,7 +310,7 @@ def _find_norm(norm_effects: Effects, layer: str, side: Side, order: list[str]) 
 
 
 def _find_input_norm(observer: AttentionObserver, seen: Seen, layer: str, projection: str) -> str:
-    """The norm of the layer's input, whose output the projections are given; empty without one.
+    """Return the name of the norm of the layer's input, such as "input_layernorm"; else empty.
 
     It is first looked for among the modules that give each other their outputs, as
     input_layernorm, self_attn.q_a_proj, self_attn.q_a_layernorm, self_attn.q_b_proj do, then among
@@ -345,10 +345,10 @@ def _is_outer_norm(observer: AttentionObserver, name: str, attention_module: str
 def _find_norm_before(
     observer: AttentionObserver, seen: Seen, layer: str, target: str, attention_module: str
 ) -> str:
-    """The norm whose output reaches a module through other computations; empty without one.
+    """Return the norm whose output reaches a module through other computations; empty without one.
 
-    From the target backwards, the output of each earlier module is lost (NaN). If the input of the
-    target is then lost too, that module is the norm, or the next target.
+    From the target backwards, the output of each earlier module is replaced by NaN. If the input of
+    the target is NaN then too, that module is the norm, or the next target.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and

@@ -46,6 +46,9 @@ def describe_writing(runs: ModelRuns, rotating: Attention) -> Config:
 def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
     """Return the frequencies that the class computes from settings of each RoPE type.
 
+    The settings are written into the config of the model: {"rope_type": "yarn", "factor": 4.0,
+    ...}. A type that the class refuses is left out.
+
     Args:
         runs: The model, which can be built from a changed config and run again.
         rotating: How the first layer that sees the whole context rotates queries and keys, as
@@ -61,6 +64,7 @@ def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
         rotation = first_rotation(runs.measure_changed(change))
         if rotation is None:
             continue
+        # the whole config.json with these settings in the part of its text model
         whole = copy.deepcopy(runs.subject.whole)
         change(part_of(whole, runs.subject.path))
         tried.append({"kind": rope_type, "config": whole, "inv_freq": list(rotation.inv_freq)})

@@ -121,7 +121,8 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     # that what remains is a rotation
     lengths = np.sqrt((numbers**2).sum((0, 2)))  # [tokens]
     growth = lengths / (lengths[0] or 1.0)
-    numbers = numbers / np.where(growth > 0, growth, 1.0)[None, :, None]
+    divisors = np.where(growth > 0, growth, 1.0)
+    numbers = numbers / divisors[None, :, None]  # of each token, for all heads and dimensions
     grows = tuple(growth.tolist())
 
     # the dimensions of a head that change from token to token
@@ -150,7 +151,7 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
 
 
 def _possible_pairs(turning: Numbers) -> list[tuple[Pairing, int]]:
-    """The pairings that the dimensions that rotate allow, the likely one first.
+    """Return the pairings that the dimensions that rotate allow, the likely one first.
 
     Args:
         turning: The numbers of those dimensions, in order. The slowest pairs may be missing: their
@@ -210,7 +211,7 @@ def pair_dimensions(pairing: Pairing, start: int, count: int) -> list[tuple[int,
 
 
 def _angles(numbers: Numbers, pairs: Sequence[tuple[int, int]], size: float) -> Numbers | None:
-    """The angle between each token and the first one; None where some pair changes its length.
+    """Return the angle between each token and the first; None where a pair changes its length.
 
     Args:
         numbers: Queries or keys, of shape (heads, tokens, width).
@@ -239,7 +240,7 @@ def _angles(numbers: Numbers, pairs: Sequence[tuple[int, int]], size: float) -> 
 
 
 def _frequencies(angles: Numbers, positions: Sequence[int]) -> Numbers:
-    """Radians per position of each pair, from angles at positions that are ever further apart.
+    """Return the frequency of each pair, from its angles at positions ever further apart.
 
     An angle is known modulo a whole turn. The first position gives a frequency without doubt, and
     each further one gives the same frequency more precisely, since the one before says how many

@@ -100,7 +100,7 @@ def describe_weights(runs: ModelRuns, rotating: Attention, not_derived: list[str
 
 
 def _layer_prefix(runs: ModelRuns) -> str:
-    """The beginning of the names of a layer's tensors: model.layers.{layer}."""
+    """Return the beginning of the names of a layer's tensors: model.layers.{layer}."""
     first_layer = next(iter(runs.calm))  # model.layers.0
     inside = f"{first_layer.rpartition('.')[0]}.{{layer}}."
     model = runs.observer.model
@@ -113,7 +113,7 @@ def _layer_prefix(runs: ModelRuns) -> str:
 
 
 def _describe_norms(runs: ModelRuns, rotating: Attention, not_derived: list[str]) -> Config:
-    """The norms of queries and keys, such as {"q_norm": ..., "k_norm": ..., "norm": "rms"}.
+    """Return the norms of queries and keys, such as {"q_norm": ..., "k_norm": ..., "norm": "rms"}.
 
     Args:
         runs: The model, which has some.
@@ -173,7 +173,7 @@ def _is_after_rotation(runs: ModelRuns) -> bool:
 def _describe_rows(
     runs: ModelRuns, rotating: Attention, has_norms: bool, not_derived: list[str]
 ) -> Config:
-    """The order of the rows of queries, such as {"rows": "last", "fused_order": "per-head"}.
+    """Return the order of the rows of queries, such as {"rows": "last", "fused_order": "per-head"}.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -221,12 +221,12 @@ def _describe_rows(
 
 
 def _first_rows(rows: Numbers) -> list[int]:
-    """The first row of each head, from rows of shape (heads, width), -1 for none."""
+    """Return the first row of each head, from rows of shape (heads, width), -1 for none."""
     return [int(head[head >= 0].min()) for head in rows]
 
 
 def _count_rows(runs: ModelRuns, name: str) -> int:
-    """The number of rows of a projection; 0 where it has no weight of that name."""
+    """Return the number of rows of a projection; 0 where it has no weight of that name."""
     weight = getattr(runs.observer.modules[name], "weight", None)
     return 0 if weight is None else int(weight.shape[0])
 
@@ -234,7 +234,7 @@ def _count_rows(runs: ModelRuns, name: str) -> int:
 def _find_fused_order(
     query_starts: Sequence[int], key_starts_of_heads: Sequence[int], width: int
 ) -> FusedOrder:
-    """The order of the rows of a fused projection.
+    """Return the order of the rows of a fused projection.
 
     A group is a key and a value with the queries that share them. With 4 heads in 2 groups, the
     projection has 4 + 2 + 2 blocks of `width` rows. In which of them the queries q begin:
@@ -271,7 +271,7 @@ def _find_fused_order(
 
 
 def _describe_input_norm(runs: ModelRuns, not_derived: list[str]) -> Config:
-    """The norm before the projections: {"input": its kind, "input_norm": [its name]}.
+    """Return the norm before the projections: {"input": its kind, "input_norm": [its name]}.
 
     Args:
         runs: The model, which can be built from a changed config and run again.

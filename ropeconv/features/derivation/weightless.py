@@ -132,7 +132,7 @@ class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _count(args: Sequence[Any], given: Mapping[str, Any]) -> int:
-    """The numbers of a tensor that such arguments make."""
+    """Return the numbers of a tensor that such arguments make."""
     size = given.get("size", args)
     if isinstance(size, Sequence) and size and isinstance(size[0], (tuple, list)):
         size = size[0]

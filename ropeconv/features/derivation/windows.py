@@ -81,7 +81,7 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
 
 
 def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bool]) -> LayerRule:
-    """The rule by which layers have the window, in the words of a family file.
+    """Return the rule by which layers have the window, in the words of a family file.
 
     It is "all", "named" (those whose type says so, such as "sliding_attention"), "rotating",
     "not-rotating", or empty where none of these fits.

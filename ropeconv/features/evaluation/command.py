@@ -262,7 +262,9 @@ def _refuse_config(word: str) -> None:
 
 
 def _choose_methods(named: Sequence[str], methods: str) -> str:
-    """Return the rows of the table as text, such as "base,yarn:4"; empty for the default ones.
+    """Return the rows of the table as text: "base,yarn:4" for `eval MODEL yarn:4`.
+
+    It is empty for the default rows.
 
     Args:
         named: The methods after MODEL, which are compared with the unchanged model.
@@ -310,11 +312,11 @@ def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> b
 def _open_evaluation(
     workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
 ) -> AbstractContextManager[Evaluation]:
-    """Open an evaluation in this process, or one that is spread over workers.
+    """Open an evaluation whose sequences run in this process, or on several workers.
 
     Args:
         workers: The workers as --workers has them; empty for this process.
-        opening: The model and its rows.
+        opening: The model and its rows, each the model with one method.
         sizes: The sizes of the measures.
         files: Names and contents of texts.
     """
@@ -371,8 +373,8 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
 
 
 def _show_sequences(evaluation: Evaluation, model: str, screen: Screen) -> None:
-    """Print how many sequences and tokens each measure reads at each length."""
-    # measures that read the same pass share a line of the table, such as "growth, position"
+    """Print how many sequences and tokens each measure reads at each length, as a table."""
+    # measures that use the losses of one pass of the model share a line, such as "growth, position"
     sequences = Counter[tuple[str, int]]()
     tokens = Counter[tuple[str, int]]()
     for units in evaluation.passes.values():

@@ -360,7 +360,9 @@ class Evaluation:
         return self.workers or partial(run_here, runner=self.runner)
 
     def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
-        """Return the cost of what the journal does not have, after its first sequences were run.
+        """Return how long a run will take, after a few sequences were run to time them.
+
+        Sequences that the journal has are not run again, so they cost nothing.
 
         Tasks of lm_eval, which run the model themselves, are not in the cost.
 
@@ -382,7 +384,12 @@ class Evaluation:
     ) -> list[tuple[int, float]]:
         """Return the tokens and seconds of a few sequences of a measure.
 
-        They are read by the first row that can be run; the list is empty where none can.
+        They are read by the first row (the model with one method) that can be run; the list is
+        empty where none can.
+
+        Args:
+            measure: The measure, such as growth.
+            journal: The sequences of earlier runs, and those that are run here; None for none.
         """
         # units with one key share a pass of the model, which the first of them runs
         first_units = [units[0] for units in self.passes.values()]
@@ -435,11 +442,11 @@ class Evaluation:
     def run(self, journal: Journal[EvalLine], progress: Progress | None = None) -> RunOutcome:
         """Run what the journal does not have, and return everything that was measured.
 
-        A column of a measure that fails for a row is refused for that row, and has no cell, not
-        even from the windows that did run.
+        Where a row such as "yarn:4" fails at a length, it has no number at that length, not even
+        from the sequences that did run.
 
         Args:
-            journal: The journal of finished units.
+            journal: The numbers of finished sequences, of this run and of earlier ones.
             progress: Callbacks; the total is in tokens.
 
         Raises:
@@ -451,6 +458,7 @@ class Evaluation:
             progress.note(sentence)
         self._run_missing(journal, progress)
 
+        # the numbers of each row, and how long they took
         outcome.observations = self._collect_observations(journal)
         for key in self.passes:
             if key in journal.lines:
@@ -488,9 +496,14 @@ class Evaluation:
         return {row: numbers for row, numbers in observations.items() if numbers}
 
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
-        """Run the units that the journal does not have.
+        """Run the test sequences that the journal does not have.
 
-        Measured losses go into the journal, and refusals into the outcome.
+        The journal gets what is measured, and the outcome the reasons why sequences did not run
+        (refusals).
+
+        Args:
+            journal: The sequences that were run, also by earlier runs.
+            progress: Callbacks; the total is in tokens.
         """
         missing = self.missing(journal)
 
@@ -713,7 +726,7 @@ class Sizes(SizeOptions):
 def open_evaluation(
     opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
-    """Open an evaluation, which can be estimated and run while it is entered; its result stays.
+    """Yield an evaluation, which can be estimated and run inside the block; its result stays.
 
     Args:
         opening: The model and its rows.
@@ -757,7 +770,7 @@ def evaluate_model(
         texts: Files, patterns or texts, as in `gather_texts`.
         sizes: The measures and lengths, by default the loss of the same tokens at four lengths.
         journal: The file of finished sequences, by default in the cache.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
         fresh: Begin a new journal; the one there gets another name.
         options: Other fields of `RunnerRequest`.
 

@@ -259,6 +259,6 @@ def _leave_out_known(items: Sequence[RecordItem], folder: Path) -> list[RecordIt
 
 
 def _key(item: RecordItem) -> tuple[object, ...]:
-    """The key that is equal for two items of one measurement."""
+    """Return the key that is equal for two items of one measurement."""
     model = item.identity or item.model
     return model, item.row, item.measure, item.metric, item.length, item.runtime, item.place

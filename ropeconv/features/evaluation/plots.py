@@ -209,7 +209,13 @@ def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
 
 
 def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
-    """Return a heat map of the right answers of each row, by depth and length."""
+    """Return a heat map for each row, such as yarn:4: its right answers by depth and length.
+
+    Args:
+        result: The evaluation.
+        measure: The measure, such as passkey.
+        cells: Its means, for each row, length and depth, and over all depths.
+    """
     lengths = columns_of(result, measure)
     depths = sorted({cell.depth for cell in cells if cell.depth is not None})
     pictures = []

@@ -69,7 +69,11 @@ class Ranking:
         return f"{cell.value:.3f}", price.text, reach.text
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
-        """Return the measurement of a method as JSON-ready data; None without one."""
+        """Return what was measured of a method, as JSON-ready data; None where nothing was.
+
+        Args:
+            advice: The method, as `ropeconv advise` lists it.
+        """
         if advice.method.name not in self.measured:
             return None
         row, cell = self.measured[advice.method.name]
@@ -94,7 +98,7 @@ def rank_methods(
     Args:
         methods: Advice in its own order.
         measured: The file of the result.
-        inspection: The model.
+        inspection: The model, inspected.
         context: The wanted context in tokens.
 
     Raises:
@@ -122,7 +126,7 @@ def rank(
     Args:
         methods: Advice in its own order.
         result: The result of an evaluation of the same model.
-        inspection: The model.
+        inspection: The model, inspected.
         context: The wanted context in tokens; the longest measured length within it counts.
 
     Raises:
@@ -234,7 +238,7 @@ class Condition:
     def check(
         self, rows: Collection[str], measures: Collection[str], sizes: EvaluationSizes
     ) -> None:
-        """Refuse a condition whose numbers an evaluation will not have.
+        """Refuse a condition, such as "yarn:4 > base @2T", whose numbers will not be measured.
 
         Args:
             rows: The names of the rows that run.
@@ -258,7 +262,7 @@ class Condition:
             )
 
     def column(self, trained: int) -> int:
-        """Return the length in tokens.
+        """Return the length of the condition in tokens: 65,536 for "2T" and 32,768 trained tokens.
 
         Args:
             trained: The trained context in tokens.
@@ -278,6 +282,9 @@ class Condition:
 
     def judge(self, result: Result) -> tuple[bool, str]:
         """Return whether the condition is significantly true, and the numbers in a sentence.
+
+        "yarn:4 > base @2T" is true where the number of yarn:4 is larger at twice the trained
+        context, by more than chance.
 
         Raises:
             RopeconvError: Numbers that it needs are missing.
@@ -312,7 +319,11 @@ class Condition:
         return holds, f"{self.text} is {verdict}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """Return the number of a row that is compared: of this measure, at this length.
+        """Return the number of a row that the condition compares: of its measure, at its length.
+
+        Args:
+            row: The row, such as "yarn:4".
+            result: The evaluation.
 
         Raises:
             RopeconvError: It was not measured.

@@ -250,23 +250,23 @@ def items_of(observations: Mapping[str, Sequence[Observation]], texts: Sequence[
     """
     names = _distinct(texts)
     items = []
-    for row, numbers in observations.items():
-        for number in numbers:
-            # the documents of a task of lm_eval are those of its data set
-            text = f"{number.measure}/{number.document}"
-            if number.measure in REGISTRY and number.document < len(names):
-                text = names[number.document]
+    for row, observations_of_row in observations.items():
+        for observation in observations_of_row:
+            # the documents of a task of lm_eval are those of its data set, which have no names
+            text = f"{observation.measure}/{observation.document}"
+            if observation.measure in REGISTRY and observation.document < len(names):
+                text = names[observation.document]
             items.append(
                 Item(
                     row=row,
-                    measure=number.measure,
-                    metric=number.metric,
-                    length=number.column,
+                    measure=observation.measure,
+                    metric=observation.metric,
+                    length=observation.column,
                     text=text,
-                    window=number.window,
-                    depth=number.depth,
-                    value=float(number.value),
-                    weight=number.weight,
+                    window=observation.window,
+                    depth=observation.depth,
+                    value=float(observation.value),
+                    weight=observation.weight,
                 )
             )
     return items

@@ -171,6 +171,12 @@ LEAST = 2000
 def remark(name: str, text: str) -> str:
     """Return a warning about the losses of a text; empty for an ordinary one.
 
+    Such as that it is base64, or repeats itself, which a model predicts unlike prose.
+
+    Args:
+        name: The name of the text, for the warning.
+        text: Its content.
+
     Raises:
         BadSource: It is a binary file.
     """

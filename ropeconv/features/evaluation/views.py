@@ -30,7 +30,7 @@ def show_evaluation(path: Path, sheet: Sheet) -> list[Picture]:
 
 
 def show_result(result: Result, sheet: Sheet) -> None:
-    """Show a result: its tables, rows that did not run, and notes."""
+    """Show the result of an evaluation: its tables, rows that did not run, and notes."""
     for table in tables(result, MOST_SHOWN):
         _show_table(table, sheet)
     if any(cell.measure == GROWTH for cell in result.cells):

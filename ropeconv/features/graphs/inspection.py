@@ -117,7 +117,7 @@ def parts_of(spec: RopeSpec) -> list[ModelRope]:
             inv_freq=spec.local_inv_freq,
             attention_factor=1.0,
             formula=describe(spec.local_form),
-            changes=False,
+            changes=False,  # an extension does not change these layers
         )
         parts.append(local)
     return parts
@@ -565,7 +565,7 @@ class GraphInspection(Summary):
         return {"sentence": self.sentence, "source": self.source.reference, "note": self.note}
 
     def shown_tables(self) -> list[SummaryTable]:
-        """Return a table with a row for each RoPE."""
+        """Return a table with a row for each set of frequencies (RoPE) in the graphs."""
         columns = (
             "file",
             "constants",

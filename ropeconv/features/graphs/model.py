@@ -273,7 +273,7 @@ class OnnxGraph(Graph):
                 self.fixed_lengths[value.name] = dims[1].dim_value
 
     def _read(self, scope: Any, outer_names: Mapping[str, str]) -> None:
-        """Add the operations of a graph, and of the graphs inside it.
+        """Read the operations and constants of a graph in the file, and of the graphs inside it.
 
         A value in the file is known here by a name that no other value has, since two branches of
         an If may both have a value "cos".
@@ -426,11 +426,12 @@ class OnnxGraph(Graph):
         constant.handle.CopyFrom(from_array(array, constant.handle.name))
 
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
-        """Multiply what a Cos or Sin computes by a number.
+        """Multiply what a Cos or Sin computes by a number, by new operations in the graph.
 
         Args:
             rotation: The Cos or Sin.
-            scaling: The operation that multiplies its result by a constant already, or None.
+            scaling: The Mul that multiplies its result by a constant already, or None. It gets the
+                new number as its other input.
             factor: The attention factor.
         """
         from onnx.helper import make_node

@@ -81,11 +81,16 @@ class _Runner(ABC):
         """Return the output `logits`, [1, tokens, vocabulary]."""
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the logits of a text, float32 [tokens, vocabulary].
+        """Return the logits of a text, float32 [tokens, vocabulary], from one run of the graph.
+
+        Args:
+            ids: The tokens.
 
         Raises:
             BadSource: The graph has an input that is not known.
         """
+        # the inputs that exporters give a language model, for one sequence; keys and values of
+        # earlier tokens (the cache) are empty
         count = len(ids)
         known: dict[str, Array] = {
             "input_ids": np.array([ids], np.int64),
@@ -110,7 +115,7 @@ def _is_unknown(name: str) -> bool:
 
 
 def _size_of(axis: Any) -> int:
-    """The size of an axis of an empty cache, [batch, heads, past tokens, width]."""
+    """Return the size of an axis of an empty cache, [batch, heads, past tokens, width]."""
     if isinstance(axis, int) and axis > 0:
         return axis
     for word, size in SIZES.items():
@@ -193,7 +198,7 @@ def validate_graph(
         against: The checkpoint that the graph was exported from.
         settings: `length` is the number of tokens, by default four times the trained context, and
             `seed` chooses them.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         BadSource: The checkpoint gives another schedule, or the graph cannot be run.

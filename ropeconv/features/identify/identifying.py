@@ -98,8 +98,8 @@ class Subject:
         case = Extension(
             recipe=recipe,
             source=comparison.spec,
-            start=recipe.start(present),
-            schedule=comparison.schedule,
+            start=recipe.start(present),  # in most recipes `present` without its scaling
+            schedule=comparison.schedule,  # the frequencies and factors in the receipt
             weights=source.family.weights,
         )
         return cls(source, case, comparison.scale, comparison.stands_for)
@@ -198,16 +198,16 @@ def identify(
 def identify_comparison(
     comparison: Comparison, server: str, model: str, settings: Settings, progress: Progress
 ) -> Identification:
-    """Name the mistake of an output after a validation has found it wrong.
+    """Return which known mistake a runtime makes with an output that a validation has found wrong.
 
-    `validate` calls this, as the hook `identify_output`.
+    `validate` calls this, as the hook `identify_output`: this feature may not be installed.
 
     Args:
         comparison: The output and its source.
         server: The URL of the server that runs it; empty for the installed transformers.
         model: Which of the models of the server.
         settings: Device, precision, length and text.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
     """
     subject = Subject.of_comparison(comparison)
     baked = comparison.baked
@@ -267,7 +267,7 @@ def _identify(
         server: The URL of a server; empty for transformers or llama.cpp on this machine.
         model: Which of the models of the server.
         settings: Device, precision, length and text.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
     """
     source = _weights_like(baked, subject.source)
     dtype = "float32" if source.kind == "gguf" else "auto"
@@ -471,12 +471,12 @@ def _distances(
     The source computes the candidate in transformers, patched with its schedule.
 
     Args:
-        engine: The source.
+        engine: The source, loaded in transformers.
         subject: The source's RoPE, and the recipe that the runtime should compute.
         candidate: A schedule that the runtime may compute in its place.
         run: The tokens.
         answers: The answers of the runtime to them.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         RuntimeError: The model cannot compute the candidate.

@@ -144,7 +144,17 @@ def imatrix(
 
 
 def _collect(settings: JsonObject, chunk_size: int, reporter: Reporter) -> int:
-    """Run the program, and return how many pieces of text it read."""
+    """Run the program that computes an importance matrix; return how many pieces of text it read.
+
+    Args:
+        settings: Its argument: the model, the text, and where the sums are written.
+        chunk_size: The tokens of a piece.
+        reporter: Receives progress.
+
+    Raises:
+        UsageError: The text is shorter than a piece.
+        RopeconvError: llama.cpp does not run the model.
+    """
     # -P keeps modules of the current folder out
     command = [sys.executable, "-P", str(PROGRAM), json.dumps(settings)]
     pieces = 0

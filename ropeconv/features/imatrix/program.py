@@ -156,7 +156,7 @@ class Collector:
         self._check(name)
 
     def _numbers(self, pointer: Any, dtype: Any) -> NDArray[Any]:
-        """The numbers of a tensor with its dimensions from the slowest to the fastest."""
+        """Return the numbers of a tensor with its dimensions from the slowest to the fastest."""
         tensor = pointer.contents
         data = np.empty(self.ggml.ggml_nbytes(pointer), np.uint8)
         self.ggml.ggml_backend_tensor_get(pointer, data.ctypes.data, 0, data.nbytes)

@@ -179,7 +179,13 @@ def _outcome(output: Output) -> dict[str, Any]:
 
 
 def _show(plan: ProfilesPlan, outputs: dict[str, Output], screen: Screen) -> None:
-    """Print what was written, what was checked, and the commands of each profile."""
+    """Print what was written, what was checked, and the commands of each profile.
+
+    Args:
+        plan: The plan of all profiles, which was executed.
+        outputs: The outputs by the name of the profile, such as "yarn4".
+        screen: Where they are printed.
+    """
     from ropeconv.inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 
     if screen.as_json:

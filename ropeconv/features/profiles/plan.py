@@ -160,7 +160,7 @@ def profile_plans(
     `base` is the model unchanged.
 
     Args:
-        source: From `open_source`.
+        source: The model, as `open_source` opens it.
         recipes: One for each profile.
         target: Format, runtimes, and `out`, the folder of all profiles; None where none is written.
 
@@ -411,9 +411,10 @@ def _number(kind: int, value: int) -> GgufValue:
 
 
 def is_split(file: GgufFile) -> bool:
-    """Return whether the first shard of a model has all rope tensors, and no others.
+    """Return whether the first shard of a GGUF model has all RoPE tensors, and no others.
 
-    `gguf-split --no-tensor-first-split` writes such shards.
+    RoPE tensors are rope_freqs and those of LongRoPE. `gguf-split --no-tensor-first-split` writes
+    shards of which the first has no tensors.
     """
     if len(file.shards) < 2:
         return False
@@ -549,8 +550,9 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
     """Write the first shard of each profile of a GGUF file, and link its other shards.
 
-    `base`, the model in shards, was written before. Yields the name of each profile, and its
-    output.
+    Profiles are outputs of one model with several methods. They differ in the first shard, which
+    has the metadata, and share all others with `base`, the unchanged model, which was written
+    before. Yields the name of each profile, and its output.
     """
     assert isinstance(plan.source, GgufSource)
     first_of_base, *_ = plan.files  # such as base/model-00001-of-00002.gguf

@@ -146,8 +146,10 @@ def plan_profiles(
 ) -> ProfilesPlan:
     """Plan the folder of several profiles, and write nothing.
 
+    Profiles are outputs of one model with several methods, which share its weights.
+
     Args:
-        source: From `open_source`.
+        source: The model, as `open_source` opens it.
         recipes: One for each profile.
         request: How they are made.
 
@@ -202,7 +204,12 @@ def write_profile_set(plan: ProfilesPlan, reporter: Reporter) -> dict[str, Outpu
 def publish_profiles(
     plans: Mapping[str, Plan], publication: PublishOptions, reporter: Reporter
 ) -> dict[str, tuple[str, str]]:
-    """Publish the first profile as main and each other one as a branch.
+    """Publish profiles in one repository of the Hub: the first as main, each other one as a branch.
+
+    Args:
+        plans: The plans by the name of the profile, which is that of its branch.
+        publication: The repository, and how it is published.
+        reporter: Receives progress, and sentences for the user.
 
     Returns:
         The branch and the URL of each profile, by name.

@@ -175,7 +175,7 @@ class Completions(Server):
         Args:
             ids: All tokens, from position 0 on.
             kept: Rising indices into `ids`, without the last, at which `text_of` gives a text.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
 
         Raises:
             RopeconvError: The server makes other tokens from a text.
@@ -219,9 +219,10 @@ class Completions(Server):
 
     @cached_property
     def _tokens_by_text(self) -> dict[str, int]:
-        """The tokens by their texts and by their names in the vocabulary, if only one has these.
+        """The id of each token by its text, and by its name in the vocabulary.
 
-        In byte-level BPE, the token " the" has the name "Ġthe" in the vocabulary.
+        In byte-level BPE, the token with the text " the" has the name "Ġthe" in the vocabulary.
+        Texts and names that several tokens have are left out.
         """
         found: dict[str, int] = {}
         ambiguous = set()

@@ -94,7 +94,7 @@ class LlamaServer(Server):
         Args:
             ids: All tokens, from position 0 on.
             kept: Rising indices into `ids`, without the last.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
         """
         if progress is None:
             progress = Progress()
@@ -165,7 +165,7 @@ class LlamaServer(Server):
         return (*generated_entry.top_logprobs, generated_entry)
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
-        """Return the completion of a prompt.
+        """Return the completion of a prompt by llama-server, which must have read all of it.
 
         Args:
             body: The request.

@@ -234,7 +234,7 @@ class Server(Engine):
         Args:
             ids: All tokens, from position 0 on.
             kept: Rising indices into `ids`, without the last.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
 
         Returns:
             Log-probabilities by token, one dict per index in `kept`.
@@ -255,7 +255,7 @@ class Server(Engine):
         Args:
             ids: All tokens of the text.
             targets: Rising indices into `ids`, from 1 on, of the tokens that are predicted.
-            progress: Callbacks.
+            progress: Callbacks, which are called while tokens are read.
 
         Raises:
             RopeconvError: The server gives no log-probabilities, or accepts fewer tokens.

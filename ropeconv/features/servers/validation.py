@@ -100,7 +100,7 @@ def validate_server(
         url: The address of its OpenAI-compatible API.
         model: Which of its models, empty for the only one.
         settings: How the reference runs.
-        progress: Callbacks.
+        progress: Callbacks, which are called while tokens are read.
 
     Raises:
         RopeconvError: If no server answers, it runs another model or accepts fewer tokens than the
@@ -216,7 +216,7 @@ def _load_in_other_precision(
 
 
 def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool, str]:
-    """Return whether a server computes the schedule, and that in words.
+    """Return whether a server computes the schedule, and a sentence that says so.
 
     Args:
         results: The results by range of positions, the first within the trained context.
@@ -454,8 +454,8 @@ def _judge(
 def _refuse_other_model(server: Server, comparison: Comparison) -> None:
     """Refuse a server that loaded another model than the output, where that can be seen.
 
-    It can be seen where the server says what it loaded, and that is on the disk of this machine. It
-    may be a copy of the output.
+    It can be seen where the server says what it loaded, and that is on the disk of this machine.
+    A copy of the output counts as the output.
 
     Raises:
         RopeconvError: It did.

@@ -72,7 +72,7 @@ def parameter_count(shape: ModelShape, tied: bool) -> int:
     Norms and biases are left out, below 0.1 %.
 
     Args:
-        shape: The model.
+        shape: The sizes of the model, such as its hidden size and its layers.
         tied: Whether embedding and head are one matrix.
     """
     # mixtures of experts, latent attention (MLA) and state-space layers
@@ -130,7 +130,7 @@ def logits_bytes(shape: ModelShape, tokens: int, chunked: bool = True) -> int:
     """Return the bytes of the logits: bfloat16, float32, and the gradient in float32.
 
     Args:
-        shape: The model.
+        shape: The sizes of the model, such as its hidden size and its layers.
         tokens: The tokens on one GPU.
         chunked: Whether the loss is computed for a part of the tokens at a time.
     """
@@ -157,7 +157,7 @@ def training_memory(
     """Return the bytes that training a LoRA adapter keeps on one GPU, part by part.
 
     Args:
-        shape: The model.
+        shape: The sizes of the model, such as its hidden size and its layers.
         parameters: The parameters of the model.
         tokens: The tokens of one sequence on this GPU.
         shards: The GPUs that share the weights.
@@ -276,7 +276,10 @@ class TrainingTask:
         return plans
 
     def what_fits(self) -> str:
-        """Return the option with which training fits: more GPUs, or a shorter context."""
+        """Return the option with which training fits, such as "give --gpus 8": else what to do.
+
+        More GPUs are tried first, then a shorter context.
+        """
         can_use_more = self.abilities.context_parallel or self.abilities.shards
         if can_use_more:
             gpus = 2 * self.gpus

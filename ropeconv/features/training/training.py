@@ -388,7 +388,7 @@ class Snippet(Summary):
         }
 
     def _gpus_document(self) -> JsonObject | None:
-        """The settings for the named GPUs as JSON-ready data; None without any."""
+        """Return the settings for the named GPUs as JSON-ready data; None without any."""
         plan = self.gpus
         if plan is None:
             return None
@@ -457,7 +457,13 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
 
 
 def _plan_for(trainer: Trainer, baked: TrainingFacts, gpus: int, memory: int) -> GpuPlan | None:
-    """Return the settings with which training fits the named GPUs; None where none are named.
+    """Return how training is divided over the GPUs that the user named; None where none are named.
+
+    Args:
+        trainer: The trainer.
+        baked: The checkpoint.
+        gpus: How many GPUs; 0 where they are not named.
+        memory: The memory of one of them in bytes; 0 where it is not named.
 
     Raises:
         UsageError: As `make_snippet` does.
@@ -515,7 +521,13 @@ def _command(trainer: Trainer, plan: GpuPlan | None) -> str:
 
 
 def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) -> tuple[str, ...]:
-    """Return sentences on the memory and the tokens of the training."""
+    """Return sentences for the user on the memory that the training takes, and on its tokens.
+
+    Args:
+        trainer: The trainer.
+        baked: The checkpoint.
+        plan: How the training is divided over the GPUs that the user named; None without any.
+    """
     shape = baked.shape
     if trainer.memory is None or shape is None:
         return ()
@@ -651,7 +663,12 @@ def trainer_for(source: Source | GgufSource) -> str:
 
 
 def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
-    """Return why a trainer cannot train a checkpoint with its RoPE; empty where it can."""
+    """Return why a trainer cannot train a checkpoint with its RoPE; empty where it can.
+
+    Args:
+        trainer: The trainer, such as Axolotl.
+        baked: The checkpoint to train.
+    """
     if baked.encoder:
         return "it is an encoder, and the trainers here train the next token"
     if baked.own_code and trainer.no_code:
@@ -682,7 +699,14 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
 
 
 def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
-    """Return why the options of a trainer cannot express a RoPE; empty where they can."""
+    """Return why the options of a trainer cannot express a RoPE; empty where they can.
+
+    Megatron and NeMo compute RoPE by formulas of their own, whose numbers are options.
+
+    Args:
+        trainer: The trainer, with the `formulas` that it has.
+        spec: The RoPE of a checkpoint.
+    """
     # latent attention (MLA), another RoPE in layers with a window, positions of images (M-RoPE),
     # and layers without RoPE
     has_unusual_layers = spec.mla or spec.local_form or spec.mrope_section or "none" in spec.layers

@@ -65,7 +65,7 @@ def beside(place: str, name: str) -> str:
 
 
 def fetch(place: str, limit: int) -> bytes:
-    """Return a file.
+    """Return the content of a file, from an address or from this machine.
 
     Args:
         place: An address or a path.

@@ -170,7 +170,7 @@ def _changes(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
 
 
 def reset_data() -> tuple[str, bool]:
-    """Remove the data of the user.
+    """Remove the runtime data that `update-data` has stored, so that the shipped data counts again.
 
     Returns:
         The version that ropeconv shipped with, and whether there was a file to remove.

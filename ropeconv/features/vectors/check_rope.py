@@ -237,7 +237,7 @@ def compared_rows(packet: Packet, prompt: PromptIds, logits: Any) -> Array:
 
 
 def from_server(packet: Packet, url: str, api: str | None, model: str) -> list[dict[int, float]]:
-    """Return the log-probabilities that a server answers.
+    """Return the log-probabilities that a server answers, {token: logprob} for each position.
 
     Args:
         packet: The prompts.
@@ -268,7 +268,10 @@ def from_server(packet: Packet, url: str, api: str | None, model: str) -> list[d
 
 
 def from_vllm(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]:
-    """Return log-probabilities of vLLM, which has those of a whole prompt in one answer."""
+    """Return the log-probabilities of vLLM after each compared position: {token: logprob} each.
+
+    vLLM has those of a whole prompt in one answer.
+    """
     body = {
         "model": model,
         "prompt": prompt.ids,
@@ -287,7 +290,10 @@ def from_vllm(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]
 
 
 def from_sglang(url: str, prompt: PromptIds) -> list[dict[int, float]]:
-    """Return log-probabilities of SGLang, which has those of a whole prompt in one answer."""
+    """Return the log-probabilities of SGLang after each compared position: {token: logprob} each.
+
+    SGLang has those of a whole prompt in one answer.
+    """
     body = {
         "input_ids": prompt.ids,
         "sampling_params": {"max_new_tokens": 1, "temperature": 0},
@@ -310,7 +316,17 @@ def from_sglang(url: str, prompt: PromptIds) -> list[dict[int, float]]:
 def from_llama_server(
     url: str, model: str, prompt: PromptIds, letter: int
 ) -> list[dict[int, float]]:
-    """Return log-probabilities of llama-server, which has those of a generated token only."""
+    """Return the log-probabilities of llama-server after each compared position.
+
+    They are {token: logprob} each. llama-server has those of a generated token only, so each
+    position is a request of its own.
+
+    Args:
+        url: The address of the server.
+        model: The name of the model.
+        prompt: The tokens, and the compared positions.
+        letter: A token whose text is a letter, which is generated.
+    """
     rows = []
     for position in prompt.positions:
         body = {
@@ -450,7 +466,8 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
         answers: The log-probabilities from the engine.
         dtype: The precision of the engine, as `--dtype` says.
     """
-    # log-probabilities of the engine, and those of each candidate for the same tokens
+    # log-probabilities of the engine, and those of each candidate for the same tokens: both are
+    # [compared positions, tokens]
     answered, tokens = as_table(packet, answers)
     expected = {}
     for name in packet.words:
@@ -458,7 +475,7 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
     right = expected[RIGHT]
 
     # the distance at position 0, where only rounding and other weights count
-    positions: list[int] = []  # of the rows
+    positions: list[int] = []  # one for each row of the tables
     for prompt in packet.prompts:
         positions += prompt.positions
     first_rows = [row for row, position in enumerate(positions) if position == 0]

@@ -32,7 +32,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 
 
 class InDouble(TorchFunctionMode):  # type: ignore[misc]
-    """Makes every cast to float32 a cast to float64, while it is entered."""
+    """Makes every cast to float32 a cast to float64, inside a `with` block."""
 
     def __torch_function__(
         self,

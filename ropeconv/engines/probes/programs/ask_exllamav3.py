@@ -242,7 +242,8 @@ def write_beside(folder: Path, config: dict[str, Any]) -> None:
 def load(config: dict[str, Any]) -> Any:
     """Return the model that exllamav3 makes of a config, without weights.
 
-    Raises NoModel, Unseen and Refused.
+    Raises NoModel where it does not have the architecture, Unseen where this program cannot read
+    its rotation, and Refused where exllamav3 fails on the config.
     """
     # "architectures" has one name in nearly every config
     names = config.get("architectures") or []
@@ -328,14 +329,19 @@ def blocks(model: Any) -> list[Any]:
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """Return what exllamav3 does with one config.
+    """Return the frequencies and factors that exllamav3 computes from a config, for every layer.
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens.
     """
-    changed = complete(config)
+    changed = complete(config)  # keys that have nothing to do with RoPE
     model = load(config)
 
-    # numbers as text with seven digits, those of float32, so that equal ones count once
+    # the RoPE of each layer, and the scales that all layers must share. Scales are text with seven
+    # digits, those of float32, so that equal ones count once
     ropes: list[protocol.Answer | None] = []
     query_scales = set()
     logit_scales = set()

@@ -44,16 +44,20 @@ TOKENS = (5, 6, 7, 8, 9, 10)
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what mlx-lm does with a config.
+    """Return the frequencies and factors that mlx-lm computes from a config, for every layer.
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens.
     """
     model = build(config)
     layers = list(model.layers)
     assert layers, "it has no layers"
-    watch = pass_tokens(model, layers)
+    watch = pass_tokens(model, layers)  # which notes the calls of functions that rotate
 
-    # the rope of each layer; one that called none in the pass does not rotate
+    # the rope of each layer, by its number; a layer without a noted call does not rotate
     ropes: list[Answer | None] = []
     for number in range(len(layers)):
         rope = None
@@ -71,7 +75,10 @@ def ask(config: Answer, question: Answer) -> Answer:
 
 
 def build(config: Answer) -> Any:
-    """Return the model, by the same steps as `load_model`. Raises NoModel and Refused."""
+    """Return the model that mlx-lm makes of a config, by the same steps as its `load_model`.
+
+    Raises NoModel where it has no class for the model, and Refused where that fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         config = utils.load_config(Path(folder))
@@ -336,7 +343,8 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
         assert partner == 1, f"dimension 0 is paired with {partner} of {dims}"
         pairs = [(2 * i, 2 * i + 1) for i in range(dims // 2)]
 
-    # each pair has a block c s / -s c, and there is nothing else
+    # each pair (a, b) has a block of four numbers, [[c, s], [-s, c]] with the cosine and the sine
+    # of its angle, times the attention factor; everything else is that of the unit matrix
     cosines = []
     sines = []
     rebuilt = np.eye(size, dtype=matrix.dtype)

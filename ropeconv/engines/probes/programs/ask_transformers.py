@@ -55,9 +55,13 @@ LESS = {
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what transformers does with a config.
+    """Return the frequencies and factors that transformers computes from a config, for every layer.
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens.
     """
     # the config of the text model, which is made small. A model with an encoder and a decoder is
     # built from its whole config, at its size

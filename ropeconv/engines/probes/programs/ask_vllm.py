@@ -344,9 +344,13 @@ def keep_on_cpu(place: str, name: str) -> None:
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what vLLM does with a config.
+    """Return the frequencies and factors that vLLM computes from a config, for every layer.
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens, and options of `vllm serve`.
     """
     # a class of vLLM's own, or that of transformers, which it can run too
     architectures = config.get("architectures") or [""]
@@ -507,7 +511,7 @@ def start_world(experts: bool) -> None:
     They are made again for the first model with experts, for which they need one more group.
     """
     exists = parallel_state.model_parallel_is_initialized()
-    has_expert_group = exists and parallel_state._EP is not None
+    has_expert_group = exists and parallel_state._EP is not None  # EP: expert parallelism
     if has_expert_group or (exists and not experts):
         return
 
@@ -562,7 +566,7 @@ def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Answer) -> Answer:
-    """Return what the layers of one of vLLM's own models rotate with, in the form of an answer.
+    """Return the frequencies and factors of the layers of one of vLLM's own models, as an answer.
 
     Args:
         layers: The layers of the language model.
@@ -589,12 +593,13 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
                 largest = facts.get("query_scale", on_queries)
                 facts["query_scale"] = max(on_queries, largest)
 
-            # the rotary embedding, as the attention calls it
+            # the rotary embedding, as the attention calls it: with a query of 2 or 3 axes
             calls = calls_of(attention)
-            if not calls:
+            if not calls:  # the layer does not rotate
                 ropes.append(None)
                 continue
-            rotary = CalledRotary(attention.rotary_emb, calls[0], mrope)
+            query_axes = calls[0]
+            rotary = CalledRotary(attention.rotary_emb, query_axes, mrope)
             module = id(rotary.module)
             if module not in rope_by_module:
                 rope_by_module[module] = rotary.read(question)
@@ -712,9 +717,14 @@ class CalledRotary:
         return bool(self.run([1, 1], query)[0, 1] == 0)
 
     def read(self, question: Answer) -> Answer:
-        """Return what it does to a query at position 1, in a short and in a long batch.
+        """Return the frequencies that it rotates by, in a short and in a long prompt.
 
-        A batch has position 1 and the last one, by which some embeddings choose frequencies.
+        A prompt has two positions here, 1 and its last one, by which some embeddings choose their
+        frequencies.
+
+        Args:
+            question: The trained length, which the short prompt has, and the context, which the
+                long one has.
         """
         short_end = min(question["trained"], ROWS) - 1
         long_end = min(question["context"], ROWS) - 1

@@ -78,7 +78,7 @@ def read(model: Any, layers: list[Any], question: Answer) -> Answer:
         if has_no_rope or (only_windows_rotate and not attention.is_sliding):
             ropes.append(None)
             continue
-        kind = kind_of(rotary, layer, attention)
+        kind = kind_of(rotary, layer, attention)  # such as "sliding_attention"; None for one kind
         if kind not in rope_by_kind:
             rope_by_kind[kind] = read_rotary(rotary, kind, question)
         ropes.append(rope_by_kind[kind])

@@ -92,10 +92,11 @@ class LmEval(Measure):
                 "--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag"
             )
         require("lm_eval", f"--measure {LM_EVAL}{task}")
-        self.folder: Path | None = None
+        self.folder: Path | None = None  # of a YAML file, and the checksum of the file
         self.checksum = 0
         self.task = task
         self.only_known_lengths = only_known_lengths
+        # RULER makes prompts of each length; any other task has prompts as they come
         self.by_length = task in RULER or task == "ruler"
         if task.endswith((".yaml", ".yml")):
             self._read_file(Path(task))

@@ -526,16 +526,21 @@ class Latest(Keys):
     summary = "the last number of words that have several, asked for in one pass, by depth"
 
     def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:
-        """Return `count` questions, each for the last of MENTIONS numbers of a word.
+        """Return `count` questions, each for the last of several numbers of a word in the text.
 
-        Parameters are those of `Keys.prompts`.
+        A line such as "Garden: 48213" is replaced by a later one, "Garden: 70553", say.
+
+        Args:
+            haystack: The place in the texts, from which the words are.
+            count: How many words.
+            draw: Random numbers.
         """
         words = [word.capitalize() for word in haystack.words(count, draw)]
         numbers = different_numbers(MENTIONS * count, 5, draw)
         prompts = []
         for index in order_of_questions(count):
             word = words[index]
-            first = MENTIONS * index
+            first = MENTIONS * index  # the first of this word's numbers
             values = numbers[first : first + MENTIONS]
 
             # the earlier lines are at random depths before the last one

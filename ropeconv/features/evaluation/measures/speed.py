@@ -54,7 +54,15 @@ class Speed(Measure):
         raise NotImplementedError(self.name)
 
     def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        """Read a case once, and return its tokens per second and the memory."""
+        """Run a sequence once, and return its tokens per second, and the most memory in use.
+
+        Args:
+            row: The name of the row.
+            case: The sequence.
+            engine: The loaded model.
+            tokenizer: Not used.
+        """
+        # a first short pass, since kernels are compiled and memory is allocated in it
         ids = case.ids.tolist()
         engine.token_losses(ids[:WARM_UP], [min(WARM_UP, len(ids)) - 1])
 

@@ -65,7 +65,7 @@ class TwoListEngine(Engine):
 
     @contextmanager
     def _for(self, length: int) -> Iterator[None]:
-        """Use the list for a sequence of `length` tokens, while it is entered."""
+        """Use the short or the long list, as a sequence of `length` tokens needs, in this block."""
         inv_freq = self.schedule.inv_freq
         if length <= self.schedule.original_context:
             assert self.schedule.short_inv_freq is not None
@@ -165,7 +165,7 @@ class CheckpointRunner(Runner):
 
     @contextmanager
     def patched(self, schedule: Schedule) -> Iterator[Engine]:
-        """Give the engine that computes a schedule, while it is entered."""
+        """Yield the loaded model, patched to compute a schedule inside the block."""
         if schedule.short_inv_freq is not None:
             yield TwoListEngine(self.loaded, schedule, self._patch)
             return

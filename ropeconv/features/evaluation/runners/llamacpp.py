@@ -139,7 +139,9 @@ class LlamaCppRunner(Runner):
         return self.plans[row.name]
 
     def _make_plan(self, row: Row, out: Path | None = None) -> GgufPlan:
-        """Plan the file of a row, under another architecture where only that expresses it.
+        """Plan a GGUF file with the method of a row, such as YaRN by 4.
+
+        It gets the name of another architecture where only that one expresses the method.
 
         Args:
             row: A row with a recipe.
@@ -188,8 +190,8 @@ class LlamaCppRunner(Runner):
 def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
     """Return the edit of a GGUF file as metadata keys that llama.cpp replaces while it loads.
 
-    llama.cpp can do that for some types of values (`llama_model_kv_override`), and then a row
-    needs no file of its own.
+    {"llama.rope.scaling.factor": ("float", 4.0)}, say. llama.cpp can do that for some types of
+    values (`llama_model_kv_override`), and then a method is measured without a file of its own.
 
     Args:
         edit: The change of the file.

@@ -27,7 +27,9 @@ UNNEEDED = "--trust-remote-code has no effect, since this checkpoint has no code
 
 
 def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
-    """Open the runner of the rows, which gives it and the rows while it is entered.
+    """Open what an evaluation runs: a server, an output of `apply`, a GGUF file or a checkpoint.
+
+    The context manager gives a runner, which loads models, and the rows, one for each method.
 
     Raises:
         UsageError: Options do not go together.
@@ -47,7 +49,10 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
 
 @contextmanager
 def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
-    """Open rows on one load of a checkpoint in transformers."""
+    """Open a checkpoint in transformers for an evaluation, with the methods to measure (rows).
+
+    It is loaded once, and patched for each method.
+    """
     for package in ("torch", "transformers"):
         require(package, "running a checkpoint")
     source = open_source(request.model, request.family)

@@ -90,9 +90,9 @@ class OutputRunner(Runner):
 
 @contextmanager
 def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
-    """Open the runner of an output.
+    """Open an output of `apply` for an evaluation, together with its source.
 
-    Its rows are the source, where it is named or found, and the output.
+    The table has two rows: the source, where it is named or found, and the output.
 
     Raises:
         BadSource: The model is not an output, or `request.against` is not its source.
@@ -134,7 +134,8 @@ def _open_folder(
     stands_for = comparison.stands_for if comparison is not None else ""
     at = request.place(config, stands_for)
 
-    # the unchanged source is the first row
+    # by row: the identity of a model, and a function that loads it. The unchanged source is the
+    # first row
     models: Models = {}
     if comparison is not None:
         source = comparison.checkpoint
@@ -171,7 +172,7 @@ def _chunk(request: RunnerRequest, has_two_lists: bool) -> int:
 
 @contextmanager
 def _load_checkpoint(source: Source, at: DeviceSpec, trust: bool, chunk: int) -> Iterator[Engine]:
-    """Load a checkpoint in transformers, while it is entered."""
+    """Yield a checkpoint that is loaded in transformers, and free its memory after the block."""
     with folder_of(source, at.dtype) as folder:
         yield TransformersEngine.load(folder, at, trust, chunk)
 
@@ -196,7 +197,8 @@ def _open_gguf(
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
     options = engine_options(request, tokenizer.loaded.offloads)
 
-    # the unchanged source is the first row
+    # by row: the identity of a model, and a function that loads it. The unchanged source is the
+    # first row
     models: Models = {}
     if comparison is not None and isinstance(comparison.source, GgufSource):
         source = comparison.source

@@ -82,7 +82,7 @@ class Runner(ABC):
 
     @abstractmethod
     def engine(self, row: Row) -> AbstractContextManager[Engine]:
-        """Return the engine of a row, which runs while it is entered.
+        """Return a context manager that gives the loaded model of a row.
 
         Raises:
             RopeconvError: This model cannot have the row.
@@ -127,11 +127,11 @@ class RunnerRequest:
     """Threads of the CPU; None for OMP_NUM_THREADS or the cores."""
 
     def place(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
-        """Return device and precision of a checkpoint, and set the threads of torch.
+        """Return the device and the precision for a checkpoint, and set the threads of torch.
 
         Args:
-            config: Its config.json.
-            stands_for: As in `DeviceSpec`.
+            config: Its config.json, whose dtype "auto" means on a GPU.
+            stands_for: The model type with which transformers loads it; empty for its own.
         """
         if self.threads:
             import torch

@@ -36,9 +36,9 @@ def divisors(axes: Axes, tuned: TuningResult) -> None:
 
 
 def curves(axes: Axes, tuned: TuningResult) -> None:
-    """Draw losses by position minus those of the best formula, on held-out text.
+    """Draw losses by position minus those of the best formula, on texts kept out of the search.
 
-    The best formula itself is the line at 0.
+    A formula is a method such as YaRN, and the best one itself is the line at 0.
     """
     # the result of the search, and the unscaled model, which has no recipe
     best_formula: list[float] = []

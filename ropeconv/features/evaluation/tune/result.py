@@ -200,7 +200,11 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def shown_tables(self) -> list[SummaryTable]:
-        """Return the losses on held-out text, with a line for each schedule."""
+        """Return a table of losses on held-out text, with a line for each candidate.
+
+        The columns are the loss beyond the trained context, that inside it, that of a hidden number
+        (needle), their weighted total, and how far the total is from that of the best formula.
+        """
         has_needles = any(row.needle for row in self.rows)
         columns = ["", "beyond", "inside"]
         if has_needles:
@@ -307,9 +311,12 @@ class Start:
         return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: self.spec.rotating_pairs]
 
     def formula(self, method: str) -> Candidate:
-        """Return the method of a name with the factor that reaches the context.
+        """Return a method, such as "yarn", with the factor that reaches the context.
 
-        Its name is "yarn 4", say.
+        The candidate is called "yarn 4", say, for a context of four times the trained one.
+
+        Args:
+            method: The name of the method.
 
         Raises:
             RecipeError: The method does not have one.
@@ -332,10 +339,10 @@ class Start:
     def factors(
         self, divisors: Sequence[float] | Vector, attention_factor: float, name: str = ""
     ) -> Candidate:
-        """Return a candidate with its own divisor for each pair that rotates.
+        """Return a candidate with a divisor of its own for each frequency, as LongRoPE has.
 
         Args:
-            divisors: The divisors, rounded to DIGITS here.
+            divisors: For each pair that rotates, unscaled over scaled frequency; rounded here.
             attention_factor: The attention factor, rounded to DIGITS here.
             name: The name in tables.
         """

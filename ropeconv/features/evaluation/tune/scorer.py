@@ -163,7 +163,7 @@ class Scorer:
         return [self.by_window[digest, number] for number in numbers]
 
     def _read(self, engine: Engine, digest: str, number: int) -> Losses:
-        """Return the losses on a window, from the journal where an earlier run has read it.
+        """Return the losses on a window (a part of a text), which may be in the journal.
 
         Args:
             engine: The model, patched to compute the schedule.
@@ -174,7 +174,7 @@ class Scorer:
         key = ("loss", digest, window.digest)
         line = self.passes.line(key, partial(_read_window, engine, window))
         self.seconds.append(line.seconds)
-        *tokens, needle = line.numbers
+        *tokens, needle = line.numbers  # the loss of each target, and that of the hidden number
         return Losses(np.array(tokens), window.beyond, needle)
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
@@ -184,7 +184,10 @@ class Scorer:
     def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
         """Return paired differences of the loss to minimise, one per window; below 0 is better.
 
-        Parameters are those of `losses`.
+        Args:
+            schedule: The frequencies and the attention factor.
+            other: Those that it is compared with.
+            count: How many windows, the first ones; by default all.
         """
         values = self.values(schedule, count) - self.values(other, count)
         return Sample(
@@ -231,7 +234,7 @@ BLOCKS = 16
 
 
 def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str) -> list[TuningRow]:
-    """Return the row of each candidate in the table of held-out losses.
+    """Return a row for each candidate: its losses on texts that the search has not read.
 
     Args:
         scorer: The scorer of held-out windows.

@@ -133,9 +133,13 @@ def search(task: Task) -> Candidate:
     """
     import torch
 
+    # s of each pair, with T the trained context and theta the unscaled frequencies, `start.base`
     start = task.start
     settings = task.settings
-    speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
+    radians_in_context = start.base * start.spec.original_context
+    speed = np.minimum(1.0, 2 * math.pi / radians_in_context)
+
+    # where the search begins: the divisors and the factor of a formula, as logarithms
     *first_divisor_logs, first_factor_log = task.initial
 
     # u of each pair, and the logarithm of the attention factor unless the user fixed it
@@ -155,6 +159,7 @@ def search(task: Task) -> Candidate:
 
     batches = _batches(len(task.scorer.windows), settings.seed)
     for step in range(1, settings.steps + 1):
+        # the gradient with respect to the logarithms: one number for each pair, then the factor's
         slope = _mean_gradient(task, current_logs(), next(batches))
 
         # gradients come from the journal where an earlier run has computed them, so they are set

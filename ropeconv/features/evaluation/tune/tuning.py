@@ -244,7 +244,11 @@ class Tuning:
         )
 
     def run(self) -> TuningResult:
-        """Search, and measure the result on held-out windows."""
+        """Search for frequencies, and compare the result with the formulas on held-out windows.
+
+        Windows are parts of the texts. Formulas are methods such as YaRN, from one of which the
+        search starts.
+        """
         settings = self.settings
         formulas = self._rank_formulas()
         task = Task(
@@ -437,14 +441,14 @@ def open_tuning(
     keep: bool = True,
     **options: Any,
 ) -> Iterator[Tuning]:
-    """Open a search, which can be estimated and run while it is entered.
+    """Yield a search for frequencies, which can be estimated and run inside the block.
 
     Args:
-        model: As in `tune_model`.
+        model: A checkpoint.
         files: Names and contents of texts.
-        settings: As in `tune_model`.
-        progress: As in `tune_model`.
-        journal: As in `tune_model`.
+        settings: The settings of the search.
+        progress: Callbacks; total and advance count steps.
+        journal: The file of finished passes, by default in the cache.
         fresh: Whether to start the journal anew.
         keep: Whether to keep passes in the journal; otherwise nothing is written.
         **options: As in `tune_model`.

@@ -207,8 +207,10 @@ class LlamaModel:
         # the types of keys and values in the cache
         settings.type_k = TYPES[load.cache]
         settings.type_v = TYPES[load.cache]
+        # `plain` is for exact numbers: layers with a window keep all tokens in their cache, and
+        # flash attention is off (else llama.cpp uses it where it is faster)
         settings.swa_full = load.plain
-        settings.flash_attn_type = 0 if load.plain else -1  # never, or where it is faster
+        settings.flash_attn_type = 0 if load.plain else -1
         settings.n_threads = load.threads
         settings.n_threads_batch = load.threads
         if sequences > 1:

@@ -32,7 +32,7 @@ class ProgramProcess:
         return "process" in vars(self) and self.process.poll() is None
 
     def start(self) -> None:
-        """Start the program."""
+        """Start the program, and a thread that puts the lines of its answers into a queue."""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would have to be read all the time
         self.process = subprocess.Popen(
             self.command,

@@ -59,7 +59,10 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
     """Whether to run its modelling file, which ropeconv wrote."""
 
     def reader(self) -> tuple[dict[str, tuple[int, ...]], ReadTensor]:
-        """Return the shape of every tensor by name, and a function that reads one of them."""
+        """Return the shape of every tensor by name, and a function that reads one of them.
+
+        The function is given the name, and how many of the first rows it reads, or None for all.
+        """
         # Where each tensor is. If several files have it, the first one counts: the files of an
         # output come before those of its source.
         places: dict[str, tuple[Path, Header]] = {}

@@ -143,9 +143,14 @@ SHARE = 0.5
 
 
 def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
-    """Return random tokens.
+    """Return random tokens, about half of them in spans of 24 that repeat earlier ones.
 
-    About half are spans of 24 that repeat earlier ones, so that the past matters.
+    A model predicts a repeat by attention to the past, so that a wrong RoPE changes its logits.
+
+    Args:
+        count: How many tokens.
+        vocabulary: The number of different tokens.
+        seed: The seed of the random numbers.
     """
     import torch
 

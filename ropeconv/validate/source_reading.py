@@ -346,10 +346,10 @@ def count_tokens(runs: list[TokenRun], parts: list[TokenRun], is_narrow: bool) -
 
 
 def describe_work(work: int, at: DeviceSpec, changes: tuple[str, ...], again: bool) -> str:
-    """Return a sentence on what is going to run.
+    """Return a sentence on what is going to run, for the user.
 
     Args:
-        work: How many tokens.
+        work: How many tokens, in all runs together.
         at: Device and precision.
         changes: Phrases on settings that were changed.
         again: Whether other settings were tried before.

@@ -191,7 +191,8 @@ class _LayerReader:
         Returns:
             The names of missing and unexpected weights outside the layers.
         """
-        # the weights of layers are missing now, and are read later
+        # the weights of layers are missing now, and are read later. The empty name stands for the
+        # tensors that belong to no layer
         model = self._model
         outside = self._load_tensors("")
         outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}

@@ -28,9 +28,10 @@ def gpu_bytes() -> list[int]:
 
 
 def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the free memory of this machine in bytes, within the limits of the process.
+    """Return how many bytes of memory this process may still take.
 
-    These are `ulimit` and, on Linux, control groups.
+    That is the free memory of the machine, or less within the limits of `ulimit` and, on Linux, of
+    control groups, as in a container.
 
     Args:
         proc: Where Linux describes processes.

@@ -315,10 +315,13 @@ def _switch_short_and_long(
     short: Vector,
     use: Callable[[Vector], None],
 ) -> None:
-    """Make a module use LongRoPE's short list in passes within the original context.
+    """Make a rotary module use LongRoPE's short list of frequencies for short inputs.
+
+    A forward pass whose last position is within the original context uses it, and any other pass
+    the long list.
 
     Args:
-        stack: Undoes it when it is closed.
+        stack: Restores the module when it is closed.
         module: The rotary module.
         schedule: The schedule, with the long list as `inv_freq`.
         short: The short list, [rotary_dim / 2] in radians per token.

@@ -129,11 +129,12 @@ def _search_heads(
 def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Screen) -> None:
     """Show the worst head of each layer, and the effective lengths over all heads.
 
-    The paper's sum takes all components of queries and keys to have the same variance. The weights
-    w_i of a head are from the variances that this model has.
+    The effective length is the distance m before the first one at which sum_i cos(m theta_i) is
+    negative (Men et al. 2024). That sum takes all components of queries and keys to have the same
+    variance. Here each pair has a weight w_i, from the variances that a head of this model has.
 
     Args:
-        label: The name of the schedule.
+        label: The name of the schedule, such as "yarn 4".
         equal: Its effective length with equal variances, as the paper has it.
         weighted: Its effective lengths with the variances of each head.
         screen: Where they are shown.

@@ -36,7 +36,13 @@ def set_key(name: str, value: Any) -> Change:
     """Return a function that sets one key of a config, so that the key takes effect.
 
     The function removes from the RoPE dictionary what would override the key, and the scaling, so
-    that the class computes plain frequencies.
+    that the class computes plain frequencies. With `set_key("rope_theta", 5e5)`, for example,
+    {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0} becomes {"rope_type": "default",
+    "factor": 4.0}, and the config gets the base 5e5 beside it.
+
+    Args:
+        name: The key.
+        value: Its new value.
     """
 
     def change(part: Config) -> None:

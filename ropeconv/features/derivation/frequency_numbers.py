@@ -45,15 +45,15 @@ def first_width(layers: Sequence[Attention | None] | None) -> int | None:
 
 
 def find_base(layer: Attention | None) -> float | None:
-    """Return the base of a layer whose frequencies are the plain ones of some base.
+    """Return the base from which a layer's frequencies are computed; None for scaled frequencies.
 
-    They are base ** (-i / pairs) for the pair i; the slowest pairs may stand still. The base is
+    Unscaled ones are base ** (-i / pairs) for the pair i; the slowest pairs may be 0. The base is
     estimated from pair 1 and from the last pair that moves, which gives more digits. Most bases are
     whole numbers, so each estimate is tried rounded too, and the first one that gives all
     frequencies counts.
 
     Args:
-        layer: The attention of the layer.
+        layer: How queries and keys of the layer rotate, as measured; None without attention.
 
     Returns:
         The base with six digits; None for scaled frequencies, or where the layer does not rotate.

@@ -309,11 +309,12 @@ class ModelRuns:
         return factor
 
     def softmax_scale(self) -> float | None:
-        """Return the scale s of scores s * q.k before the softmax; None where it is not seen.
+        """Return the scale s by which the class multiplies q.k before the softmax; None if unseen.
 
-        A factor on queries only counts too, and so does one on both, such as the attention factor.
-        The numbers are small, so that soft caps do not change them, and of two sizes, since a class
-        may subtract the largest score: s is the change of a score over that of its product.
+        It is measured: the model runs twice with all queries and keys set to a number, and s is the
+        change of a score over that of q.k. Two runs are needed, since a class may subtract the
+        largest score, and the numbers are small, so that soft caps do not change them. Factors on
+        queries and keys, such as the attention factor, are in the result.
         """
         names = {self.projections.q, self.projections.k}
 

@@ -278,7 +278,10 @@ class EvaluationSummary:
 def summarise(
     outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes
 ) -> EvaluationSummary:
-    """Return means, errors, differences to the first row that ran, and what follows from them.
+    """Return the numbers of the tables: means, errors, and differences to the first row that ran.
+
+    A row is the model with one method, such as yarn:4. The result also has the price of each row,
+    and sentences on what did not run.
 
     Args:
         outcome: The outcome of the run, which may have been stopped.

@@ -293,7 +293,7 @@ def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]
 
 
 def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
-    """Return texts as tokens.
+    """Return texts as tokens, with warnings about unusual ones.
 
     Args:
         files: Names and contents.

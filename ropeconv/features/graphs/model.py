@@ -192,7 +192,8 @@ class Graph(ABC):
             value: The name of the RoPE's frequencies in the graph.
             factor: The attention factor.
         """
-        # each Cos or Sin, with the Mul that scales it and the constant of that, both None without
+        # each Cos or Sin, with the Mul that scales it and the constant of that Mul; both are None
+        # for a graph that does not scale
         rotations = self.rotations(value)
         scalings = [self._scaling(rotation) for rotation in rotations]
         all_multiplications = [operation for operation, _ in scalings if operation is not None]
@@ -663,11 +664,11 @@ class GraphSource(FolderSource):
         return (self.root / CONFIG).is_file()
 
     def _names(self) -> Iterator[str]:
-        """Yield the names of the files that are not hidden.
+        """Yield the names of the files that belong to the model, without hidden ones.
 
-        For a folder these are all files. For a single graph it would be wrong to copy the folder,
-        which may be ~/Downloads: there they are the graph, its weights, and the small files of the
-        checkpoint beside it.
+        For a folder these are all files in it. A single graph may be in ~/Downloads, among files of
+        other things: there they are the graph, its weights, and the small files of a checkpoint
+        beside it, such as config.json.
         """
         if self.whole:
             yield from super()._names()

@@ -394,7 +394,9 @@ def _weights_like(baked: Path | None, source: Source) -> Source:
 def _observer(
     baked: Path | None, server: str, model: str, settings: Settings, at: DeviceSpec
 ) -> Observer:
-    """Return what is asked: a server, a GGUF file in llama.cpp, or a folder in transformers.
+    """Return the runtime whose answers are compared: a server, llama.cpp or transformers.
+
+    A GGUF file runs in llama.cpp, and a folder in transformers.
 
     Args:
         baked: The output; None where only a server is named.

@@ -363,7 +363,7 @@ class Snippet(Summary):
         }
 
     def to_dict(self) -> JsonObject:
-        """Return the snippet as JSON-ready data, with the values that it was made from."""
+        """Return the training config as JSON-ready data, with the values that it was made from."""
         baked = self.baked
         trainer = self.trainer
         return {

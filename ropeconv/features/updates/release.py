@@ -198,7 +198,7 @@ def _matches(place: str, pattern: str) -> bool:
 
 
 def _check_file(place: str, text: str) -> None:
-    """Read a file of the data as ropeconv reads it. Raises ValueError or KeyError where that fails.
+    """Check that ropeconv can read a file of the data. Raises ValueError or KeyError if not.
 
     Args:
         place: Its place, such as data/vllm.toml or drafts.toml.

@@ -248,7 +248,10 @@ def class_of(text: Any) -> Any:
 
 @contextlib.contextmanager
 def without_initialisation() -> Iterator[None]:
-    """Leave weights as memory has them, which is fast: what rotates does not depend on them."""
+    """Let a model be built without random weights in this block, which is faster.
+
+    Weights then have whatever is in the memory; how queries rotate does not depend on them.
+    """
     names = []
     for name in vars(torch.nn.init):
         if name.endswith("_") and not name.startswith("_"):
@@ -291,7 +294,7 @@ def decoder_layers(model: Any) -> list[Any]:
 
 
 def forward(model: Any, tokens: int) -> Recorder:
-    """Run a prompt through a model, and return what each layer rotates with.
+    """Run a prompt through a model, and return the cosines and sines that each layer rotates with.
 
     A long prompt has only its first positions and its last one, from which a model knows how long
     it is. So a pass over a million positions computes four.
@@ -354,9 +357,11 @@ def with_cache(model: Any, tokens: int) -> Answer:
 
 
 def read_tables(tensors: tuple[torch.Tensor, ...]) -> tuple[list[float], float]:
-    """Return inv_freq and attention factor of cos and sin, or of one complex tensor.
+    """Return inv_freq and the attention factor, read from the tables that a layer rotates with.
 
-    Row 1 of a table is position 1, at which an angle is the frequency itself.
+    Args:
+        tensors: Cosines and sines, or one complex tensor, each [..., positions, pairs]. Row 1 is
+            position 1, at which an angle is the frequency itself.
     """
     if tensors[0].is_complex():
         table = tensors[0]

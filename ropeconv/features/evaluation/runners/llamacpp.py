@@ -35,10 +35,10 @@ LONGEST = 127
 
 
 def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
-    """Return the options of `LlamaCppEngine` for a request.
+    """Return the options with which llama.cpp runs a model, such as {"cache": "f16", "gpu": True}.
 
     Args:
-        request: The request.
+        request: The options of the user, such as --device and --dtype.
         offloads: Whether llama.cpp was built for a GPU.
 
     Raises:
@@ -59,7 +59,7 @@ def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
     exact = request.dtype == "float32"
     options = {
         "gpu": offloads and request.device != "cpu",
-        "plain": exact,
+        "plain": exact,  # without flash attention
         "cache": "f32" if exact else "f16",
         "batch": min(request.chunk, BATCH),
     }

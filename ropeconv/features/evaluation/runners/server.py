@@ -74,7 +74,7 @@ class ServerRunner(Runner):
 
 @contextmanager
 def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
-    """Open the runner of servers, with a row for each.
+    """Open servers that are running already for an evaluation, with a row of the table for each.
 
     Raises:
         RopeconvError: No server answers at a URL, or one does not run `request.model`, or not the

@@ -468,7 +468,10 @@ def _with_documents(texts: Texts, documents: Iterable[TextDocument]) -> Texts:
 
 
 def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list[TextWindow]:
-    """Return the windows of texts, of which there may be fewer in short texts.
+    """Return the parts of texts (windows) on which losses are measured; fewer in short texts.
+
+    Each has the length of the new context. Its targets, the tokens whose losses count, are inside
+    the trained context and beyond it.
 
     Args:
         texts: The texts.
@@ -501,7 +504,8 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
         )
         needle = None
         if needles:
-            # one depth for each window, in turn
+            # `hidden` has a sequence for each depth of a window: window 0 gets the first depth,
+            # window 1 the second, and so on
             first_of_window = number * DEPTHS
             depth = number % DEPTHS
             needle = hidden[first_of_window + depth]

@@ -213,7 +213,9 @@ def _batches(count: int, seed: int) -> Iterator[list[int]]:
 
 
 def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
-    """Return the gradient of `slopes` from the journal, or compute it and add it there.
+    """Return the gradient of the loss of a window, from the journal or by computing it.
+
+    It is with respect to the logarithms of the divisors and of the attention factor (`slopes`).
 
     Args:
         task: The search.

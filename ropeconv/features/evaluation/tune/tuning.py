@@ -168,7 +168,12 @@ class Tuning:
         self.judge = self._scorer(self.held, settings.held_count)
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
-        """Return a scorer, which measures the loss of candidates on `count` windows of texts."""
+        """Return a scorer, which measures the loss of candidates on some windows of texts.
+
+        Args:
+            texts: Those of the search, or the held-out ones.
+            count: How many windows, each a part of a text as long as the new context.
+        """
         settings = self.settings
         sizes = EvaluationSizes(
             lengths=(self.context,),

@@ -182,8 +182,8 @@ class MetaSource(ConvertedSource[TensorTarget]):
         # model.safetensors is made of Meta's parts, so that no file has it
         if name in self.weights():
             return None
-        if name == TOKENIZER and self._above is not None:
-            return self._above[0]
+        if name == TOKENIZER and self._shared_tokenizer is not None:
+            return self._shared_tokenizer[0]
         return self.inner.local(name)
 
     @cached_property

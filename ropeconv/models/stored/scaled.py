@@ -35,7 +35,10 @@ class ScaledWeight(StoredWeight):
     """The name of its tensor of zero points, which has the shape of the scales; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        """Return the rows first .. end - 1 in float32, [rows, columns].
+
+        A weight is its stored number, in FP8 or INT8, times the scale of its block.
+        """
         # the stored numbers; in FP8 a byte is the index of a number
         name, *_ = self.uses
         columns = self.shape[-1]

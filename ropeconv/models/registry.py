@@ -165,7 +165,8 @@ def read_family(path: Path) -> Family:
 def _invalid_field(family: Family) -> str:
     """Return the name of the first field of a family's description with an impossible value.
 
-    It is empty for a description that can be used. Types were checked by msgspec; these are rules that types cannot express.
+    It is empty for a description that can be used. Types were checked by msgspec; these are rules
+    that types cannot express.
     """
     weights = family.weights
     layers = family.layers

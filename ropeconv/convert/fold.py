@@ -347,7 +347,7 @@ class _Layer:
         """Yield what to multiply in this layer, for an attention factor A and a softmax scale.
 
         Args:
-            schedule: The factors.
+            schedule: The factors. A multiplies cos and sin, and so queries and keys.
             sides: The sides of the logits that are multiplied in this layer: "q", "k", or both.
             is_shared: Whether queries and keys of the model share the factor, else one side has it.
         """

@@ -571,7 +571,7 @@ def _problems_of_checkpoint(
     problems += limit_problems(length_limits(source), spec, declaring_key, "--as-is")
     problems += stale_tensors(source)
 
-    # the repairs so far are runs of `apply`, which refuses this family
+    # the repairs so far are runs of `apply`; a family with a reason in `refuse` cannot be extended
     if family.refuse:
         problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
     if source.kind == "folder" and not source.weights():

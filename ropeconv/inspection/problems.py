@@ -453,7 +453,11 @@ def gguf_problems(
 def _tensor_problems(
     reading: Reading, vectors: Mapping[str, Vector], scaling_type: str | None
 ) -> Iterator[Problem]:
-    """Yield the rope tensors that llama.cpp does not load, or loads and ignores."""
+    """Yield the problem of each rope tensor that llama.cpp does not load, or loads and ignores.
+
+    Rope tensors have numbers by which frequencies are divided: rope_freqs.weight, and the two lists
+    of longrope.
+    """
     arch = reading.arch
     refused = refused_tensors(reading, vectors, scaling_type)
     for name in refused:

@@ -626,8 +626,9 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     if heads is None or family.encoder or not family.cache.per_token:
         return None
 
-    # How many numbers the keys and the values of a token have. Multi-head latent attention caches a
-    # latent vector, from which keys and values are computed, and the part of the keys that rotates.
+    # How many numbers a layer caches for a token: (those of keys, those of values). Multi-head
+    # latent attention caches a latent vector, from which keys and values are computed, and the part
+    # of the keys that rotates.
     if family.mla:
         latent = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
         of_global = (latent, sizes.head_dim)

@@ -83,6 +83,8 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
     Raises:
         BadSource: For answers that huggingface_hub does not understand.
     """
+    # the limits are once for all in the clients of huggingface_hub (`_response_hook`), which read
+    # the largest answer of this block from `_largest`
     limit()
     previous = _largest.set(max(ANSWER_BYTES, size))
     try:

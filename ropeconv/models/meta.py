@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..environment import Requirement
 from ..errors import TOO_MANY, BadSource
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
 PART = re.compile(r"consolidated\.(\d\d)\.pth")
 TOKENIZER = "tokenizer.model"
 LEFT = {"params.json", "checklist.chk", "tokenizer_checklist.chk"}
+
+
+class SharedTokenizer(NamedTuple):
+    """The tokenizer that the sizes of a release share, outside of their folders."""
+
+    path: Path
+
+    identity: FileIdentity | None
+    """Its identity when it was found, by which a later change is noticed."""
 
 
 class MetaSource(ConvertedSource[TensorTarget]):
@@ -100,8 +109,8 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return meta_layout.hf_config(self.params, size, self.dtype)
 
     @cached_property
-    def _shared_tokenizer(self) -> tuple[Path, FileIdentity | None] | None:
-        """Return tokenizer.model one level above the folder, with its identity; None without one.
+    def _shared_tokenizer(self) -> SharedTokenizer | None:
+        """The tokenizer.model one level above the folder; None without one.
 
         Meta's download script puts the tokenizer that the sizes of a release share beside their
         folders: tokenizer.model, 7B/params.json, 13B/params.json.
@@ -127,13 +136,13 @@ class MetaSource(ConvertedSource[TensorTarget]):
                 f"{path} has {tokens:,} tokens and params.json says {expected_tokens:,}; put the"
                 " release's own file beside it"
             )
-        return path, identity(path)
+        return SharedTokenizer(path, identity(path))
 
     @property
     def _tokenizer(self) -> Path:
         """The path of tokenizer.model."""
         if self._shared_tokenizer is not None:
-            return self._shared_tokenizer[0]
+            return self._shared_tokenizer.path
         if all(file.name != TOKENIZER for file in self.inner.files()):
             raise BadSource(
                 f"{self.reference} has no {TOKENIZER}; put the release's file beside params.json,"
@@ -170,12 +179,12 @@ class MetaSource(ConvertedSource[TensorTarget]):
             if file.name not in LEFT and not PART.fullmatch(file.name)
         ]
         if self._shared_tokenizer is not None:
-            kept.append(SourceFile(TOKENIZER, self._shared_tokenizer[0].stat().st_size))
+            kept.append(SourceFile(TOKENIZER, self._shared_tokenizer.path.stat().st_size))
         return kept
 
     def path(self, name: str) -> Path:
         if name == TOKENIZER and self._shared_tokenizer is not None:
-            return self._shared_tokenizer[0]
+            return self._shared_tokenizer.path
         return self.inner.path(name)
 
     def local(self, name: str) -> Path | None:
@@ -190,20 +199,19 @@ class MetaSource(ConvertedSource[TensorTarget]):
     def identity(self) -> str:
         if self._shared_tokenizer is None:
             return self.inner.identity
-        return text_digest(self.inner.identity, sha256(self._shared_tokenizer[0]))
+        return text_digest(self.inner.identity, sha256(self._shared_tokenizer.path))
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         identities = dict(self.inner.identities(unread))
         if self._shared_tokenizer is not None and TOKENIZER not in unread:
-            path, seen = self._shared_tokenizer
-            identities[path] = seen
+            identities[self._shared_tokenizer.path] = self._shared_tokenizer.identity
         return identities
 
     def conversion_notes(self) -> tuple[str, ...]:
         """Return the sentence on a tokenizer that is not in the folder."""
         if self._shared_tokenizer is None:
             return ()
-        return (f"{TOKENIZER} is that of {self._shared_tokenizer[0].parent}",)
+        return (f"{TOKENIZER} is that of {self._shared_tokenizer.path.parent}",)
 
     def text(self, name: str) -> str | None:
         if name in self.texts:

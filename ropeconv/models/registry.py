@@ -163,9 +163,10 @@ def read_family(path: Path) -> Family:
 
 
 def _invalid_field(family: Family) -> str:
-    """Return the first field whose value no model has; empty for a family that can be used.
+    """Return the name of the first field of a family's description with an impossible value.
 
-    Types were checked by msgspec; these are rules that types cannot express.
+    It is empty for a description that can be used. Types were checked by msgspec; these are rules
+    that types cannot express.
     """
     weights = family.weights
     layers = family.layers

@@ -273,9 +273,11 @@ class Source(Origin, ABC):
 
     @cached_property
     def identity(self) -> str:
-        # A digest that differs between models that compute different things. Documents do not
-        # matter, small files are hashed, and of large ones some places in each tensor: hashing
-        # 100 GB takes minutes.
+        """A digest that differs between checkpoints that compute different things.
+
+        Documents do not matter. Small files are hashed, and of large ones some places in each
+        tensor: hashing 100 GB takes minutes.
+        """
         weights = set(self.weights())
         digests = list[str]()
         copied, _ = self.files_to_copy()

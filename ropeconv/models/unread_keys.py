@@ -66,7 +66,7 @@ def unread_sizes(
     Args:
         part: The text part of the config.
         family: The family.
-        quantities: Which sizes.
+        quantities: The sizes to look for, such as "hidden" and "heads".
     """
     unread = []
     for quantity in quantities:

@@ -44,7 +44,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     _refuse(request)
 
     # the config names no scaling: the modelling file takes the frequencies from the tensor, and
-    # the rest from the settings below
+    # the attention factor and log-n from settings of its own
     setting = RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context)
     baked = bake_config(request.config, family, request.spec, setting)
     settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}

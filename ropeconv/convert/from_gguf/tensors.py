@@ -529,7 +529,7 @@ def _float_rows(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
 
 
 def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
-    """Rows unchanged from the GGUF file: floats [rows, columns], or blocks [rows, bytes].
+    """Read rows of a GGUF file in their stored form: floats [rows, columns], or [rows, bytes].
 
     Args:
         file: The GGUF file.

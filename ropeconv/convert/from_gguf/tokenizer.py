@@ -153,18 +153,18 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
     for usual_name, name_of_family in names_of_family.items():
         if name_in_file == name_of_family:
             name_in_table = usual_name
-    pre = _find_pre_tokenizer(name_in_table)
+    rules = _find_pre_tokenizer(name_in_table)
 
     # the pairs of tokens that are merged, the first one first
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
     model = bpe_model(_vocabulary(texts, kinds), merges)
-    model["ignore_merges"] = pre.ignore_merges
+    model["ignore_merges"] = rules.ignore_merges
 
     return {
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(_pre_tokenizers(pre))},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(_steps_of(rules))},
         "post_processor": _post_processor(file, texts),
         # a decoder ignores these settings; tokenizers writes use_regex = true, its default
         "decoder": BYTE_LEVEL | {"use_regex": True},
@@ -202,7 +202,7 @@ def bpe_model(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
     }
 
 
-def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
+def _steps_of(pre: Pre) -> Iterator[JsonObject]:
     """Yield the steps of a pre-tokenizer in the form of tokenizer.json; the last one is ByteLevel.
 
     An entry of pre.toml has steps such as ("digits", "gpt2"). For this one, the steps are a Digits,

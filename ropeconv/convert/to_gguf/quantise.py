@@ -109,9 +109,10 @@ class Quantisation:
 
     @property
     def keys(self) -> dict[str, str | int]:
-        """The keys about the importance matrix, as llama-quantize adds them.
+        """The metadata keys about the importance matrix, as llama-quantize adds them.
 
-        It writes the path of the file as it was typed, and ropeconv only the name.
+        For instance {"quantize.imatrix.entries_count": 196, ...}. For the file, llama-quantize
+        writes the path, and ropeconv only the name.
         """
         if self.imatrix is None:
             return {}

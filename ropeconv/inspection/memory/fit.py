@@ -113,7 +113,8 @@ class Fit:
         """Whether the model fits, in a line.
 
         For instance `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`, or `no, 30.1 of
-        24.0 GiB RAM in llama.cpp; up to 8,192 tokens, 16,384 with --cache-type q8_0`.
+        24.0 GiB RAM in llama.cpp; up to 8,192 tokens, 16,384 with OPTIONS`, which are those of a
+        smaller cache.
         """
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
         share = f"{_bare(self.need.total)} of {where}"  # "12.3 of 24.0 GiB RAM in llama.cpp"

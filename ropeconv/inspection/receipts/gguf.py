@@ -553,10 +553,10 @@ def record_of_export(
     edit: Edit,
     later_keys: Sequence[str],
 ) -> GgufRecord:
-    """Return the record of a GGUF file that is converted from a checkpoint and extended.
+    """Return the record for a GGUF file that is converted from a checkpoint and extended at once.
 
-    `restore` makes its first source from it: the same conversion without scaling, which is never
-    written.
+    From the file and this record, `ropeconv restore` makes the conversion without scaling, although
+    that was never a file.
 
     Args:
         plain: The header of the conversion without scaling.
@@ -566,8 +566,8 @@ def record_of_export(
         later_keys: Keys that are added to the output afterwards, such as those of llama.cpp's
             quantiser.
     """
-    # the record of the conversion itself has only its keys, each once: as it was not written, its
-    # data began nowhere, and its header has no digest
+    # the conversion without scaling has only names of keys, each once: as it was no file, there is
+    # no byte at which its data began, and no digest of its header
     keys = tuple(dict.fromkeys((*plain.values, *later_keys)))
     conversion = GgufRecord(keys)
 

@@ -35,7 +35,10 @@ class ScaledWeight(StoredWeight):
     """The name of its tensor of zero points, which has the shape of the scales; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        """Return the rows first .. end - 1 in float32, [rows, columns].
+
+        A weight is its stored number, in FP8 or INT8, times the scale of its block.
+        """
         # the stored numbers; in FP8 a byte is the index of a number
         name, *_ = self.uses
         columns = self.shape[-1]
@@ -56,7 +59,11 @@ class ScaledWeight(StoredWeight):
         return numbers
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
-        """Return the scales that only the rows first .. end - 1 have; None if others share them."""
+        """Return the scales that only the rows first .. end - 1 have; None if others share them.
+
+        In blocks of 128 rows and 128 columns of a matrix with 512 columns, the rows 128 .. 255 have
+        the scales 4 .. 7. The rows 128 .. 191 have none of their own.
+        """
         if len(self.shape) != 2:
             return None
         # one scale for a whole matrix is not its own: runtimes fuse queries, keys and values, and
@@ -64,7 +71,7 @@ class ScaledWeight(StoredWeight):
         if self.block == self.shape:
             return None
 
-        # a block that these rows only have a part of has other rows too
+        # a block of which these rows are only a part has other rows too
         height, width = self.block
         rows, columns = self.shape
         begins_with_block = first % height == 0

@@ -41,7 +41,7 @@ class SglangMemory(RuntimeMemory):
         return in_bytes(numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
-        """Return the bytes that are reserved for all but weights and cache."""
+        """Return the bytes that SGLang reserves on a GPU for all but weights and cache."""
         # how many tokens of the prompt a step has, and of how many sequences CUDA graphs are kept,
         # by the memory of the GPU (handle_gpu_memory_settings)
         memory = machine.bytes

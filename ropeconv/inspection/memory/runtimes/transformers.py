@@ -44,7 +44,7 @@ class TransformersMemory(RuntimeMemory):
         return in_bytes(numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
-        """Return the bytes at the peak, when a layer computes the whole prompt."""
+        """Return the bytes of activations at their peak, when a layer computes the whole prompt."""
         width = self.width(shape)  # bytes of a number
 
         # Keys and values of tokens outside of the window: the layers with a window have them in
@@ -97,7 +97,10 @@ def _masks(shape: ModelShape, tokens: int, width: int) -> int:
 
 
 def _attention(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tuple[int, int]:
-    """Return the bytes of attention for each token: its vectors, and its scores.
+    """Return the bytes that attention takes for each token, as (its vectors, its scores).
+
+    Vectors are queries, keys and values. Scores are there where attention runs as plain matrix
+    products, and not in a fused kernel.
 
     Args:
         shape: The model.

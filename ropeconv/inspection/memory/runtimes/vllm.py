@@ -69,7 +69,7 @@ class VllmMemory(RuntimeMemory):
         return 256 if machine.bytes < 70 * GIB else 1024
 
     def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
-        """Return the bytes of all blocks of the cache that a sequence needs."""
+        """Return the bytes of all blocks of vLLM's key-value cache that a sequence needs."""
         # The tokens of a block, and the bytes of a block in all layers of a group. On a CPU,
         # kernels of attention want larger blocks, and those of latent attention do not.
         block_tokens = 16

@@ -21,7 +21,11 @@ class BitnetWeight(StoredWeight):
     """A layer of BitNet."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        """Return the rows first .. end - 1 in float32, [rows, columns].
+
+        BitNet stores the numbers -1, 0 and 1 in two bits each, and one scale by which all are
+        divided.
+        """
         _, scale_name = self.uses
         rows, columns = self.shape
         numbers = np.empty((end - first, columns), np.float32)

@@ -48,7 +48,11 @@ class Bits4Weight(StoredWeight):
     """None where largest numbers are floats."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        """Return the rows first .. end - 1 in float32, [rows, columns].
+
+        bitsandbytes stores a weight as a code of 4 bits, the index of one of 16 numbers between -1
+        and 1 (quant_map). That number times the largest number of its block is the weight.
+        """
         # Numbers are counted through the whole layer: rows follow each other without gaps, and a
         # byte or a block may have the end of one row and the begin of the next.
         columns = self.shape[-1]

@@ -39,7 +39,11 @@ class GptqWeight(StoredWeight):
     """The number that was subtracted from each stored zero point."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        """Return the rows first .. end - 1 in float32, [rows, columns].
+
+        GPTQ stores small whole numbers. A weight is (number - zero point) * scale, and groups of
+        inputs share a zero point and a scale for each output.
+        """
         # a row of the weight is an output: all arrays here have the outputs first .. end - 1
         qweight, scales, qzeros, *_ = self.uses
         outputs = end - first

@@ -40,7 +40,11 @@ class PackedWeight(StoredWeight):
     """The name of the tensor that states its shape; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        """Return the rows first .. end - 1 in float32, [rows, columns].
+
+        compressed-tensors packs small whole numbers into words of 32 bits. A weight is
+        (number - offset) * scale, and groups of columns share an offset and a scale in each row.
+        """
         packed, scale_name, *_ = self.uses
         rows, columns = self.shape
         count = end - first

@@ -97,7 +97,11 @@ class CheckpointPlan(Plan):
 
     @cached_property
     def original(self) -> OriginalRecord:
-        """The checkpoint that `restore` leads back to, and how the output differs from it."""
+        """The checkpoint that `restore` leads back to, and how the output differs from it.
+
+        Small files such as config.json have another text; a shard may be added; and a checkpoint in
+        one file, model.safetensors, then becomes one of several.
+        """
         texts = {}  # small files of the output with another text, such as config.json
         added = []  # large files that the source lacks
         renamed = {}  # by the name in the output, the name in the source (`origin`)

@@ -428,8 +428,9 @@ class ExportPlan(GgufOutput):
     def original(self) -> OriginalRecord:
         """The checkpoint that was converted, and what `restore` needs to undo the method.
 
-        `restore` leads back to the conversion without the method, which is not written. The record
-        has the keys of that, and the contents of small tensors that the method changes.
+        The output is a conversion with the method in it. `restore` makes the GGUF file that the
+        same conversion gives without a method. So the record has the keys of that file, such as
+        llama.rope.freq_base, and the contents of small tensors that the method changes.
         """
         source = self.source
         exported = self.exported

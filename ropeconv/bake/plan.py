@@ -343,9 +343,9 @@ class Plan(FilePlan):
             self.context,
             self.result.verdicts,
             self.is_folder,
-            self.asked,
-            self.target.runtimes,
-            self.with_ollama,
+            options=self.asked,  # --memory and --cache-type
+            named=self.target.runtimes,
+            in_ollama=self.with_ollama,
         )
 
     @cached_property

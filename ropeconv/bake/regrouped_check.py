@@ -254,6 +254,10 @@ class RegroupedCheck(GgufCheck):
             info: The tensor.
             data_start: The byte of the shard at which data begins.
             source: The source, as in `_compare_data`.
+
+        Returns:
+            A StreamedRange with bytes that the edit adds, a CopiedRange with bytes of the source,
+            or a GeneratedRange with bytes of the source that the edit changes.
         """
         start = data_start + info.offset
         stop = start + info.size

@@ -226,6 +226,9 @@ def _default_out(first: SourceRecord, ending: str) -> Path:
 def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePlan:
     """Plan to restore the source of a GGUF file, by the edit that undoes the runs of ropeconv.
 
+    The receipt among the keys of the file records what each run changed. An edit says which keys
+    and tensors of a file are changed, added and removed, and where its data begins.
+
     Args:
         source: The output.
         out: The file to write; None for one named after the first source.

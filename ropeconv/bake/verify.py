@@ -274,7 +274,7 @@ def _verify_receipt(
 def _verify_gguf(
     comparison: Comparison, plan: GgufOutput, findings: Findings, advance: Advance
 ) -> None:
-    """Compare a GGUF model with its plan, receipt and data.
+    """Compare a GGUF model with its plan, which was made again: its receipt, keys and tensors.
 
     A model that was split into other shards later is compared tensor by tensor, by their names.
     """

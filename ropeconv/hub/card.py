@@ -143,7 +143,10 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
 
 
 def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> dict[str, object]:
-    """Return the values of the template about how the model is run."""
+    """Return the values of the template about how the model is run.
+
+    Such as {"commands_of_runtimes": {"vllm": "vllm serve owner/name ..."}, "purpose": "text", ...}.
+    """
     branch = options.revision
     run_commands = {}
     for runtime in COMMANDS:

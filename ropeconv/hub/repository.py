@@ -97,7 +97,7 @@ class Repository:
         """
         if self.api.revision_exists(self.name, name):
             return
-        first = self.api.list_repo_commits(self.name)[-1]
+        first = self.api.list_repo_commits(self.name)[-1]  # the newest commit comes first
         self.api.create_branch(self.name, branch=name, revision=first.commit_id, exist_ok=True)
 
     def why_blocked(self) -> str:

@@ -891,7 +891,8 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
 def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Verdict | None:
     """Return the verdict that holds for every config of a family: unknown or unsupported.
 
-    None where the config decides.
+    Such as unsupported, with the reason "it does not support qwen3 before 4.51". None where the
+    config decides.
 
     Args:
         runtime: The row of the table of runtimes.

@@ -77,8 +77,8 @@ class GivenModel:
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> GivenModel:
     """Return a model that is given by numbers instead of a config, with the recipes for it.
 
-    `ropeconv plot --theta 1e6 --yarn 4` is a model with that base, and YaRN for it. `ropeconv plot
-    --theta 1e6` is a model with the base 10000, and its replacement by 1e6.
+    `ropeconv plot --theta 1e6 --yarn 4` is a model with the base 1e6, and YaRN for it. Without
+    `--yarn 4`, the method is `--theta 1e6` itself.
 
     `--theta` is the base of the model (default 10000). Without a method, it is also the method that
     sets the base. `--original-context` is the trained length (default 4096). `--context` is the

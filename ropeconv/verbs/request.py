@@ -126,9 +126,9 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
         for output in outputs:
             # several outputs of one source are told apart: "model (gguf f16)"
             label = source
-            form = [part for part in (output["to"], output["outtype"]) if part]
-            if len(outputs) > 1 and form:
-                label = f"{source} ({' '.join(form)})"
+            format_words = [word for word in (output["to"], output["outtype"]) if word]
+            if len(outputs) > 1 and format_words:
+                label = f"{source} ({' '.join(format_words)})"
             unit = OutputUnit(source=source, given=output, folder=None, label=label, named=named)
             units.append(unit)
 

@@ -87,7 +87,10 @@ class TaskWorker:
         return lines
 
     def _run(self, unit: Unit) -> RunLine:
-        """Run a unit, and return its line, also where it fails."""
+        """Run a unit (a task such as apply on one model), and return its line for the journal.
+
+        Where the unit fails, the line has the reason.
+        """
         begun = time.perf_counter()
         failed = ""
         result = JsonObject()

@@ -127,7 +127,7 @@ def run(
 def execute_run(
     opened: OpenRun, fresh: bool, verify: bool, reporter: Reporter
 ) -> tuple[RunTable, bool]:
-    """Run what the journal does not have, and write the report.
+    """Run the jobs of a plan file that its journal does not have as done, and write the report.
 
     Parameters are those of `run`.
 

@@ -561,6 +561,7 @@ class Walk:
         The walk goes to larger or to smaller bases, as `direction` (1 or -1) says. Let f be the sum
         of a distance after a way of h in ln b, and |f''| <= M. By Taylor's theorem it is at least
         f + f' h - M h^2 / 2. Each step ends where this bound becomes zero, so no zero is skipped.
+        For f = 2, f' = 0 and M = 4 that is after h = 1.
 
         Args:
             distances: The distances of the sums, float64 [n].

@@ -272,7 +272,7 @@ def test_a_note_of_some_names_them(run: Run, llama: Path, second: Path, tmp_path
     (second / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
     done = run("apply", "model", "second", "--yarn", "1k")
     assert done.returncode == 0, done.stderr
-    notes = [line for line in done.stderr.splitlines() if "times the trained" in line]
+    notes = [line for line in done.stderr.splitlines() if "Fine-tun" in line]
     assert [note.partition(":")[0] for note in notes] == ["Note (model)"], (
         "16 times 64, and 4 times 256"
     )

@@ -407,7 +407,7 @@ class LlamaModel:
             count = self.llama.llama_detokenize(
                 self.vocabulary, array, len(tokens), buffer, size, remove_special, unparse_special
             )
-            if count >= 0:
+            if count >= 0:  # the buffer was large enough, and has so many bytes
                 return buffer.raw[:count].decode("utf-8", "replace")
             size = -count  # llama.cpp returns minus the size that the text needs
 

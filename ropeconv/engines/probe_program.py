@@ -309,7 +309,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
 def read_rotary_module(
     module: Module, name: str, context: int
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield what a rotary module computes, for global layers and for those with a window.
+    """Yield the frequencies of a rotary module, for global layers and for those with a window.
 
     Args:
         module: The rotary module.

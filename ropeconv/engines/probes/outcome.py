@@ -80,7 +80,11 @@ class RuntimeAnswer(msgspec.Struct, frozen=True, rename={"model_class": "class"}
 
 
 def parse_runtime_answer(text: str | bytes) -> RuntimeAnswer | None:
-    """Return an answer of a program; None for another text, such as one with NaN."""
+    """Return the answer of a program that asks a runtime; None for any other text.
+
+    Args:
+        text: A line of JSON that the program has written. One with NaN is not JSON.
+    """
     try:
         answer = msgspec.json.decode(text, type=RuntimeAnswer)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

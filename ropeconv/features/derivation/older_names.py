@@ -96,10 +96,10 @@ class OlderNames:
 
 
 def stand_in(name: str) -> Any:
-    """Return a stand-in for a missing name.
+    """Return an object for a name that code for transformers 4 imports and transformers 5 lacks.
 
-    For is_flash_attn_available and its like, a function that says no. For a decorator of
-    documentation, one that changes nothing. For all else, a class that fails when it is used.
+    For is_flash_attn_available and its like, it is a function that returns False. For a decorator
+    of documentation, one that changes nothing. For all else, a class that fails when it is used.
     """
 
     def say_no(*given: Any, **more: Any) -> bool:

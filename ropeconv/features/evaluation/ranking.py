@@ -179,6 +179,10 @@ def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
     """Return the frequencies and factors of a row of an evaluation, for a model.
 
     It is None for the row of the unchanged model, and where the model cannot have the method.
+
+    Args:
+        row: The row, with its method as a recipe.
+        inspection: The model, which may be another one than that of the evaluation.
     """
     if row.recipe is None:
         return None

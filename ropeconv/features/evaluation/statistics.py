@@ -94,7 +94,9 @@ def _by_key(
 
 
 def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
-    """Compute a cell: its mean, its error, and its difference to the same cell of the first row.
+    """Compute a cell of the results: its mean, its error, and its difference to the first row's.
+
+    A cell has the loss of yarn:4 at 8,192 tokens, say, over all windows of the texts.
 
     Errors are standard errors. Those of a share, such as the right answers, are from Wilson's
     interval: its half-width at z = 1 is the error, and at z = 1.96 it is the shown interval. The

@@ -308,7 +308,9 @@ class OnnxGraph(Graph):
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
     def _add_unique_name(self, names: dict[str, str], name: Any) -> str:
-        """Return a name that no other value of the model has, and add it to `names`.
+        """Return a name that no other value of the model has, such as "cos_17" for a second "cos".
+
+        It is added to `names`.
 
         Args:
             names: The unique names in a graph, by the names in the file.

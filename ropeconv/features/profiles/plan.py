@@ -475,8 +475,10 @@ def write_profiles(
 ) -> dict[str, AppliedPlan]:
     """Write all profiles, or none, and return their outputs by name.
 
+    Profiles are outputs of one model with several methods, which share its weights.
+
     Args:
-        plan: The plan.
+        plan: The plan of all profiles.
         advance: Is called with the bytes that were written since its last call.
 
     Raises:

@@ -174,9 +174,13 @@ class LlamaModel:
         """Make a context of `length` tokens, and forget the one before.
 
         The context is as short as possible, since llama.cpp uses LongRoPE's long list where the
-        context is longer than the trained one. `sequences` share the cells of its cache.
+        context is longer than the trained one.
+
+        Args:
+            length: The tokens of all sequences.
+            sequences: The sequences that share the cells of its cache.
         """
-        # llama.cpp pads a context to 256
+        # llama.cpp pads a context to a multiple of 256
         size = (max(length, 32) + 255) // 256 * 256
         if (size, sequences) == (self.size, self.sequences):
             self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)

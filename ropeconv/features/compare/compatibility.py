@@ -752,7 +752,7 @@ def _size_misfit(key: str, base: Source, other: Source, about: str, repair: str)
 
 
 def token_ids(source: Source) -> dict[str, int]:
-    """Return the id of every token of tokenizer.json; empty without one."""
+    """Return the id of every token, such as {"the": 262, ...}; empty without a tokenizer.json."""
     text = source.text(TOKENIZER)
     if not text:
         return {}

@@ -364,7 +364,9 @@ class AttentionObserver:
         self._pending = (queries, keys)
 
     def note_softmax(self, visible: Any, scores: Any = None) -> None:
-        """Keep the queries and keys of the layer that runs, whose softmax is computed now.
+        """Keep the queries and keys of the layer that runs, since its softmax is computed now.
+
+        They were multiplied before (`_pending`), and are kept in `seen`.
 
         Args:
             visible: Whether each token sees each other one, of shape (tokens, tokens); None where

@@ -209,7 +209,7 @@ def profile_plans(
 
 
 def _refuse_taken_place(out: Path, plans: Mapping[str, Plan], source: Source | GgufSource) -> None:
-    """Raise RopeconvError where other files are at the place of the profiles.
+    """Raise RopeconvError where the folder for the profiles exists and has other files.
 
     The same command after it was interrupted finds its own profiles there, and continues.
     """
@@ -307,11 +307,13 @@ def changed_weights(plan: Plan) -> str:
 def profiles_plan(
     source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool
 ) -> ProfilesPlan:
-    """Plan the folder of several profiles.
+    """Plan the files of a folder with several profiles: the weights once, and all other files.
+
+    Profiles are outputs of one model with several methods.
 
     Args:
-        source: As for `profile_plans`.
-        plans: From `profile_plans`, with their model cards where they get some.
+        source: The model.
+        plans: The plan of each profile, by name, with its model card where it gets one.
         out: The folder.
         copied: Give it a copy of the weights, instead of links to those of the source.
     """

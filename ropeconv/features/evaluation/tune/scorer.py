@@ -257,7 +257,7 @@ def _row(
     reference: Sequence[Losses] | None,
     scorer: Scorer,
 ) -> TuningRow:
-    """Make the row of a candidate.
+    """Return a candidate's row of the table: its mean losses, and their differences to another's.
 
     Args:
         candidate: The candidate.

@@ -314,6 +314,7 @@ class LlamaModel:
                 starts.append(index)
         ends = [*starts[1:], len(tokens)]
 
+        # the logits in the order of `wanted`, which is that in which they are read
         rows = np.empty((len(wanted), self.width), np.float32)
         wanted_places = {places[index] for index in wanted}
         row = 0

@@ -36,12 +36,13 @@ class OlderNames:
         self._give_default_formula()
 
     def find(self, search: Callable[[], Found]) -> Found:
-        """Return what a search returns, after giving transformers the names that it misses.
+        """Import code that was written for transformers 4, with objects for the names it misses.
 
-        An import stops at the first missing name, so the search is repeated after each of them.
+        An import stops at the first missing name, such as is_flash_attn_available, so it is
+        repeated after each of them.
 
         Args:
-            search: Imports the code of a model.
+            search: Imports the code of a model, and returns its class, say. That is returned here.
 
         Raises:
             Exception: The search fails for another reason.

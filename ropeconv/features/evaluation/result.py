@@ -224,7 +224,10 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result as JSON, or its items as a record, in place of a file that is there.
+    """Write the result of an evaluation as JSON, or only its single numbers, as a record.
+
+    A record has a line for each number (item), as the public record of measurements. A file that is
+    there is replaced.
 
     Args:
         result: The result.

@@ -625,11 +625,11 @@ class GraphSource(FolderSource):
 
     @cached_property
     def opened(self) -> dict[str, Graph]:
-        """The graphs by name.
+        """The graphs, each read from its file, by the name of the file.
 
         Raises:
-            BadSource: For damaged ones, and where a file with weights is missing.
-            RopeconvError: Without a library.
+            BadSource: A graph is damaged, or a file with its weights is missing.
+            RopeconvError: The library that reads such graphs is not installed.
         """
         graphs: dict[str, Graph] = {}
         for name in self.graphs:
@@ -701,7 +701,8 @@ def open_graph(reference: str) -> GraphSource:
     """Open the graphs that a path names: a graph, or a folder with graphs.
 
     Raises:
-        BadSource: For formats that are final.
+        BadSource: There is nothing, or a format in which frequencies cannot be replaced, such as
+            a compiled engine.
     """
     path = expand_home(reference)
     frozen = frozen_words(path)

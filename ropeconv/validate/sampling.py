@@ -102,7 +102,10 @@ def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Return spread positions of every range, for a run over all positions.
+    """Return the positions that are compared in a run over all positions, by range (bucket).
+
+    The ranges are the trained context, and then up to each doubling of it. In each, some positions
+    at even distances are compared: 8447, 8703, ..., 16383 of the range 8,192 to 16,383, say.
 
     Args:
         original: The trained context in tokens.

@@ -181,7 +181,7 @@ class ModelRuns:
         return sorted(name for name in names if not name.startswith("_"))
 
     def keys_of_size(self, quantity: str) -> list[str]:
-        """Return the config keys of a size, the one of this config first.
+        """Return the config keys that set a size of the model, the one in this config first.
 
         For the hidden size of Llama it is ["hidden_size"], and for that of GPT-2
         ["n_embd", "hidden_size"]: the class of GPT-2 renames the second one to the first

@@ -702,7 +702,7 @@ def open_graph(reference: str) -> GraphSource:
 
     Raises:
         BadSource: There is nothing, or a format in which frequencies cannot be replaced, such as
-            a compiled engine.
+            LiteRT.
     """
     path = expand_home(reference)
     frozen = frozen_words(path)

@@ -61,8 +61,9 @@ def affordable_length(
 ) -> int:
     """Return the default length of a run over every position.
 
-    It is `usual_length`. Where that ends inside the trained context, so that it would not show the
-    extension, it is `length_beyond`, if time and memory allow it.
+    It is `usual_length`: four times the trained context, up to 8192 tokens. Where that ends inside
+    the trained context, so that it would not show the extension, it is `length_beyond`, a quarter
+    more than the trained context, if time and memory allow it.
 
     Args:
         original: The trained context in tokens.

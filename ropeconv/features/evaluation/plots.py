@@ -150,7 +150,7 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
     Args:
         result: The evaluation.
         measure: The measure, such as growth.
-        by_row: The numbers of each row, by column.
+        by_row: The means of each row, one for each length or position (column).
     """
     curves = {}
     for row, cells in by_row.items():
@@ -175,7 +175,7 @@ def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cel
     Args:
         result: The evaluation.
         measure: The measure, such as growth.
-        by_row: The numbers of each row, by column.
+        by_row: The means of each row, one for each length or position (column).
     """
     first, *others = by_row
     curves = {}

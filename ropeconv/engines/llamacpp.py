@@ -375,12 +375,17 @@ class DecodeTest(NamedTuple):
 
 
 def why_not_run(path: Path) -> DecodeTest:
-    """Test whether llama.cpp decodes five tokens with a file.
+    """Return whether llama.cpp decodes five tokens with a GGUF file: a failure, or nothing wrong.
 
-    It decodes four and one: llama.cpp may compute a batch by other kernels than one token. Weights
-    are mapped into memory, and all are read twice. A file larger than the memory is only loaded,
-    without its weights. Without an answer for `LONGEST` seconds, a file that was not loaded counts
-    as failed, another one as not tested.
+    It decodes a batch of four tokens and one more, since llama.cpp may compute a batch by other
+    kernels than a single token. Two cases are not tested: a file that is larger than the memory,
+    which is only loaded, and a file that is loaded but does not answer for `LONGEST` seconds.
+
+    Args:
+        path: The file, or the first of several shards.
+
+    Returns:
+        `failure`, the reason why llama.cpp cannot run the file, or `untested`; both may be empty.
     """
     size = path.stat().st_size
     load = Load(path=str(path), threads=threads(), batch=4, cache="f16", plain=False, repack=False)
@@ -391,8 +396,8 @@ def why_not_run(path: Path) -> DecodeTest:
                 larger = f"the file ({human(size)}) is larger than the memory"
                 return DecodeTest(untested=f"{larger}, so llama.cpp only loaded it")
 
-            # any tokens will do, such as 1 to 6. The losses of those with the indices 4 and 5 need
-            # the four and the five tokens before them
+            # any tokens will do, such as 1 to 6. For the losses of those with the indices 4 and 5,
+            # llama.cpp reads the five tokens before: a batch of four, and one more
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
             losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:

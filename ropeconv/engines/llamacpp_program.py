@@ -174,9 +174,13 @@ class LlamaModel:
         """Make a context of `length` tokens, and forget the one before.
 
         The context is as short as possible, since llama.cpp uses LongRoPE's long list where the
-        context is longer than the trained one. `sequences` share the cells of its cache.
+        context is longer than the trained one.
+
+        Args:
+            length: The tokens of all sequences.
+            sequences: The sequences that share the cells of its cache.
         """
-        # llama.cpp pads a context to 256
+        # llama.cpp pads a context to a multiple of 256
         size = (max(length, 32) + 255) // 256 * 256
         if (size, sequences) == (self.size, self.sequences):
             self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)
@@ -310,6 +314,7 @@ class LlamaModel:
                 starts.append(index)
         ends = [*starts[1:], len(tokens)]
 
+        # the logits in the order of `wanted`, which is that in which they are read
         rows = np.empty((len(wanted), self.width), np.float32)
         wanted_places = {places[index] for index in wanted}
         row = 0
@@ -407,7 +412,7 @@ class LlamaModel:
             count = self.llama.llama_detokenize(
                 self.vocabulary, array, len(tokens), buffer, size, remove_special, unparse_special
             )
-            if count >= 0:
+            if count >= 0:  # the buffer was large enough, and has so many bytes
                 return buffer.raw[:count].decode("utf-8", "replace")
             size = -count  # llama.cpp returns minus the size that the text needs
 

@@ -309,7 +309,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
 def read_rotary_module(
     module: Module, name: str, context: int
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield what a rotary module computes, for global layers and for those with a window.
+    """Yield the frequencies of a rotary module, for global layers and for those with a window.
 
     Args:
         module: The rotary module.
@@ -340,7 +340,9 @@ def read_rotary_module(
 
 
 def read_frequencies(module: Module, layer_type: str | None, context: int) -> dict[str, object]:
-    """Return one set of frequencies: of a sequence as long as the context, and of a short one.
+    """Return the frequencies of a rotary module, for a sequence as long as the context.
+
+    Those of a short sequence are beside them, since some modules choose by the length.
 
     Args:
         module: The rotary module.

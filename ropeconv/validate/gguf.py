@@ -645,7 +645,8 @@ def _whole_length(comparison: Comparison, times: int) -> int:
     original = schedule.original_context
     context = schedule.context
 
-    # the KV cache of a run that goes beyond the trained context; it is in float32
+    # the KV cache of a run that goes beyond the trained context; it is in float32, which takes
+    # twice the bytes of f16
     cache_bytes = 0
     cache = gguf_cache(output.file, arch_of(output.file))
     if cache is not None:

@@ -110,9 +110,16 @@ def _compare(
 ) -> LayersRecord:
     """Compare the logits of the output with a reference and a control, all in llama.cpp.
 
-    Each is a file that is cut to its first layers. The noise, the distance between two references,
-    is measured in the last run, which has the highest positions: a frequency that is rounded
-    otherwise is multiplied by the position.
+    The reference is the source with the method, and the control the source without it. Each is a
+    file that is cut to its first layers. The noise, the distance between two references, is
+    measured in the last run, which has the highest positions: a frequency that is rounded otherwise
+    is multiplied by the position.
+
+    Args:
+        output: The file that is tested.
+        source: The file that it was made from; None where there is none in GGUF.
+        spec: The RoPE of the source.
+        schedule: The frequencies and factors that the output must have.
 
     Raises:
         NoLayerRuns: No layer can be compared.

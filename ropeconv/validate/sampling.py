@@ -61,8 +61,9 @@ def affordable_length(
 ) -> int:
     """Return the default length of a run over every position.
 
-    It is `usual_length`. Where that ends inside the trained context, so that it would not show the
-    extension, it is `length_beyond`, if time and memory allow it.
+    It is `usual_length`: four times the trained context, up to 8192 tokens. Where that ends inside
+    the trained context, so that it would not show the extension, it is `length_beyond`, a quarter
+    more than the trained context, if time and memory allow it.
 
     Args:
         original: The trained context in tokens.
@@ -102,7 +103,10 @@ def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Return spread positions of every range, for a run over all positions.
+    """Return the positions that are compared in a run over all positions, by range (bucket).
+
+    The ranges are the trained context, and then up to each doubling of it. In each, some positions
+    at even distances are compared: 8447, 8703, ..., 16383 of the range 8,192 to 16,383, say.
 
     Args:
         original: The trained context in tokens.

@@ -155,7 +155,7 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
 
 
 def _concatenate(parts: Sequence[Measures]) -> Measures:
-    """Return the measures of all positions of several parts."""
+    """Return the measures of several parts as one: the numbers of all their positions in order."""
     import torch
 
     def join(name: str) -> Tensor:
@@ -355,7 +355,8 @@ def describe_bucket(bucket: BucketResult) -> dict[str, str]:
 def _describe_states(bucket: BucketResult) -> dict[str, str]:
     """Return the row of a bucket of hidden states, with relative errors instead of KLs."""
 
-    def error(kl: float) -> str:  # the inverse of `measure_states`
+    def error(kl: float) -> str:
+        """Return the relative error e, for which `measure_states` has e^2 / 2 as a KL."""
         return f"{math.sqrt(2 * kl):.1e}"
 
     return {

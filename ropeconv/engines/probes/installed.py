@@ -137,7 +137,7 @@ def describe(askable: AskableRuntime, python: str) -> Installation:
     """Return where a runtime is installed, and its version, in the environment of an interpreter.
 
     Args:
-        askable: The runtime, with the names of its package and of its distributions on PyPI.
+        askable: The runtime, with the names of its package and of its distributions.
         python: The interpreter, such as ./vllm/bin/python.
 
     Raises:

@@ -80,7 +80,11 @@ class RuntimeAnswer(msgspec.Struct, frozen=True, rename={"model_class": "class"}
 
 
 def parse_runtime_answer(text: str | bytes) -> RuntimeAnswer | None:
-    """Return an answer of a program; None for another text, such as one with NaN."""
+    """Return the answer of a program that asks a runtime; None for any other text.
+
+    Args:
+        text: A line of JSON that the program has written. One with NaN is not JSON.
+    """
     try:
         answer = msgspec.json.decode(text, type=RuntimeAnswer)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -242,7 +246,12 @@ def _differences(
 
 
 def _schedule_differences(rope: ProbedRope, schedule: Schedule) -> Iterator[str]:
-    """Yield how a rope differs from the schedule, at the context and inside the trained one."""
+    """Yield how frequencies and factor differ from the schedule, for long and for short prompts.
+
+    Args:
+        rope: The RoPE that the runtime gives a layer.
+        schedule: The RoPE that it has to compute.
+    """
     factor = schedule.attention_factor
     yield from _vector_differences("", rope.inv_freq, schedule.inv_freq)
     yield from _factor_differences("attention factor", rope.attention_factor, factor)
@@ -273,7 +282,11 @@ def _vector_differences(
 ) -> Iterator[str]:
     """Yield how frequencies differ from the expected ones, in words that begin with `prefix`.
 
-    Frequencies are [rotary_dim / 2], in radians per token. A pair with 0 does not rotate.
+    Args:
+        prefix: Such as "window layers: ", or empty.
+        answered: The frequencies that the runtime uses, [rotary_dim / 2] in radians per token. A
+            pair with 0 does not rotate.
+        expected: Those that it should use.
     """
     if len(answered) != len(expected):
         yield f"{prefix}rotates {len(answered)} pairs, not {len(expected)}"
@@ -312,7 +325,12 @@ def _deviation(answered: tuple[float, ...], expected: Vector) -> float:
 
 
 def _logit_differences(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
-    """Yield how the factors on logits and on queries differ, in families that have them."""
+    """Yield how the factors on logits and on queries differ, in families that have them.
+
+    Args:
+        answer: The factors that the runtime uses, `scaling` and `query_scale`.
+        expected: The schedule, with those that it should use.
+    """
     # MLA may scale all logits, beside the 1 / sqrt(width of a head) of every attention
     schedule = expected.schedule
     family = expected.family

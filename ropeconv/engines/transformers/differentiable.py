@@ -43,7 +43,7 @@ class Differentiable:
         self._parts = parts
 
     def use(self, inv_freq: Tensor, attention_factor: Tensor) -> None:
-        """Use tensors in the next pass.
+        """Let the model compute its next pass with these frequencies, which may have gradients.
 
         Args:
             inv_freq: [rotary_dim / 2], radians per token.

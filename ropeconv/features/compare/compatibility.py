@@ -348,12 +348,14 @@ def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection],
     if adapters:
         place = adapters[0].source.reference
         raise BadSource(f"{place} in {file} is an adapter; write it as MODEL+{place}")
+    # `models` are in the order of the names in `merge.models`
+    model_by_name = dict(zip(merge.models, models, strict=True))
     pairs = []
     for name, place in merge.adapters:
         adapter = read_adapter(open_source(place))
         if adapter is None:
             raise BadSource(f"{place} in {file} is not a PEFT adapter; write only the model")
-        pairs.append((adapter, models[merge.models.index(name)]))
+        pairs.append((adapter, model_by_name[name]))
     return models, pairs
 
 
@@ -752,7 +754,7 @@ def _size_misfit(key: str, base: Source, other: Source, about: str, repair: str)
 
 
 def token_ids(source: Source) -> dict[str, int]:
-    """Return the id of every token of tokenizer.json; empty without one."""
+    """Return the id of every token, such as {"the": 262, ...}; empty without a tokenizer.json."""
     text = source.text(TOKENIZER)
     if not text:
         return {}

@@ -117,7 +117,11 @@ def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) ->
 
 
 def _show_frequencies(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Show how the frequencies differ with `explain`, and always if they cannot be compared."""
+    """Show how the frequencies of two models differ, where `explain` asks for it.
+
+    Two models that rotate different numbers of pairs are always named, since their frequencies
+    cannot be compared.
+    """
     named = {
         "Frequencies": difference.frequencies,
         "Frequencies within the trained context": difference.short_frequencies,

@@ -60,7 +60,10 @@ def set_key(name: str, value: Any) -> Change:
 
 
 def _remove_scaling(rope: Config, name: str) -> None:
-    """Make a RoPE dictionary the default one, without what would override a key.
+    """Make a RoPE dictionary unscaled, and remove what would override a key beside it.
+
+    For the key "rope_theta", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0} becomes
+    {"rope_type": "default", "factor": 2.0}.
 
     Args:
         rope: The dictionary; one that holds a dictionary for each layer type is changed inside.

@@ -53,10 +53,13 @@ def types_of_layers(text: Any, count: int) -> list[str] | None:
 def find_kinds(
     attention: Sequence[Attention | None], types: Sequence[str] | None
 ) -> tuple[list[Kind], dict[Kind, Rotation]]:
-    """Return the kind of each layer, and the rotation of each kind.
+    """Return the kind of each layer, and the rotation (the frequencies) of each kind.
+
+    A layer is "global" (it sees the whole context), "local" (it has a window, and frequencies of
+    its own) or "none" (it does not rotate).
 
     Args:
-        attention: The attention of each layer; None for one without queries and keys.
+        attention: How each layer rotates, as measured; None for one without queries and keys.
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
 
     Returns:

@@ -181,7 +181,7 @@ class ModelRuns:
         return sorted(name for name in names if not name.startswith("_"))
 
     def keys_of_size(self, quantity: str) -> list[str]:
-        """Return the config keys of a size, the one of this config first.
+        """Return the config keys that set a size of the model, the one in this config first.
 
         For the hidden size of Llama it is ["hidden_size"], and for that of GPT-2
         ["n_embd", "hidden_size"]: the class of GPT-2 renames the second one to the first
@@ -242,16 +242,18 @@ class ModelRuns:
     # how layers rotate
 
     def measure_model(self, text: Any) -> list[Attention | None]:
-        """Return how each layer of a model rotates; None for one without queries and keys.
+        """Return how each layer rotates its queries and keys; None for a layer without these.
+
+        The model is built without weights from the config, and run with random queries and keys.
 
         Args:
-            text: The config of a text model, of transformers.
+            text: The config of a text model, an object of transformers.
         """
         observer = self._observe(copy.deepcopy(text))
         by_name = measure_layers(observer, self.projections.every)
         by_number: list[Attention | None] = [None] * layer_count(text)
         for name, attention in by_name.items():
-            number = int(name.rpartition(".")[2])
+            number = int(name.rpartition(".")[2])  # 3 of "layers.3"
             if number < len(by_number):
                 by_number[number] = attention
         return by_number

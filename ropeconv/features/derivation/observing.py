@@ -273,10 +273,11 @@ class AttentionObserver:
         positions: Sequence[int] | None = None,
         norms_do_nothing: bool = False,
     ) -> dict[str, Seen]:
-        """Run the model once.
+        """Run the model once, with the outputs of some modules replaced, and note its attention.
 
         Args:
-            override: Gives the output of a module by its name inside a layer, None for its own.
+            override: A function that is given the name of a module inside a layer and its output,
+                and returns what replaces the output; None for nothing.
             positions: The positions of the tokens, None for those of the observer.
             norms_do_nothing: Whether norms return their input, so that the numbers of projections
                 reach the product of queries and keys.
@@ -364,7 +365,9 @@ class AttentionObserver:
         self._pending = (queries, keys)
 
     def note_softmax(self, visible: Any, scores: Any = None) -> None:
-        """Keep the queries and keys of the layer that runs, whose softmax is computed now.
+        """Keep the queries and keys of the layer that runs, since its softmax is computed now.
+
+        They were multiplied before (`_pending`), and are kept in `seen`.
 
         Args:
             visible: Whether each token sees each other one, of shape (tokens, tokens); None where

@@ -36,12 +36,13 @@ class OlderNames:
         self._give_default_formula()
 
     def find(self, search: Callable[[], Found]) -> Found:
-        """Return what a search returns, after giving transformers the names that it misses.
+        """Import code that was written for transformers 4, with objects for the names it misses.
 
-        An import stops at the first missing name, so the search is repeated after each of them.
+        An import stops at the first missing name, such as is_flash_attn_available, so it is
+        repeated after each of them.
 
         Args:
-            search: Imports the code of a model.
+            search: Imports the code of a model, and returns its class, say. That is returned here.
 
         Raises:
             Exception: The search fails for another reason.
@@ -96,10 +97,10 @@ class OlderNames:
 
 
 def stand_in(name: str) -> Any:
-    """Return a stand-in for a missing name.
+    """Return an object for a name that code for transformers 4 imports and transformers 5 lacks.
 
-    For is_flash_attn_available and its like, a function that says no. For a decorator of
-    documentation, one that changes nothing. For all else, a class that fails when it is used.
+    For is_flash_attn_available and its like, it is a function that returns False. For a decorator
+    of documentation, one that changes nothing. For all else, a class that fails when it is used.
     """
 
     def say_no(*given: Any, **more: Any) -> bool:

@@ -57,7 +57,7 @@ def end_with(caller: int) -> None:
 
 
 def ask(folder: Path, own_code: bool) -> dict[str, Any]:
-    """Return what the class of a model says about its family, or why nothing is known.
+    """Return the family of a model, derived by running its class, or {"error": why there is none}.
 
     Args:
         folder: The folder with its config.json.

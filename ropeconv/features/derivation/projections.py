@@ -89,7 +89,8 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     Raises:
         NotDerivable: No layer rotates, or nothing was found that makes its queries or keys.
     """
-    # the first layer that rotates, with random numbers from all projections
+    # The linear layers before the attention: for each, the dimensions of queries and keys that
+    # change with its output. With random outputs of all of them, the layers that rotate are seen.
     effects = find_effects(observer, calm, is_projection)
     every = tuple(effects)
     attention = measure_layers(observer, every)
@@ -98,7 +99,7 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
         raise NotDerivable(_why_still(observer, attention))
     layer = rotating_layers[0]
 
-    # the projections of its queries and keys
+    # the last ones that make those dimensions of its queries and keys that rotate
     queries = attention[layer].queries
     keys = attention[layer].keys
     assert queries is not None

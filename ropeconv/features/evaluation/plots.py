@@ -143,12 +143,14 @@ def _curves(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
 
 
 def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """Return the curves of the numbers of each row, with bands of one standard error.
+    """Return a picture of the numbers of each row, by length or position.
+
+    A row, such as yarn:4, is a curve with a band of one standard error.
 
     Args:
         result: The evaluation.
         measure: The measure, such as growth.
-        by_row: The numbers of each row, by column.
+        by_row: The means of each row, one for each length or position (column).
     """
     curves = {}
     for row, cells in by_row.items():
@@ -168,12 +170,12 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
 
 
 def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """Return the curves of the differences of each row to the first one.
+    """Return a picture of how each row differs from the first one, by length or position.
 
     Args:
         result: The evaluation.
         measure: The measure, such as growth.
-        by_row: The numbers of each row, by column.
+        by_row: The means of each row, one for each length or position (column).
     """
     first, *others = by_row
     curves = {}

@@ -179,6 +179,10 @@ def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
     """Return the frequencies and factors of a row of an evaluation, for a model.
 
     It is None for the row of the unchanged model, and where the model cannot have the method.
+
+    Args:
+        row: The row, with its method as a recipe.
+        inspection: The model, which may be another one than that of the evaluation.
     """
     if row.recipe is None:
         return None
@@ -292,26 +296,28 @@ class Condition:
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
             # a row against a number, such as "yarn:4 < 0.9"
-            proof = _compare_with_number(left, self.right, result)
+            compared = _compare_with_number(left, self.right, result)
         else:
             right = self._cell(self.right, result)
-            proof = compare_rows(
+            compared = compare_rows(
                 result.items, left.row, right.row, left.column, left.measure, left.metric
             )
-        if proof is None:
+        # the difference left - right, its standard error, and how large it must be to count
+        if compared is None:
             raise self._unknown(f"{self.left} and {self.right} have read no sequence in common")
-        if proof.error is None or proof.margin is None:
+        if compared.error is None or compared.margin is None:
             raise self._unknown(
                 f"a test needs at least {FEWEST} independent windows or texts; increase --windows"
             )
 
         # it holds where the difference has the right sign and is significant
-        is_above = proof.difference > 0
+        is_above = compared.difference > 0
         has_right_sign = is_above == self.above
-        holds = has_right_sign and proof.decided
+        is_significant = compared.decided
+        holds = has_right_sign and is_significant
 
         metric = metric_of(left.metric)
-        numbers = f"{metric.difference(proof.difference)} ± {metric.error(proof.error)}"
+        numbers = f"{metric.difference(compared.difference)} ± {metric.error(compared.error)}"
         if metric.unit:
             numbers += f" {metric.unit}"
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"

@@ -224,7 +224,10 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result as JSON, or its items as a record, in place of a file that is there.
+    """Write the result of an evaluation as JSON, or only its single numbers, as a record.
+
+    A record has a line for each number (item), as the public record of measurements. A file that is
+    there is replaced.
 
     Args:
         result: The result.
@@ -287,7 +290,7 @@ def _distinct(paths: Sequence[str]) -> list[str]:
 
 
 def record_items(result: Result) -> list[RecordItem]:
-    """Return the items of a result with its model, as the public record has them.
+    """Return each single number of a result with its model and method, for the public record.
 
     Raises:
         UsageError: The result has no items.
@@ -541,7 +544,12 @@ def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int
 
 
 def _entry(cell: Cell, metric: Metric) -> Entry:
-    """Return a cell for display: a share with its interval, or a number with its error."""
+    """Return a cell for display, such as "3.412" with "±0.020", or "85 %" with "72-93".
+
+    Args:
+        cell: A mean of one row, such as yarn:4, with its error or its interval.
+        metric: The measured quantity, which says how its numbers are written.
+    """
     if cell.low is not None and cell.high is not None:
         interval = f"{metric.value(cell.low)}-{metric.value(cell.high)}"
         return Entry(metric.value(cell.value), interval, cell.decided)

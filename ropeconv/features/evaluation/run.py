@@ -144,8 +144,9 @@ class UnitRunner:
             unit: The row, the sequence, and the measure that says what is computed from it.
 
         Returns:
-            The numbers, or why there are none. A row without an engine is refused as a whole, and
-            one whose engine fails only for this measure and length.
+            The numbers, or why there are none (a refusal). A row whose model does not load is
+            refused as a whole, and one whose model fails on the sequence only for this measure and
+            length.
         """
         name = unit.row.name
         try:

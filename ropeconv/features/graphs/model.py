@@ -308,7 +308,9 @@ class OnnxGraph(Graph):
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
     def _add_unique_name(self, names: dict[str, str], name: Any) -> str:
-        """Return a name that no other value of the model has, and add it to `names`.
+        """Return a name that no other value of the model has, such as "cos_17" for a second "cos".
+
+        It is added to `names`.
 
         Args:
             names: The unique names in a graph, by the names in the file.
@@ -623,11 +625,11 @@ class GraphSource(FolderSource):
 
     @cached_property
     def opened(self) -> dict[str, Graph]:
-        """The graphs by name.
+        """The graphs, each read from its file, by the name of the file.
 
         Raises:
-            BadSource: For damaged ones, and where a file with weights is missing.
-            RopeconvError: Without a library.
+            BadSource: A graph is damaged, or a file with its weights is missing.
+            RopeconvError: The library that reads such graphs is not installed.
         """
         graphs: dict[str, Graph] = {}
         for name in self.graphs:
@@ -699,7 +701,8 @@ def open_graph(reference: str) -> GraphSource:
     """Open the graphs that a path names: a graph, or a folder with graphs.
 
     Raises:
-        BadSource: For formats that are final.
+        BadSource: There is nothing, or a format in which frequencies cannot be replaced, such as
+            LiteRT.
     """
     path = expand_home(reference)
     frozen = frozen_words(path)

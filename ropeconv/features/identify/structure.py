@@ -31,7 +31,7 @@ Change = Callable[[ExitStack, "PreTrainedModel"], None]
 
 
 def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_dim: int) -> Change:
-    """Return the change that rotates the pairs of the other layout.
+    """Return a function that makes a model of transformers rotate the pairs of the other layout.
 
     A runtime with the wrong layout rotates (2i, 2i + 1) in place of (i, i + r/2), or the reverse.
     Here the dimensions of queries and keys are exchanged before the right rotation, which gives
@@ -126,10 +126,14 @@ def exchange_latent_pairs(stack: ExitStack, model: PreTrainedModel) -> None:
 
 
 def rotate_whole_heads(head_dim: int) -> Change:
-    """Return the change that lets classes rotate all dimensions of a head.
+    """Return a function that makes a model of transformers rotate all dimensions of a head.
 
-    Most take the width of cos and sin. Some have the number of their own (`rotary_ndims` in
-    modeling_phi.py and modeling_stablelm.py).
+    It is for a model in which only a part of them rotates. Most classes rotate as many as cos and
+    sin have, which are set elsewhere. Some have the number as an attribute (`rotary_ndims` in
+    modeling_phi.py and modeling_stablelm.py), which the function changes.
+
+    Args:
+        head_dim: The width of a head.
     """
 
     def change(stack: ExitStack, model: PreTrainedModel) -> None:
@@ -143,9 +147,13 @@ def rotate_whole_heads(head_dim: int) -> Change:
 
 
 def scale_local_layers(schedule: Schedule) -> Change:
-    """Return a change that gives local layers the schedule too, in place of their own frequencies.
+    """Return a function that gives local layers of a model the schedule too.
 
-    It is the mistake of a runtime that scales all layers, as those with a window in Gemma 3.
+    Local layers have a sliding window, and frequencies of their own (Gemma 3). It is the mistake of
+    a runtime that scales all layers.
+
+    Args:
+        schedule: The frequencies and the attention factor of the other layers.
     """
     import torch
 

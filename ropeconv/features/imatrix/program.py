@@ -45,7 +45,12 @@ class Collector:
     """Sums the squares of the inputs of each weight."""
 
     def __init__(self, ggml: Any) -> None:
-        """Take the library with ggml's functions."""
+        """Declare the types of ggml's functions, and begin with empty sums.
+
+        Args:
+            ggml: The library of ggml, as ctypes loads it.
+        """
+        # ctypes takes results for int, and does not check arguments, unless they are declared
         ggml.ggml_op_name.restype = ctypes.c_char_p
         ggml.ggml_op_name.argtypes = [ctypes.c_int]
         ggml.ggml_nbytes.restype = ctypes.c_size_t

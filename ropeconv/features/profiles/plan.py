@@ -209,7 +209,7 @@ def profile_plans(
 
 
 def _refuse_taken_place(out: Path, plans: Mapping[str, Plan], source: Source | GgufSource) -> None:
-    """Raise RopeconvError where other files are at the place of the profiles.
+    """Raise RopeconvError where the folder for the profiles exists and has other files.
 
     The same command after it was interrupted finds its own profiles there, and continues.
     """
@@ -226,9 +226,10 @@ def _refuse_taken_place(out: Path, plans: Mapping[str, Plan], source: Source | G
 
 
 def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
-    """Return whether a folder has exactly the profiles that are planned, by their receipts.
+    """Return whether a folder has the planned profiles already, and no others.
 
-    Then an earlier run of the same command has written them. `write_profiles` compares their files.
+    Then an earlier run of the same command has written them. A profile is told by the recipe in its
+    receipt; `write_profiles` compares the files.
 
     Args:
         plans: The plans of the profiles, by name.
@@ -307,11 +308,13 @@ def changed_weights(plan: Plan) -> str:
 def profiles_plan(
     source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool
 ) -> ProfilesPlan:
-    """Plan the folder of several profiles.
+    """Plan the files of a folder with several profiles: the weights once, and all other files.
+
+    Profiles are outputs of one model with several methods.
 
     Args:
-        source: As for `profile_plans`.
-        plans: From `profile_plans`, with their model cards where they get some.
+        source: The model.
+        plans: The plan of each profile, by name, with its model card where it gets one.
         out: The folder.
         copied: Give it a copy of the weights, instead of links to those of the source.
     """
@@ -475,8 +478,10 @@ def write_profiles(
 ) -> dict[str, AppliedPlan]:
     """Write all profiles, or none, and return their outputs by name.
 
+    Profiles are outputs of one model with several methods, which share its weights.
+
     Args:
-        plan: The plan.
+        plan: The plan of all profiles.
         advance: Is called with the bytes that were written since its last call.
 
     Raises:

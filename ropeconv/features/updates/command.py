@@ -92,7 +92,13 @@ def update_data_command(
 
 
 def _show(update: DataUpdate, check: bool, screen: Screen) -> None:
-    """Show the outcome: which files change, or that nothing is newer."""
+    """Show which files of the runtime data a release changes, or that it is not newer.
+
+    Args:
+        update: The release, compared with the data that is used.
+        check: Whether nothing was stored.
+        screen: Where it is shown.
+    """
     # the release is the one that is used, or an earlier one
     if not update.is_newer:
         reason = "the latest"

@@ -119,7 +119,7 @@ class Packet:
 
     @classmethod
     def read(cls, folder: Path) -> "Packet":
-        """Return the packet in a folder."""
+        """Return the packet in a folder: its prompts, and the expected logits of each candidate."""
         try:
             data = json.loads((folder / "packet.json").read_text(encoding="utf-8"))
             with np.load(folder / "expected.npz", allow_pickle=False) as arrays:

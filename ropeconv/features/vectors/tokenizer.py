@@ -17,7 +17,9 @@ LETTER = len(SPECIAL) + ord("a")
 
 
 def tokenizer_files(vocabulary: int) -> dict[str, str]:
-    """Return the files of a byte-level BPE tokenizer by name.
+    """Return the files of a small byte-level BPE tokenizer, by name.
+
+    It has a token for each byte, and for as many pairs of letters ("aa", "ab", ...) as fit.
 
     Args:
         vocabulary: How many tokens it has, at least 260.
@@ -30,6 +32,7 @@ def tokenizer_files(vocabulary: int) -> dict[str, str]:
     merges = pairs[: vocabulary - len(tokens)]
     tokens += [first + second for first, second in merges]
 
+    # tokenizer.json, in the format of the tokenizers library
     added = []
     for index, text in enumerate(SPECIAL):
         entry = {"id": index, "content": text, "special": True}

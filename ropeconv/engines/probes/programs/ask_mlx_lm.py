@@ -258,13 +258,15 @@ def pass_tokens(
 
 
 def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> Answer:
-    """Return the rope of one layer: frequencies, factor and pairs, in the form of an answer.
+    """Return the RoPE of one layer: frequencies, factor and pairs, in the form of an answer.
+
+    The module that rotates is called with unit vectors, and the result is its rotation matrix.
 
     Args:
-        watch: The watch of the pass.
-        calls: The calls of the layer: for queries and for keys, or for queries only in a layer that
-            takes the keys of an earlier one.
-        question: The lengths at which the rope is read.
+        watch: The calls that were noted while tokens passed the model.
+        calls: The calls of the layer, each a module and the width of a head: for queries and for
+            keys, or for queries only in a layer that takes the keys of an earlier one.
+        question: The context and the trained length, at both of which the rotation is read.
 
     Raises AssertionError unless queries and keys share one rope.
     """

@@ -122,7 +122,11 @@ def refusal_of_dictionary(loaded: Any) -> Exception:
 
 
 def load(config: Answer) -> Any:
-    """Return a config as transformers reads it. Raises NoModel and Refused."""
+    """Return a config as transformers reads it.
+
+    Raises NoModel where transformers does not know its model type, and Refused where it fails
+    otherwise.
+    """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         try:

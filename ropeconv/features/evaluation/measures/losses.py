@@ -269,20 +269,21 @@ class LongPpl(Growth):
         not change.
 
         Args:
-            key_tokens: The indices of key tokens, as `_key_tokens` returns them.
+            key_tokens: By document and window, the indices of key tokens among the targets.
             observations: All observations of a row.
         """
         others = []
         averaged = []
-        for number in observations:
-            if number.measure != self.name:
-                others.append(number)
+        for observation in observations:
+            if observation.measure != self.name:
+                others.append(observation)
                 continue
-            indices = key_tokens.get((number.document, number.window))
+            indices = key_tokens.get((observation.document, observation.window))
             if indices:
                 # a window counts by its key tokens; `values`, the loss of each target, is done with
-                loss = float(np.mean([number.values[index] for index in indices]))
-                averaged.append(replace(number, value=loss, weight=len(indices), values=()))
+                loss = float(np.mean([observation.values[index] for index in indices]))
+                with_mean = replace(observation, value=loss, weight=len(indices), values=())
+                averaged.append(with_mean)
         return others + averaged
 
     def _key_tokens(
@@ -297,17 +298,21 @@ class LongPpl(Growth):
             evaluator: The observations of the first row, with a loss for each target.
             sizes: The shortest length, and the trained one.
         """
+        # the losses of each window's targets after the shortest context
+        shortest = sizes.lengths[0]
         short_losses = {}
-        for number in evaluator:
-            if number.column == sizes.lengths[0]:
-                short_losses[number.document, number.window] = np.array(number.values)
+        for observation in evaluator:
+            if observation.column == shortest:
+                window = (observation.document, observation.window)
+                short_losses[window] = np.array(observation.values)
 
+        # and after the whole trained context
         key_tokens = {}
-        for number in evaluator:
-            window = (number.document, number.window)
-            if number.column != sizes.trained or window not in short_losses:
+        for observation in evaluator:
+            window = (observation.document, observation.window)
+            if observation.column != sizes.trained or window not in short_losses:
                 continue
-            long_losses = np.array(number.values)
+            long_losses = np.array(observation.values)
             # minus a loss is a log-probability: log P(i | long) - log P(i | short) > ALPHA, and
             # log P(i | long) > BETA
             needs_context = short_losses[window] - long_losses > ALPHA

@@ -87,16 +87,16 @@ class Measure(ABC):
         return ""
 
     def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        """Return the observations of a row in a case.
+        """Run a test sequence, and return the numbers that are measured on it.
 
         Args:
-            row: The name of the row.
-            case: The case.
-            engine: The engine of the row.
+            row: The name of the row of the table, such as "yarn:4".
+            case: The sequence, and which of its tokens are predicted.
+            engine: The loaded model, with the method of the row.
             tokenizer: The tokenizer of the model.
 
         Raises:
-            RopeconvError: The engine cannot run the case.
+            RopeconvError: The engine cannot run the sequence.
             NotFinite: A loss is NaN or infinite.
         """
         losses = engine.token_losses(case.ids.tolist(), case.targets.tolist())

@@ -90,7 +90,7 @@ class LlamaCppRunner(Runner):
         Args:
             source: The file.
             tokenizer: Its tokenizer.
-            options: The options of `LlamaCppEngine`, as `engine_options` returns them.
+            options: How llama.cpp runs it, as `engine_options` returns it: {"cache": "f16", ...}.
         """
         self.file = source
         self.options = options

@@ -121,7 +121,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
 def _open_folder(
     output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest
 ) -> OutputRunner:
-    """Make the runner of a folder and its source, which run in transformers one at a time.
+    """Return what runs a checkpoint and its source in transformers, one at a time.
 
     Args:
         output: The folder.
@@ -184,7 +184,9 @@ def _open_gguf(
     request: RunnerRequest,
     stack: ExitStack,
 ) -> OutputRunner:
-    """Make the runner of a GGUF file and its source, which run in llama.cpp one at a time.
+    """Return what runs a GGUF file and its source in llama.cpp, one at a time.
+
+    A checkpoint from which the file was exported is exported too, without the method.
 
     Args:
         output: The file.

@@ -163,7 +163,11 @@ def _open_local(
 ) -> tuple[Tokenizer | None, Inspection | None]:
     """Return the tokenizer and the inspection of the checkpoint that the user named.
 
-    Both are None where only servers are named. `stack` ends what the tokenizer needs.
+    Both are None where only servers are named.
+
+    Args:
+        request: The options of the user, with the checkpoint as `model`.
+        stack: Ends what the tokenizer needs, such as a process of llama.cpp.
     """
     if not request.model:
         return None, None

@@ -257,10 +257,10 @@ def _row(
     reference: Sequence[Losses] | None,
     scorer: Scorer,
 ) -> TuningRow:
-    """Make the row of a candidate.
+    """Return a candidate's row of the table: its mean losses, and their differences to another's.
 
     Args:
-        candidate: The candidate.
+        candidate: A formula, such as YaRN, or the result of the search.
         losses: Its losses on each window.
         reference: Those of the candidate to compare with; None in the row of that candidate.
         scorer: The scorer of these windows.

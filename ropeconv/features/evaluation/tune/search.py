@@ -283,12 +283,13 @@ def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
 
     Args:
         engine: The model, whose frequencies have a gradient.
-        scorer: The weights.
-        window: The window.
+        scorer: Has the weights, as `price`.
+        window: A part of a text, and where needed a sequence with a hidden number (needle).
     """
     price = scorer.price
     case = window.text
     needle = window.needle
+    # the targets inside the trained context come first, and `window.beyond` is their number
     token_losses = engine.losses(case.ids.tolist(), case.targets.tolist())
     total = token_losses[window.beyond :].mean()
     if price.inside and window.beyond:

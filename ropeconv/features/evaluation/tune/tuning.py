@@ -353,7 +353,7 @@ class Tuning:
     def _verdict(
         self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
     ) -> tuple[Candidate, bool, str]:
-        """Decide which candidate to bake.
+        """Choose between the result of the search and the best formula, such as YaRN.
 
         Args:
             best: The best candidate of the search.

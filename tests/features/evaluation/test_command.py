@@ -1,6 +1,7 @@
 """`ropeconv eval`, as a person types it: on a tiny model, from one load, with a journal."""
 
 import json
+import random
 import re
 import shutil
 import signal
@@ -38,9 +39,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("eval")
     checkpoint("llama", folder / "model")
-    (folder / "text.txt").write_text(
-        " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split())
-    )
+    # each word and its reverse, in an order that no change of a file can change
+    words = "the cat sat on a mat and the dog ran over red hills to see old green boats".split()
+    chosen = random.Random(1).choices(words, k=4000)
+    (folder / "text.txt").write_text(" ".join(f"{word} {word[::-1]}" for word in chosen))
     return folder
 
 

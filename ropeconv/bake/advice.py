@@ -314,7 +314,7 @@ class Advice(Summary):
             "sentence": self.sentence,
             "command": self.command,
             "context": f"{self.context:,} tokens",
-            "without_training": self.untuned,
+            "without_training": self.without_training,
             "writable": "yes" if self.writable else "no",
             "basis": self.basis,
             "recommended": self.recommended,
@@ -366,7 +366,7 @@ class Advice(Summary):
         return f"measured on {self.measured.model}"
 
     @property
-    def untuned(self) -> str:
+    def without_training(self) -> str:
         """Whether it works without training, for a table.
 
         One of yes, no, not decided (by too few questions), not judged (by the model that was
@@ -430,7 +430,7 @@ class Advice(Summary):
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
             "works_untuned": self.works_untuned,
-            "without_training": self.untuned,
+            "without_training": self.without_training,
             "fine_tuning": msgspec.to_builtins(self.fine_tuning),
             "finetuning_note": self.method.finetuning_note,
             "basis": self.basis,

@@ -178,9 +178,9 @@ class RankedMethods(TableSummary):
         if not row.writable:
             untuned = "cannot be written"
         elif row.recommended:
-            untuned = f"{row.untuned} ({row.basis})"
+            untuned = f"{row.without_training} ({row.basis})"
         else:
-            untuned = row.untuned
+            untuned = row.without_training
 
         supported = [_count_supporting(row.writings[name]) for name in formats]
         return (row.flags, *measured, untuned, *supported)
@@ -199,7 +199,7 @@ class RankedMethods(TableSummary):
                     "method": row.method.name,
                     "flags": row.flags,
                     "works_untuned": row.works_untuned,
-                    "without_training": row.untuned,
+                    "without_training": row.without_training,
                     "writable": row.writable,
                     "basis": row.basis,
                     "recommended": row.recommended or None,

@@ -101,7 +101,9 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
     )
 
     # where the first method is not decided, its numbers are shown below
-    undecided = [row for row in advice.methods if row.writable and row.untuned == NOT_DECIDED]
+    undecided = [
+        row for row in advice.methods if row.writable and row.without_training == NOT_DECIDED
+    ]
     if undecided and undecided[0] is not advice.methods[0]:
         sheet.say(
             f"Not decided: {LEAST_FOUND:g} % is inside the interval of the facts found, so more"

@@ -517,13 +517,15 @@ def test_few_questions_are_not_shown_as_a_yes_or_a_no() -> None:
     import ropeconv
 
     llama = {row.method.name: row for row in ropeconv.advise(LLAMA_2, "16k").methods}
-    assert llama["yarn"].untuned == "not decided"
-    assert llama["linear"].untuned == "no", "its loss is above the bar, whatever it finds"
-    assert llama["ntk"].untuned == "no"
+    assert llama["yarn"].without_training == "not decided"
+    assert llama["linear"].without_training == "no", "its loss is above the bar, whatever it finds"
+    assert llama["ntk"].without_training == "no"
     twice = {row.method.name: row for row in ropeconv.advise(LLAMA_2, "8k").methods}
-    assert twice["ntk"].untuned == "not decided", "below the bar, which is inside 18 to 70 %"
+    assert twice["ntk"].without_training == "not decided", (
+        "below the bar, which is inside 18 to 70 %"
+    )
     qwen = {row.method.name: row for row in ropeconv.advise(QWEN_3, "128k").methods}
-    assert qwen["yarn"].untuned == "yes"
+    assert qwen["yarn"].without_training == "yes"
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_too_few_questions_are_neither_a_yes_nor_a_no(tmp_path: Path) -> None:
 
     best = ropeconv.advise(LLAMA_2, "16k").best
     assert best is not None
-    assert (best.fine_tuning, best.untuned) == (need, "not decided")
+    assert (best.fine_tuning, best.without_training) == (need, "not decided")
     assert not best.works_untuned
 
     screen = command(tmp_path, "advise", LLAMA_2, "--context", "16k", code=0)

@@ -115,7 +115,7 @@ def refusal_of_dictionary(loaded: Any) -> Exception:
     """
     try:
         with torch.device("meta"):
-            AutoModelForCausalLM.from_config(loaded)
+            AutoModelForCausalLM.from_config(loaded, trust_remote_code=False)
     except Exception as error:
         return probe_protocol.Refused("load", error)
     return probe_protocol.Unseen("it has a text_config, and its class is that of a text model")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.layers import change_weights
 from ..engines.transformers.load import DeviceSpec, choose_place, folder_of
 from ..engines.transformers.memory import host_bytes
-from ..engines.transformers.patch import patch
+from ..engines.transformers.patch import ALL, choose_all_keys, patch
 from ..errors import BadSource
 from ..formats.disk import human
 from ..formats.gguf.file import GgufFile
@@ -145,6 +145,12 @@ class GgufReference:
     rule: str = ""
     """Other allowances, for the report."""
 
+    keys: dict[str, Override] = field(default_factory=dict)
+    """Metadata keys that the output gets when it is loaded."""
+
+    with_all_keys: GgufReference | None = None
+    """The same with attention to all keys on both sides; None where no indexer chooses keys."""
+
 
 DIVISORS = " The reference has the frequencies as divisors over another base."
 DIVISORS_RULE = (
@@ -245,7 +251,11 @@ def _logits_by_divisors(
 
 @contextmanager
 def load_checkpoint(
-    comparison: Comparison, checkpoint: Source, dtype: str, run: TokenRun
+    comparison: Comparison,
+    checkpoint: Source,
+    dtype: str,
+    run: TokenRun,
+    all_keys: bool = False,
 ) -> Iterator[TransformersEngine]:
     """Yield the source as a loaded model of transformers, on the CPU and without the method.
 
@@ -256,10 +266,14 @@ def load_checkpoint(
         checkpoint: The source as a checkpoint.
         dtype: The precision.
         run: The tokens.
+        all_keys: Whether its indexers choose all keys.
     """
-    with folder_of(checkpoint, dtype) as folder:
+    with folder_of(checkpoint, dtype) as folder, ExitStack() as stack:
         at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
-        yield TransformersEngine.load(folder, at, chunk=len(run.ids))
+        engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
+        if all_keys:
+            choose_all_keys(stack, engine.model)
+        yield engine
 
 
 def patch_engine(engine: TransformersEngine, comparison: Comparison) -> None:
@@ -274,7 +288,12 @@ def patch_engine(engine: TransformersEngine, comparison: Comparison) -> None:
 
 
 def by_patch(
-    comparison: Comparison, checkpoint: Source, dtype: str, runs: list[TokenRun], progress: Progress
+    comparison: Comparison,
+    checkpoint: Source,
+    dtype: str,
+    runs: list[TokenRun],
+    progress: Progress,
+    all_keys: bool = False,
 ) -> ReferenceLogits:
     """Run a checkpoint in transformers, unscaled and with the schedule of the output.
 
@@ -286,9 +305,10 @@ def by_patch(
         dtype: The precision.
         runs: One run, without gaps.
         progress: Callbacks, which are called while tokens are read.
+        all_keys: Whether indexers choose all keys.
     """
     (run,) = runs
-    with load_checkpoint(comparison, checkpoint, dtype, run) as engine:
+    with load_checkpoint(comparison, checkpoint, dtype, run, all_keys) as engine:
         control = engine.logits(run.ids, run.kept, progress)
         patch_engine(engine, comparison)
         reference = engine.logits(run.ids, run.kept, progress)
@@ -296,7 +316,12 @@ def by_patch(
 
 
 def run_nearby(
-    comparison: Comparison, checkpoint: Source, dtype: str, runs: list[TokenRun], progress: Progress
+    comparison: Comparison,
+    checkpoint: Source,
+    dtype: str,
+    runs: list[TokenRun],
+    progress: Progress,
+    all_keys: bool = False,
 ) -> list[Tensor]:
     """Run a patched checkpoint in transformers, with weights that are off by rounding.
 
@@ -310,6 +335,7 @@ def run_nearby(
         dtype: The precision.
         runs: One run, without gaps.
         progress: Callbacks.
+        all_keys: Whether indexers choose all keys.
 
     Returns:
         The logits of each run with other weights.
@@ -324,7 +350,7 @@ def run_nearby(
         return weight * (1 + NEARBY * noise.to(weight.dtype))
 
     results = []
-    with load_checkpoint(comparison, checkpoint, dtype, run) as engine:
+    with load_checkpoint(comparison, checkpoint, dtype, run, all_keys) as engine:
         patch_engine(engine, comparison)
         for _ in range(NEARBY_RUNS):
             change_weights(engine.model, disturb)
@@ -461,7 +487,10 @@ def validate_gguf(
         far = beyond(judged[0].results, schedule.original_context)
         if not all(result.is_distinguished for result in far):
             sentence += HIDDEN
-    sentence += _remarks(comparison, references, results, temperature)
+    changes = ["attention to all keys"] if any(one.all_keys for one in judged) else []
+    if temperature != 1:
+        changes.append(f"logits divided by their spread of {temperature:.2g}")
+    sentence += _remarks(comparison, references, results, changes)
 
     whole_lengths = [len(run.ids) for run in all_runs if run.kind == "whole"]
     rules = [reference.rule for reference in references]
@@ -498,6 +527,9 @@ class Judged(NamedTuple):
     experts_differ: bool
     """Whether rounding was measured too, since it makes routers choose other experts."""
 
+    all_keys: bool = False
+    """Whether both sides attended to all keys, since rounding makes indexers choose others."""
+
 
 def _run_and_judge(
     comparison: Comparison, reference: GgufReference, runs: list[TokenRun], progress: Progress
@@ -512,7 +544,8 @@ def _run_and_judge(
     """
     schedule = comparison.schedule
     logits = reference.logits(runs, progress)
-    of_output = logits_of(LlamaCppEngine(comparison.baked), runs, progress)
+    output = LlamaCppEngine(comparison.baked, reference.keys)
+    of_output = logits_of(output, runs, progress)
     results = _judge(runs, logits, of_output, reference)
 
     # in a mixture of experts, rounding may choose other experts: measure how much that changes, and
@@ -530,6 +563,12 @@ def _run_and_judge(
     if not is_rounded and _power(results, schedule) < POWER:
         results, temperature = _sharpen(results, runs, logits, of_output, reference, schedule)
 
+    # an indexer chooses other keys for a tiny change of its scores, and any where scores are equal:
+    # a token with an embedding of zeros, as padding has in a new model, scores 0 for every key
+    if reference.with_all_keys is not None and not all(result.agrees for result in results):
+        again = _run_and_judge(comparison, reference.with_all_keys, runs, progress)
+        return again._replace(all_keys=True)
+
     has_same_shape = logits.reference.shape == of_output.shape
     is_equal = has_same_shape and bool((logits.reference == of_output).all())
     return Judged(results, temperature, is_equal, experts_differ)
@@ -539,7 +578,7 @@ def _remarks(
     comparison: Comparison,
     references: list[GgufReference],
     results: list[BucketResult],
-    temperature: float,
+    changes: Sequence[str],
 ) -> str:
     """Return the sentences that follow the conclusion: how the comparison was made.
 
@@ -547,7 +586,7 @@ def _remarks(
         comparison: The output and its source.
         references: The ways of comparing, of which there may be two.
         results: The results of all buckets of positions.
-        temperature: The number that logits were divided by; 1 for none.
+        changes: Phrases on settings that were changed.
     """
     schedule = comparison.schedule
     sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
@@ -557,8 +596,7 @@ def _remarks(
             " Up to the new context, llama.cpp is compared with itself on the weights of the"
             " output."
         )
-    if temperature != 1:
-        sentences += describe_changes([f"logits divided by their spread of {temperature:.2g}"])
+    sentences += describe_changes(changes)
     if isinstance(comparison.scale, QueryScaling):
         sentences += " The output and the reference scale queries in steps, in place of log-n."
     return sentences
@@ -746,10 +784,22 @@ def _of_checkpoint(
     logits = partial(by_patch, comparison, source, "float32")
     if rounded:
         return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION)
+    nearby = None
     if _has_experts(output.file):
         nearby = partial(run_nearby, comparison, source, "float32")
-        return GgufReference(logits, nearby, floor=KL_FLOOR)
-    return GgufReference(logits, floor=KL_FLOOR)
+    reference = GgufReference(logits, nearby, floor=KL_FLOOR)
+
+    # with an indexer, a second comparison leaves its choice out, where the first one fails
+    kept_keys = f"{arch_of(output.file).name}.attention.indexer.top_k"
+    if output.file.get(kept_keys) is None:
+        return reference
+    with_all_keys = replace(
+        reference,
+        logits=partial(logits, all_keys=True),
+        nearby=None if nearby is None else partial(nearby, all_keys=True),
+        keys={kept_keys: ("int", ALL)},
+    )
+    return replace(reference, nearby=None, with_all_keys=with_all_keys)
 
 
 def _has_experts(file: GgufFile) -> bool:

@@ -5,7 +5,8 @@ method by method.
 
 Every number is the mean Kullback-Leibler divergence at two to four times the trained length, of
 llama.cpp from transformers that is scaled at run time; the column "unscaled" has that of the source
-without any scaling (yarn). `--write` replaces the table in docs/tables/conversions.txt.
+without any scaling (yarn). `--write` replaces the table in docs/tables/conversions.txt, or the rows
+of the given model types in it.
 """
 
 import argparse
@@ -52,6 +53,22 @@ def row(model_type: str, folder: Path) -> list[str]:
     return [model_type, rules.arch, *cells, control]
 
 
+def merge(table: str, lines: list[list[str]]) -> str:
+    """The table with the lines that were measured, and the rows that it had of other families.
+
+    lines: the title, the line below it and the rows, in cells.
+    """
+    rows = {}
+    for text in table.splitlines()[2:]:
+        rows[text.split()[1]] = text
+    for line in lines[2:]:
+        rows[line[0]] = f"| {' | '.join(line)} |"
+
+    title = [f"| {' | '.join(line)} |" for line in lines[:2]]
+    families = [rows[name] for name in EXPORTED if name in rows]
+    return "\n".join([*title, *families, ""])
+
+
 def main() -> None:
     """Prints the table, or writes it."""
     parser = argparse.ArgumentParser(
@@ -68,8 +85,8 @@ def main() -> None:
         print(f"| {' | '.join(lines[-1])} |", flush=True)
     if given.write:
         before, rest = DOCS.read_text().split(BEGIN)
-        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        DOCS.write_text(before + BEGIN + table + END + rest.split(END)[1])
+        table, after = rest.split(END)
+        DOCS.write_text(before + BEGIN + merge(table, lines) + END + after)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ names = ["llama"]
 rules = "generic"
 """
 OPTION = (
-    '    margin: int | None = option(None, "Tokens to leave unused.", "Output",'
+    '    margin: int | None = option(None, "Tokens to leave unused.", "Runtimes",'
     ' metavar="TOKENS")\n\n'
 )
 AFTER_OPTIONS = "    def published_by("

@@ -191,8 +191,13 @@ def test_a_command_without_a_case_writes_nothing(server: Server, tmp_path: Path,
     outcome = server.run(tmp_path, ("reading", *words.split()), Fault(Mode.COUNT))
     skip_where_advised(outcome.output)
     assert outcome.code == 0, outcome.output
-    assert outcome.calls() == []
-    assert tree(tmp_path) == before
+
+    # what ropeconv keeps for itself, such as the answers of runtimes that `probe` asks
+    home = tmp_path / "home"
+    calls = [call for call in outcome.calls() if not Path(call.path).is_relative_to(home)]
+    assert calls == []
+    after = {path: value for path, value in tree(tmp_path).items() if not path.startswith("home")}
+    assert after == {path: value for path, value in before.items() if not path.startswith("home")}
 
 
 def test_a_command_that_writes_is_no_reader(server: Server, tmp_path: Path) -> None:

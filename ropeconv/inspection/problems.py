@@ -170,6 +170,17 @@ def _scaling_problems(spec: RopeSpec, rope: Config, family: Family) -> Iterator[
             repair = None if trained_is_assumed else f"--as-is --context {reach}"
             yield Problem("context", message, repair)
 
+    # or the config declares more tokens than the scaling covers
+    if isinstance(form, Yarn) and not trained_is_assumed:
+        reach = round(form.factor * form.original_context)
+        if spec.context > reach:
+            message = (
+                f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
+                f" {form.original_context:,} is {reach:,}: angles beyond were not trained, and vLLM"
+                " has no cosines for them"
+            )
+            yield Problem("context", message, f"--as-is --context {reach}")
+
     if isinstance(form, Yarn) and trained_is_assumed:
         message = (
             "yarn without original_max_position_embeddings: readers assume"

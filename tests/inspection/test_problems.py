@@ -92,6 +92,8 @@ DECLARED = {**LLAMA, "max_position_embeddings": 131072}
         ),
         ({**LLAMA, "rope_scaling": YARN}, {"context"}),
         ({**DECLARED, "rope_scaling": YARN}, set()),
+        # more than four times the original length
+        ({**DECLARED, "max_position_embeddings": 200000, "rope_scaling": YARN}, {"context"}),
         (
             {**LLAMA, "rope_scaling": without("original_max_position_embeddings", YARN)},
             {"context", "original"},
@@ -160,6 +162,14 @@ def test_no_model_was_trained_for_a_few_hundred_tokens(
         # Qwen's documented form with the old context: the factor is there, the window is not
         (
             {**LLAMA, "rope_scaling": YARN},
+            "context",
+            "--as-is --context 131072",
+            5e6,
+            0.1 * math.log(4) + 1,
+        ),
+        # the window is there, the factor is not
+        (
+            {**LLAMA, "max_position_embeddings": 200000, "rope_scaling": YARN},
             "context",
             "--as-is --context 131072",
             5e6,

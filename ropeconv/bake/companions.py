@@ -18,7 +18,6 @@ import dataclasses
 import filecmp
 import json
 import os
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +49,7 @@ from .companion_check import copies_digest
 from .execution import ApplyOptions, execute_plan, refuse_early
 from .file_checks import files_of, is_document
 from .finished import member_digest
-from .hidden import discard, is_empty
+from .hidden import discard_stopped_run, is_empty
 from .plan import FilePlan, Plan, PlannedFile, source_record
 
 SUFFIX = "-draft"
@@ -336,6 +335,7 @@ class AdapterPlan(FilePlan):
         return copies_digest(digests)
 
     def companion(self) -> CompanionReceipt:
+        """The receipt of the adapter, still without the records of its files."""
         return CompanionReceipt(
             ropeconv=__version__,
             companion="adapter",
@@ -457,34 +457,40 @@ def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
 
 
 def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
-    """Write the files of `adapter_plan`, or only its receipt where they are there already.
+    """Write the folder of an adapter, OUT-adapter: its weights, its config, and ropeconv.json.
+
+    ropeconv.json is the receipt: it lists the files with their digests, and is written last. If the
+    weights and the config are there already, as when the same command runs twice, they are kept.
 
     Raises Disagreement where the written adapter is not as planned, and what `execute_plan` raises.
     """
-    if not has_files(plan):
+    if has_files(plan):
+        # an earlier run may have been killed after the files, and before the receipt or the end
+        _complete_receipt(plan, fsync)
+        discard_stopped_run(plan.out)
+    else:
         check = partial(_check_adapter, plan)  # called with the folder before it gets its name
         execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync), check)
-        return
 
-    # the files are there already, from a run that a kill may have ended before the receipt
+
+def _complete_receipt(plan: AdapterPlan, fsync: bool) -> None:
+    """Write the receipt of an adapter whose files are there, unless it has the right one."""
     records = []
     for file in plan.files:
         place = plan.out / file.name
-        origin = file.origin or None
         record = FileRecord(
             name=file.name,
             action=file.action,
             size=place.stat().st_size,
             sha256=sha256(place),
-            origin=origin,
+            origin=file.origin or None,
         )
         records.append(record)
+    right_receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))
 
-    receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))
-    earlier = None
-    with suppress(BadSource):
-        earlier = read_companion(plan.out)
-    if earlier != receipt:
-        write_receipt(plan.out, receipt, fsync)
-    # the hidden folder of a run that was killed after the files got their names, but before its end
-    discard(plan.out)
+    try:
+        present_receipt = read_companion(plan.out)  # None without one
+    except BadSource:  # a damaged one is replaced
+        present_receipt = None
+    if present_receipt != right_receipt:
+        write_receipt(plan.out, right_receipt, fsync)

@@ -693,7 +693,9 @@ def _write_as_length(method: Method | None, context: int) -> Method | None:
 def _recipe(
     inspection: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool
 ) -> Recipe:
-    """The recipe of a method for a length, with the modifiers that it needs.
+    """Return the recipe of a method for a length, with the other options that it needs there.
+
+    Such as `--yarn 4 --attention-factor 1 --context 100k`.
 
     Args:
         inspection: The inspection of the model.
@@ -703,27 +705,45 @@ def _recipe(
         on_top: Whether the method is put on top of a trained scaling.
     """
     recipe = Recipe(method, on_top=on_top)
-    form = start.form
-    if on_top and isinstance(form, LongRope):
-        # runtimes of LongRoPE derive the attention factor from the declared context; 9 digits, as
-        # the command with --attention-factor has them
-        attention_factor = longrope_attention_factor(
-            context / form.original_context, form.original_context
-        )
-        recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
-    if isinstance(method, YarnMethod) and not on_top and has_fixed_attention_factor(inspection):
-        # its own factor would be refused. DeepSeek V4 was trained with YaRN and without one;
-        # Hunyuan has an mscale pair, with which YaRN has none
-        usual = inherit_settings(recipe, inspection).schedule(start)
-        if usual.attention_factor != start.attention_factor:
-            recipe = replace(recipe, attention_factor=start.attention_factor)
-    # --context, where the parameter of the method alone would give another length, and where the
-    # output is to declare less than the model, which only --context allows
-    gives_context = recipe.schedule(start).context == context
+    attention_factor = _required_attention_factor(recipe, inspection, start, context)
+    if attention_factor is not None:
+        recipe = replace(recipe, attention_factor=attention_factor)
+
+    # --context is needed where the method alone would give another length, and where the output is
+    # to declare less than the model does
+    reaches_context = recipe.schedule(start).context == context
     is_shorter = context < inspection.spec.context
-    if not gives_context or is_shorter:
+    if is_shorter or not reaches_context:
         recipe = replace(recipe, context=context)
     return recipe
+
+
+def _required_attention_factor(
+    recipe: Recipe, inspection: Inspection, start: RopeSpec, context: int
+) -> float | None:
+    """Return the attention factor that a recipe must give; None where it need not give one.
+
+    Args:
+        recipe: The method, without other options.
+        inspection: The inspection of the model.
+        start: The RoPE that the method starts from.
+        context: The length in tokens.
+    """
+    # runtimes derive LongRoPE's attention factor from the context that the config declares
+    form = start.form
+    if recipe.on_top and isinstance(form, LongRope):
+        total_factor_of_context = context / form.original_context
+        attention_factor = longrope_attention_factor(total_factor_of_context, form.original_context)
+        return float(f"{attention_factor:.9g}")  # as many digits as the command line has
+
+    # YaRN brings a factor, which some models cannot have: DeepSeek V4 was trained with YaRN and
+    # without one, and with the mscale pair of Hunyuan YaRN has none. They keep that of the model.
+    is_yarn = isinstance(recipe.method, YarnMethod)
+    if is_yarn and not recipe.on_top and has_fixed_attention_factor(inspection):
+        usual = inherit_settings(recipe, inspection).schedule(start)
+        if usual.attention_factor != start.attention_factor:
+            return start.attention_factor
+    return None
 
 
 def _writings(

@@ -27,7 +27,7 @@ from ..errors import BadSource, Disagreement, UsageError
 from ..formats import jsontext
 from ..formats.disk import sha256
 from ..formats.kind import is_gguf
-from ..inspection.adapter import misplaced_tensor, read_adapter
+from ..inspection.adapter import Adapter, misplaced_tensor, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.receipts.companion import CompanionReceipt, read_companion
 from ..inspection.receipts.receipt import FileRecord
@@ -275,23 +275,15 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     Raises:
         BadSource: A head has other sizes than its target.
     """
-    # sizes that both must share, e.g. {"hidden_size": 4096, "vocab_size": 128256}
     is_head = inspection.draft is not None
-    if isinstance(draft, Source) and isinstance(target, Source):
-        sizes_of_draft = draft_sizes(draft.config())
-        sizes_of_target = draft_sizes(target.config())
-    elif isinstance(draft, GgufSource) and isinstance(target, GgufSource):
+    if not is_head and isinstance(draft, GgufSource):
         # llama.cpp compares the tokens of two whole models itself (common/speculative.cpp,
         # common_speculative_are_compatible)
-        if not is_head:
-            return ""
-        sizes_of_draft = header_sizes(draft.file)
-        sizes_of_target = header_sizes(target.file)
-    else:
         return ""
 
-    for key, size in sizes_of_draft.items():
-        target_size = sizes_of_target[key]
+    sizes_of_target = _shared_sizes(target)
+    for key, size in _shared_sizes(draft).items():
+        target_size = sizes_of_target.get(key)
         is_unknown = not size or not target_size  # the config does not say it
         if is_unknown or size == target_size:
             continue
@@ -306,6 +298,15 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
                 " vLLM refuses such a pair"
             )
     return ""
+
+
+def _shared_sizes(model: Origin) -> dict[str, object]:
+    """Return the sizes that a draft and its target must share: {"hidden_size": 4096, ...}."""
+    if isinstance(model, Source):
+        return draft_sizes(model.config())
+    if isinstance(model, GgufSource):
+        return header_sizes(model.file)
+    return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,7 +360,6 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         BadSource: For an adapter that has no place in the source.
         RopeconvError: Where its place has something else than the files of this adapter.
     """
-    # whether it is an adapter of this model
     source = open_source(reference)
     out = plan.out.with_name(f"{plan.out.name}-adapter")
     assert isinstance(plan, CheckpointPlan)
@@ -371,24 +371,18 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     misplaced = misplaced_tensor(adapter, inspect_source(plan.source))
     if misplaced:
         raise BadSource(f"--adapter {reference} {misplaced}; give the adapter of this model")
-    if plan.result.fold is not None:
+    scales_weights = plan.result.fold is not None
+    if scales_weights:
         raise UsageError(
             "--adapter adds to weights that --encoding weights scales; choose another encoding"
         )
-
-    # its files: the weights unchanged, and a config that names the output as its base
-    config = adapter.config | {"base_model_name_or_path": str(plan.out)}
-    if "revision" in config:
-        config["revision"] = None  # it is that of the source
-    text = jsontext.dump(config, adapter.source.text(ADAPTER) or "")
-    files = [PlannedFile("write", ADAPTER, len(text.encode()), text=text)]
-    copies, _ = adapter.source.files_to_copy()
-    for file in copies:
-        if file.name != ADAPTER:
-            files.append(
-                PlannedFile(action="copy", name=file.name, size=file.size, sha256=file.sha256)
-            )
-    planned = AdapterPlan(source=adapter.source, out=out, files=tuple(files), skipped=(), base=plan)
+    planned = AdapterPlan(
+        source=adapter.source,
+        out=out,
+        files=_files_of_adapter(adapter, plan.out),
+        skipped=(),
+        base=plan,
+    )
 
     # if the place has the same files already, as when `apply` is run again, they are kept
     is_taken = os.path.lexists(out) and not is_empty(out)
@@ -397,6 +391,28 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     elif not has_files(planned):
         raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
     return planned
+
+
+def _files_of_adapter(adapter: Adapter, base: Path) -> tuple[PlannedFile, ...]:
+    """Return the files of an adapter: its own, and a config that names another base model.
+
+    Args:
+        adapter: The adapter as the user gave it.
+        base: The output that becomes its base model.
+    """
+    config = adapter.config | {"base_model_name_or_path": str(base)}
+    if "revision" in config:
+        config["revision"] = None  # a revision of the earlier base
+    text = jsontext.dump(config, adapter.source.text(ADAPTER) or "")
+    files = [PlannedFile("write", ADAPTER, len(text.encode()), text=text)]
+
+    copies, _ = adapter.source.files_to_copy()
+    for file in copies:
+        if file.name != ADAPTER:
+            files.append(
+                PlannedFile(action="copy", name=file.name, size=file.size, sha256=file.sha256)
+            )
+    return tuple(files)
 
 
 def has_files(plan: AdapterPlan) -> bool:

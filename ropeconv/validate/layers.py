@@ -308,26 +308,28 @@ class _Comparison:
         """
         vocabulary = min(self.source.vocabulary, self.output.vocabulary)
         runs = _runs(self.schedule, vocabulary)
-        results = []
+        records: list[LayerRecord] = []
         left_out: list[str] = []
-        first_problem: NoLayerRuns | None = None
+        problems: list[NoLayerRuns] = []
         for kind in self.source.kinds:
             try:
                 with (
                     self.source.with_weights(kind.layer),
                     self.output.with_weights(kind.layer),
                 ):
-                    results += [self._compare(kind, run) for run in runs]
+                    records += [self._compare(kind, run) for run in runs]
             except NoLayerRuns as problem:
                 # such as the last layers of Gemma 3n, which use the keys of others
                 left_out.append(kind.name)
-                first_problem = first_problem or problem
-        if first_problem is not None and not results:
-            raise first_problem
+                problems.append(problem)
+
+        if problems and not records:  # nothing was compared
+            raise problems[0]
+        *_, longest_run = runs
         return LayersRecord(
             tokens=max(len(run.ids) for run in runs),
-            reached=runs[-1].positions[-1],
-            layers=tuple(results),
+            reached=max(longest_run.positions),
+            layers=tuple(records),
             left_out=tuple(left_out),
             unchanged=self.question.unchanged,
         )

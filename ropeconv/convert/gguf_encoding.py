@@ -547,36 +547,37 @@ def nothing_suits(
         refusals: Errors of the other encodings.
         readers: The readers that must compute the schedule.
     """
-    # why: what each reader does with each encoding, such as "with keys: exact; with tensor: ..."
-    several_readers = len(readers) > 1
     reasons = []
     for result in results:
-        wrong = []
-        for reader in readers:
-            verdict = result.verdict_by(reader)
-            if verdict.status not in GOOD:
-                wrong.append(_words(verdict, several_readers))
-        outcome = " and ".join(wrong) if wrong else "exact"
-        reasons.append(f"with {result.encoding}: {outcome}")
+        reasons.append(f"with {result.encoding}: {_outcome(result, readers)}")
     for name, refusal in refusals.items():
         reasons.append(f"with {name}: {refusal.reason}")
 
-    # What to do: allow an untested encoding, where the first one that is not known to be wrong in
-    # a reader is untested in one. Or what `_way_out` finds.
+    # Several repairs are joined by "or". The user may allow an encoding that is untested in some
+    # reader, but known to be wrong in none.
     repairs = []
-    for result in results:
-        may_be_right = result.suits(readers, untested=True)
-        if not may_be_right:
-            continue
-        is_untested = not result.suits(readers)
+    not_wrong = [result for result in results if result.suits(readers, untested=True)]
+    if not_wrong:
+        first = not_wrong[0]
+        is_untested = not first.suits(readers)
         if is_untested:
             repairs.append(
-                f"pass --allow-untested, which writes it with {result.encoding} all the same"
+                f"pass --allow-untested, which writes it with {first.encoding} all the same"
             )
-        break
     repairs.append(_way_out(results, readers))
     names = " and ".join(reader.display_name for reader in readers)
     return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
+
+
+def _outcome(result: GgufResult, readers: tuple[Reader, ...]) -> str:
+    """Return what readers compute with an encoding: "exact", or what each wrong one does."""
+    has_several_readers = len(readers) > 1
+    wrong = []
+    for reader in readers:
+        verdict = result.verdict_by(reader)
+        if verdict.status not in GOOD:
+            wrong.append(_words(verdict, named=has_several_readers))
+    return " and ".join(wrong) or "exact"
 
 
 def _words(verdict: Verdict, named: bool) -> str:

@@ -127,11 +127,11 @@ def _search_heads(
 
 
 def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Screen) -> None:
-    """Show the worst head of each layer, and the effective lengths over all heads.
+    """Show how far the heads of a model can look: the worst head of each layer, and all of them.
 
-    The effective length is the distance m before the first one at which sum_i cos(m theta_i) is
-    negative (Men et al. 2024). That sum takes all components of queries and keys to have the same
-    variance. Here each pair has a weight w_i, from the variances that a head of this model has.
+    Up to its effective length, a head prefers similar tokens to random ones: sum_i w_i cos(m
+    theta_i) is not negative at any distance m before it. Men et al. 2024 take all weights w_i to be
+    equal. Here they follow from the variances of queries and keys in each head of this model.
 
     Args:
         label: The name of the schedule, such as "yarn 4".
@@ -147,8 +147,9 @@ def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Scre
     searched = max(layer.below for layer in weighted.layers)
     worst = _length_in_words(weighted.worst, searched)
     median = _length_in_words(weighted.median, searched)
-    verb = "has" if weighted.violating == 1 else "have"
-    violating = f"{weighted.violating} of {counted(weighted.heads, 'head')} {verb}"
+    heads_with_negative_sum = weighted.violating
+    verb = "has" if heads_with_negative_sum == 1 else "have"
+    violating = f"{heads_with_negative_sum} of {counted(weighted.heads, 'head')} {verb}"
     screen.say(
         f"{label}: with equal variances the effective length is {_effective_length(equal)}. With"
         f" this model's, {violating} a negative sum; the effective length of the worst is {worst},"

@@ -200,7 +200,7 @@ def _needed_rows(
     question = NeededQuestion(
         _absolute(config), shapes, stands_for, layers=plan.before.first_of_each_kind
     )
-    answer = _ask(probe, "needed", msgspec.to_builtins(question))
+    answer = _ask(probe, "find_needed_tensors", msgspec.to_builtins(question))
     if "tensors" not in answer:
         raise NoLayerRuns(answer["reason"])
     return dict(answer["tensors"])

@@ -166,7 +166,7 @@ class NeededQuestion(msgspec.Struct, frozen=True):
     """As in `LayerQuestion`."""
 
 
-def needed(given: JsonObject) -> JsonObject:
+def find_needed_tensors(given: JsonObject) -> JsonObject:
     """Find the tensors that running the first layers of a checkpoint needs, to download only these.
 
     transformers decides which tensors a layer reads. So the layers run once, on two tokens and with

@@ -616,13 +616,19 @@ def why_scaling_is_kept(inspection: Inspection) -> str:
 
 
 def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
-    """A method with the parameter that reaches a context, such as `--yarn 4`; None without one.
+    """Return a method with the parameter that reaches a context, as people write it.
+
+    For a model of 32k tokens, YaRN to 128k is `--yarn 4`. To 150k it is `--yarn 150k`, which is
+    easier to read than the factor 4.6875.
 
     Args:
         kind: The class of the method.
         start: The RoPE that it starts from, over its whole context.
         context: The context to reach, in tokens.
         on_top: Whether it is put on top of a trained scaling.
+
+    Returns:
+        The method; None where no single parameter leads to a context, as for a file of factors.
 
     Raises:
         RecipeError: Where the method does not fit.
@@ -632,34 +638,54 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
             "--theta-bound is for training with another base; it does not go on top of a trained"
             " scaling"
         )
-
-    # The factor on top of a scaling is context / declared context. `for_context` divides by the
-    # context before the scaling, so it gets the length that is as many times that one.
     if on_top:
-        length_without_scaling = round(context * start.original_context / start.context)
-        method = kind.for_context(start.unscaled(), length_without_scaling)
+        method = _method_on_top(kind, start, context)
     else:
         method = kind.for_context(start, context)
 
-    # the parameter is a length: --theta-for 128k
+    # methods with a target length, such as --theta-for 128k
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
 
-    # The parameter is a factor, and stays one if people read it easily: `--yarn 4`.
+    # methods with a factor; on top of a scaling, they are always written with the length
     factor = context / start.context
-    is_plain_factor = round(factor, 2) == factor and factor <= LARGEST_FACTOR
-    if is_plain_factor and not on_top:
+    has_two_decimals = round(factor, 2) == factor
+    is_allowed = factor <= LARGEST_FACTOR
+    if has_two_decimals and is_allowed and not on_top:
         return method
-    # Else it is written as a length: `--yarn 200k`, not `--yarn 6.25`. A number below 1,024 would
-    # be read as a factor.
+    return _write_as_length(method, context)
+
+
+def _method_on_top(kind: type[Method], start: RopeSpec, context: int) -> Method | None:
+    """Return a method that extends a model which was trained with a scaling, and keeps it.
+
+    A model with a scaling from 32k to 128k needs the factor 2 to reach 256k.
+
+    Args:
+        kind: The class of the method.
+        start: The RoPE with the trained scaling, which declares 128k in the example.
+        context: The context to reach, in tokens.
+    """
+    # `for_context` divides by the length before the scaling. Of 32k, the factor 2 is 64k.
+    length_before_scaling = start.original_context
+    target_before_scaling = round(context * length_before_scaling / start.context)
+    return kind.for_context(start.unscaled(), target_before_scaling)
+
+
+def _write_as_length(method: Method | None, context: int) -> Method | None:
+    """Return a method with a length in place of its factor: `--yarn 150k` for `--yarn 4.6875`.
+
+    A method without a factor is returned unchanged, and so is any where the length is a number that
+    the command line would read as a factor (below 1,024).
+    """
     length = format_tokens(context)
     if not is_length(length):
         return method
     if isinstance(method, ScaledMethod):
         return replace(method, factor=length)
     if isinstance(method, Piecewise):
-        # "8@44" is a factor and the pair where the two bases meet; the pair stays
-        split = method.parts()[1]
+        # its parameter is written FACTOR@PAIR, such as "8@44": two bases meet at pair 44
+        _, split = method.parts()
         return Piecewise(f"{length}@{split}")
     return method
 
@@ -667,7 +693,9 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
 def _recipe(
     inspection: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool
 ) -> Recipe:
-    """The recipe of a method for a length, with the modifiers that it needs.
+    """Return the recipe of a method for a length, with the other options that it needs there.
+
+    Such as `--yarn 4 --attention-factor 1 --context 100k`.
 
     Args:
         inspection: The inspection of the model.
@@ -677,27 +705,45 @@ def _recipe(
         on_top: Whether the method is put on top of a trained scaling.
     """
     recipe = Recipe(method, on_top=on_top)
-    form = start.form
-    if on_top and isinstance(form, LongRope):
-        # runtimes of LongRoPE derive the attention factor from the declared context; 9 digits, as
-        # the command with --attention-factor has them
-        attention_factor = longrope_attention_factor(
-            context / form.original_context, form.original_context
-        )
-        recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
-    if isinstance(method, YarnMethod) and not on_top and has_fixed_attention_factor(inspection):
-        # its own factor would be refused. DeepSeek V4 was trained with YaRN and without one;
-        # Hunyuan has an mscale pair, with which YaRN has none
-        usual = inherit_settings(recipe, inspection).schedule(start)
-        if usual.attention_factor != start.attention_factor:
-            recipe = replace(recipe, attention_factor=start.attention_factor)
-    # --context, where the parameter of the method alone would give another length, and where the
-    # output is to declare less than the model, which only --context allows
-    gives_context = recipe.schedule(start).context == context
+    attention_factor = _required_attention_factor(recipe, inspection, start, context)
+    if attention_factor is not None:
+        recipe = replace(recipe, attention_factor=attention_factor)
+
+    # --context is needed where the method alone would give another length, and where the output is
+    # to declare less than the model does
+    reaches_context = recipe.schedule(start).context == context
     is_shorter = context < inspection.spec.context
-    if not gives_context or is_shorter:
+    if is_shorter or not reaches_context:
         recipe = replace(recipe, context=context)
     return recipe
+
+
+def _required_attention_factor(
+    recipe: Recipe, inspection: Inspection, start: RopeSpec, context: int
+) -> float | None:
+    """Return the attention factor that a recipe must give; None where it need not give one.
+
+    Args:
+        recipe: The method, without other options.
+        inspection: The inspection of the model.
+        start: The RoPE that the method starts from.
+        context: The length in tokens.
+    """
+    # runtimes derive LongRoPE's attention factor from the context that the config declares
+    form = start.form
+    if recipe.on_top and isinstance(form, LongRope):
+        total_factor_of_context = context / form.original_context
+        attention_factor = longrope_attention_factor(total_factor_of_context, form.original_context)
+        return float(f"{attention_factor:.9g}")  # as many digits as the command line has
+
+    # YaRN brings a factor, which some models cannot have: DeepSeek V4 was trained with YaRN and
+    # without one, and with the mscale pair of Hunyuan YaRN has none. They keep that of the model.
+    is_yarn = isinstance(recipe.method, YarnMethod)
+    if is_yarn and not recipe.on_top and has_fixed_attention_factor(inspection):
+        usual = inherit_settings(recipe, inspection).schedule(start)
+        if usual.attention_factor != start.attention_factor:
+            return start.attention_factor
+    return None
 
 
 def _writings(

@@ -18,7 +18,6 @@ import dataclasses
 import filecmp
 import json
 import os
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from ..errors import BadSource, Disagreement, UsageError
 from ..formats import jsontext
 from ..formats.disk import sha256
 from ..formats.kind import is_gguf
-from ..inspection.adapter import misplaced_tensor, read_adapter
+from ..inspection.adapter import Adapter, misplaced_tensor, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.receipts.companion import CompanionReceipt, read_companion
 from ..inspection.receipts.receipt import FileRecord
@@ -50,7 +49,7 @@ from .companion_check import copies_digest
 from .execution import ApplyOptions, execute_plan, refuse_early
 from .file_checks import files_of, is_document
 from .finished import member_digest
-from .hidden import discard, is_empty
+from .hidden import discard_stopped_run, is_empty
 from .plan import FilePlan, Plan, PlannedFile, source_record
 
 SUFFIX = "-draft"
@@ -276,23 +275,15 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     Raises:
         BadSource: A head has other sizes than its target.
     """
-    # sizes that both must share, e.g. {"hidden_size": 4096, "vocab_size": 128256}
     is_head = inspection.draft is not None
-    if isinstance(draft, Source) and isinstance(target, Source):
-        sizes_of_draft = draft_sizes(draft.config())
-        sizes_of_target = draft_sizes(target.config())
-    elif isinstance(draft, GgufSource) and isinstance(target, GgufSource):
+    if not is_head and isinstance(draft, GgufSource):
         # llama.cpp compares the tokens of two whole models itself (common/speculative.cpp,
         # common_speculative_are_compatible)
-        if not is_head:
-            return ""
-        sizes_of_draft = header_sizes(draft.file)
-        sizes_of_target = header_sizes(target.file)
-    else:
         return ""
 
-    for key, size in sizes_of_draft.items():
-        target_size = sizes_of_target[key]
+    sizes_of_target = _shared_sizes(target)
+    for key, size in _shared_sizes(draft).items():
+        target_size = sizes_of_target.get(key)
         is_unknown = not size or not target_size  # the config does not say it
         if is_unknown or size == target_size:
             continue
@@ -307,6 +298,15 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
                 " vLLM refuses such a pair"
             )
     return ""
+
+
+def _shared_sizes(model: Origin) -> dict[str, object]:
+    """Return the sizes that a draft and its target must share: {"hidden_size": 4096, ...}."""
+    if isinstance(model, Source):
+        return draft_sizes(model.config())
+    if isinstance(model, GgufSource):
+        return header_sizes(model.file)
+    return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,6 +336,7 @@ class AdapterPlan(FilePlan):
         return copies_digest(digests)
 
     def companion(self) -> CompanionReceipt:
+        """The receipt of the adapter, still without the records of its files."""
         return CompanionReceipt(
             ropeconv=__version__,
             companion="adapter",
@@ -359,7 +360,6 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         BadSource: For an adapter that has no place in the source.
         RopeconvError: Where its place has something else than the files of this adapter.
     """
-    # whether it is an adapter of this model
     source = open_source(reference)
     out = plan.out.with_name(f"{plan.out.name}-adapter")
     assert isinstance(plan, CheckpointPlan)
@@ -371,24 +371,18 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     misplaced = misplaced_tensor(adapter, inspect_source(plan.source))
     if misplaced:
         raise BadSource(f"--adapter {reference} {misplaced}; give the adapter of this model")
-    if plan.result.fold is not None:
+    scales_weights = plan.result.fold is not None
+    if scales_weights:
         raise UsageError(
             "--adapter adds to weights that --encoding weights scales; choose another encoding"
         )
-
-    # its files: the weights unchanged, and a config that names the output as its base
-    config = adapter.config | {"base_model_name_or_path": str(plan.out)}
-    if "revision" in config:
-        config["revision"] = None  # it is that of the source
-    text = jsontext.dump(config, adapter.source.text(ADAPTER) or "")
-    files = [PlannedFile("write", ADAPTER, len(text.encode()), text=text)]
-    copies, _ = adapter.source.files_to_copy()
-    for file in copies:
-        if file.name != ADAPTER:
-            files.append(
-                PlannedFile(action="copy", name=file.name, size=file.size, sha256=file.sha256)
-            )
-    planned = AdapterPlan(source=adapter.source, out=out, files=tuple(files), skipped=(), base=plan)
+    planned = AdapterPlan(
+        source=adapter.source,
+        out=out,
+        files=_files_of_adapter(adapter, plan.out),
+        skipped=(),
+        base=plan,
+    )
 
     # if the place has the same files already, as when `apply` is run again, they are kept
     is_taken = os.path.lexists(out) and not is_empty(out)
@@ -397,6 +391,28 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     elif not has_files(planned):
         raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
     return planned
+
+
+def _files_of_adapter(adapter: Adapter, base: Path) -> tuple[PlannedFile, ...]:
+    """Return the files of an adapter: its own, and a config that names another base model.
+
+    Args:
+        adapter: The adapter as the user gave it.
+        base: The output that becomes its base model.
+    """
+    config = adapter.config | {"base_model_name_or_path": str(base)}
+    if "revision" in config:
+        config["revision"] = None  # a revision of the earlier base
+    text = jsontext.dump(config, adapter.source.text(ADAPTER) or "")
+    files = [PlannedFile("write", ADAPTER, len(text.encode()), text=text)]
+
+    copies, _ = adapter.source.files_to_copy()
+    for file in copies:
+        if file.name != ADAPTER:
+            files.append(
+                PlannedFile(action="copy", name=file.name, size=file.size, sha256=file.sha256)
+            )
+    return tuple(files)
 
 
 def has_files(plan: AdapterPlan) -> bool:
@@ -457,34 +473,40 @@ def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
 
 
 def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
-    """Write the files of `adapter_plan`, or only its receipt where they are there already.
+    """Write the folder of an adapter, OUT-adapter: its weights, its config, and ropeconv.json.
+
+    ropeconv.json is the receipt: it lists the files with their digests, and is written last. If the
+    weights and the config are there already, as when the same command runs twice, they are kept.
 
     Raises Disagreement where the written adapter is not as planned, and what `execute_plan` raises.
     """
-    if not has_files(plan):
+    if has_files(plan):
+        # an earlier run may have been killed after the files, and before the receipt or the end
+        _complete_receipt(plan, fsync)
+        discard_stopped_run(plan.out)
+    else:
         check = partial(_check_adapter, plan)  # called with the folder before it gets its name
         execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync), check)
-        return
 
-    # the files are there already, from a run that a kill may have ended before the receipt
+
+def _complete_receipt(plan: AdapterPlan, fsync: bool) -> None:
+    """Write the receipt of an adapter whose files are there, unless it has the right one."""
     records = []
     for file in plan.files:
         place = plan.out / file.name
-        origin = file.origin or None
         record = FileRecord(
             name=file.name,
             action=file.action,
             size=place.stat().st_size,
             sha256=sha256(place),
-            origin=origin,
+            origin=file.origin or None,
         )
         records.append(record)
+    right_receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))
 
-    receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))
-    earlier = None
-    with suppress(BadSource):
-        earlier = read_companion(plan.out)
-    if earlier != receipt:
-        write_receipt(plan.out, receipt, fsync)
-    # the hidden folder of a run that was killed after the files got their names, but before its end
-    discard(plan.out)
+    try:
+        present_receipt = read_companion(plan.out)  # None without one
+    except BadSource:  # a damaged one is replaced
+        present_receipt = None
+    if present_receipt != right_receipt:
+        write_receipt(plan.out, right_receipt, fsync)

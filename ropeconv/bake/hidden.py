@@ -232,8 +232,10 @@ class HiddenFolder:
                     path.unlink()
 
 
-def discard(out: Path) -> None:
-    """Remove the finished files that a stopped run keeps beside an output.
+def discard_stopped_run(out: Path) -> None:
+    """Remove the files that a stopped run keeps in the hidden folder beside an output.
+
+    The output itself stays.
 
     Raises RopeconvError where another process is writing the output.
     """

@@ -6,9 +6,10 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -199,7 +200,7 @@ def _needed_rows(
     question = NeededQuestion(
         _absolute(config), shapes, stands_for, layers=plan.before.first_of_each_kind
     )
-    answer = _ask(probe, "needed", msgspec.to_builtins(question))
+    answer = _ask(probe, "find_needed_tensors", msgspec.to_builtins(question))
     if "tensors" not in answer:
         raise NoLayerRuns(answer["reason"])
     return dict(answer["tensors"])
@@ -213,11 +214,44 @@ def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path)
         needed_rows: The tensors, as `_needed_rows` returns them.
         target: The safetensors file to write.
     """
-    # the entries of the new header (name, dtype and shape), and where their bytes are in the source
-    # (file, start and stop)
+    parts = _parts_to_fetch(source, needed_rows)
+    entries = [(part.name, part.dtype, part.shape) for part in parts]
+
+    def blocks() -> Iterator[bytes]:
+        """Yield the bytes of the new file, which are requested from the Hub range by range."""
+        yield header_bytes(entries, {})
+        for file, start, stop in _join_neighbours(parts):
+            yield source.read(file, start, stop)
+
+    write_blocks(blocks, target, lambda done: None)
+
+
+class _PartToFetch(NamedTuple):
+    """A tensor on the Hub, or its first rows."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    file: str
+    """The file that has it."""
+
+    start: int
+    """Its first byte in that file."""
+
+    stop: int
+    """The byte after its last one."""
+
+
+def _parts_to_fetch(source: Source, needed_rows: Mapping[str, int]) -> list[_PartToFetch]:
+    """Return where the needed tensors are, in the order of the files and of their bytes.
+
+    Args:
+        source: The checkpoint on the Hub.
+        needed_rows: How many of its first rows are needed, by the name of a tensor; 0 for all.
+    """
     remaining = dict(needed_rows)  # of a tensor that two files have, the first one counts
-    entries = []
-    ranges: list[tuple[str, int, int]] = []
+    parts = []
     for file, header in source.headers.items():
         in_order = sorted(header.tensors.values(), key=lambda tensor: tensor.start)
         for tensor in in_order:
@@ -228,23 +262,26 @@ def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path)
             row_count, *row_shape = shape
             if 0 < rows < row_count:
                 shape = (rows, *row_shape)
-            entries.append((tensor.name, tensor.dtype, shape))
-
-            # the projections of a layer follow each other in most files, and one request reads them
-            # all: a range that begins where the last one ends makes that longer
             start = header.data_start + tensor.start
             stop = start + tensor_bytes(tensor.dtype, shape)
-            if ranges:
-                last_file, last_start, last_stop = ranges[-1]
-                if (file, start) == (last_file, last_stop):
-                    ranges.pop()
-                    start = last_start
-            ranges.append((file, start, stop))
+            parts.append(_PartToFetch(tensor.name, tensor.dtype, shape, file, start, stop))
+    return parts
 
-    def blocks() -> Iterator[bytes]:
-        """Yield the bytes of the new file, which are requested from the Hub range by range."""
-        yield header_bytes(entries, {})
-        for file, start, stop in ranges:
-            yield source.read(file, start, stop)
 
-    write_blocks(blocks, target, lambda done: None)
+def _join_neighbours(parts: Sequence[_PartToFetch]) -> list[tuple[str, int, int]]:
+    """Return the ranges to request, (file, start, stop), so that neighbours need one request.
+
+    The projections of a layer follow each other in most files: bytes 0 to 100 and 100 to 150 of a
+    file become 0 to 150.
+    """
+    ranges: list[tuple[str, int, int]] = []
+    for part in parts:
+        start = part.start
+        if ranges:
+            last_file, last_start, last_stop = ranges[-1]
+            continues_last = (part.file, part.start) == (last_file, last_stop)
+            if continues_last:
+                ranges.pop()
+                start = last_start
+        ranges.append((part.file, start, part.stop))
+    return ranges

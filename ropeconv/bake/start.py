@@ -497,6 +497,9 @@ SAME_FACTOR = 1e-6
 def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> str:
     """Return a sentence on the settings of a scaling that `--replace` keeps and drops, or empty.
 
+    Such as "--replace keeps beta_fast 32 and drops attention_factor 1.2 (now 1.37; ...) of the yarn
+    scaling".
+
     Another method drops all of them. The same method with another factor keeps those that the user
     does not set, such as YaRN's beta_fast.
 
@@ -519,12 +522,14 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
     settings |= mscale_pair
     scaling = f"the {form.kind} scaling"
 
-    # another method
-    if method.name != form.kind:
-        parts = [_setting_text(name, value) for name, value in settings.items()]
+    replaces_by_another_method = method.name != form.kind
+    if replaces_by_another_method:
+        parts = []
         factor = getattr(form, "factor", None)
         if factor is not None:
-            parts.insert(0, f"factor {factor:g}")
+            parts.append(f"factor {factor:g}")
+        for name, value in settings.items():
+            parts.append(_setting_text(name, value))
         details = f" ({', '.join(parts)})" if parts else ""
         return f"--replace drops {scaling}{details}; --on-top keeps it"
 
@@ -540,16 +545,19 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
             dropped.append(f"{text} (now {_setting_text(name, new_value, named=False)})")
 
     # an attention factor that does not follow from the factor is a setting of the publisher
-    usual = _usual_attention_factor(source, mscale_pair)
-    if abs(source.attention_factor - usual) > SAME_FACTOR:
-        text = f"attention_factor {source.attention_factor:.6g}"
-        if abs(source.attention_factor - schedule.attention_factor) <= SAME_FACTOR:
-            kept.append(text)
-        else:
-            dropped.append(
-                f"{text} (now {schedule.attention_factor:.6g}; --attention-factor"
-                f" {source.attention_factor:.12g} keeps it)"
-            )
+    old_factor = source.attention_factor
+    new_factor = schedule.attention_factor
+    usual_factor = _usual_attention_factor(source, mscale_pair)
+    is_set_by_publisher = abs(old_factor - usual_factor) > SAME_FACTOR
+    is_unchanged = abs(old_factor - new_factor) <= SAME_FACTOR
+    if is_set_by_publisher and is_unchanged:
+        kept.append(f"attention_factor {old_factor:.6g}")
+    elif is_set_by_publisher:
+        dropped.append(
+            f"attention_factor {old_factor:.6g} (now {new_factor:.6g}; --attention-factor"
+            f" {old_factor:.12g} keeps it)"
+        )
+
     words = []
     if kept:
         words.append(f"keeps {', '.join(kept)}")

@@ -75,34 +75,18 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
     """
     trained = items[0].trained
     longest = round(group.factor * trained)
+    methods = list(dict.fromkeys(item.method for item in items))
+
+    # losses, by method and length: {("yarn", 8192): ..., ("base", 2048): ..., ...}
     losses = _by_place(items, GROWTH)
-    answers: dict[Place, Items] = {}
-    for wanted in RETRIEVAL:
-        answers = answers or _by_place(items, wanted)
     if (BASE, longest) not in losses:
         return None
-
-    methods = list(dict.fromkeys(item.method for item in items))
     at_length = {name: losses[name, longest] for name in methods if (name, longest) in losses}
     unchanged = losses.get((BASE, trained), {})
-    beyond = {}
-    errors = {}
-    inside = {}
-    lost = {}
-    for name, measured in at_length.items():
-        against_base = prove(measured, losses[BASE, longest])
-        if against_base is not None:
-            beyond[name] = round(against_base.difference, DIGITS)
-            if name != BASE and against_base.error is not None:
-                errors[name] = round(against_base.error, DIGITS)
-        price = prove(losses.get((name, trained), {}), unchanged)
-        if price is not None:
-            inside[name] = round(price.difference, DIGITS)
-        # the same tokens, predicted after the trained length by the unchanged model
-        above = prove(measured, unchanged)
-        if above is not None:
-            lost[name] = round(above.difference, DIGITS)
+    differences = _loss_differences(losses, at_length, trained, longest)
 
+    # answers to questions, which do not count where the model fails them at its trained length
+    answers = _answers(items)
     answered = {name: answers[name, longest] for name in methods if (name, longest) in answers}
     if _fails_questions(answers.get((BASE, trained))):
         answered = {}
@@ -126,15 +110,71 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
         texts=texts,
         questions=questions,
         start=start,
-        beyond=beyond,
-        errors=errors,
-        inside=inside,
-        lost=lost,
+        beyond=differences.beyond,
+        errors=differences.errors,
+        inside=differences.inside,
+        lost=differences.lost,
         retrieval=shares.percent,
         low=shares.low,
         high=shares.high,
         better=_decided_pairs(at_length),
     )
+
+
+def _answers(items: Sequence[RecordItem]) -> dict[Place, Items]:
+    """Return the answers to questions by the first metric that was asked; empty without any."""
+    for wanted in RETRIEVAL:
+        answers = _by_place(items, wanted)
+        if answers:
+            return answers
+    return {}
+
+
+class LossDifferences(NamedTuple):
+    """Losses of each method minus others, in nats per token, by the name of the method."""
+
+    beyond: dict[str, float]
+    """At the longest length, minus the unchanged model there: -1.2 is a better method."""
+
+    errors: dict[str, float]
+    """The standard error of `beyond`."""
+
+    inside: dict[str, float]
+    """At the trained length, minus the unchanged model there: 0.02 is the price of the method."""
+
+    lost: dict[str, float]
+    """At the longest length, minus the unchanged model at its trained length."""
+
+
+def _loss_differences(
+    losses: dict[Place, Items], at_length: dict[str, Items], trained: int, longest: int
+) -> LossDifferences:
+    """Compare the losses of each method with those of the unchanged model, on the same tokens.
+
+    Args:
+        losses: The losses by method and length.
+        at_length: Those at the longest length, by method.
+        trained: The trained length in tokens.
+        longest: The longest length in tokens.
+    """
+    unchanged_at_trained = losses.get((BASE, trained), {})
+    unchanged_at_longest = losses[BASE, longest]
+    differences = LossDifferences({}, {}, {}, {})
+    for name, measured in at_length.items():
+        beyond = prove(measured, unchanged_at_longest)
+        if beyond is not None:
+            differences.beyond[name] = round(beyond.difference, DIGITS)
+            if name != BASE and beyond.error is not None:
+                differences.errors[name] = round(beyond.error, DIGITS)
+
+        inside = prove(losses.get((name, trained), {}), unchanged_at_trained)
+        if inside is not None:
+            differences.inside[name] = round(inside.difference, DIGITS)
+
+        lost = prove(measured, unchanged_at_trained)
+        if lost is not None:
+            differences.lost[name] = round(lost.difference, DIGITS)
+    return differences
 
 
 def _fails_questions(unchanged: Items | None) -> bool:

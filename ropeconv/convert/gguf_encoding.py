@@ -155,7 +155,9 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
     uses: dict[Feature, bool] = {
         "theta": True,
         **_scaling_features(file, reading),
-        **_tensor_features(file, model),
+        **_rope_tensor_features(file, model),
+        **_window_features(file),
+        **_logit_scale_features(file),
     }
     return frozenset(feature for feature, is_used in uses.items() if is_used)
 
@@ -217,57 +219,83 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     }
 
 
-def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
-    """Return for each feature of RoPE beside the scaling keys whether a file uses it.
+def _rope_tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
+    """Return for each feature of rope tensors whether a file uses it: {"rope_freqs": True, ...}.
 
-    A reader of GGUF may lack any of them, so they decide which readers compute the file. They are
-    rope tensors (with divisors other than 1), layers with a window, and other scales.
+    A rope tensor has a divisor for the frequency of each pair. llama.cpp reads rope_freqs, and in
+    some architectures one tensor for short texts and one for long ones (LongRoPE).
 
     Args:
         file: The keys of the file.
         model: The file, with the numbers of its rope tensors.
     """
-    # rope tensors whose divisors are all 1 change nothing
-    arch = file.arch
-    in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
+    # a divisor of 1 changes nothing
+    in_use = set()
+    for name, divisors in model.vectors.items():
+        if np.any(divisors != 1):
+            in_use.add(name)
 
-    # ik_llama.cpp takes the width of a head to be embedding_length / head_count, and refuses a
-    # rope_freqs with another number of pairs
-    has_other_width = False
     rope_freqs = model.vectors.get(FREQS)
-    if rope_freqs is not None:
-        heads = file.get("attention.head_count")
-        if isinstance(heads, int):
-            width_of_heads = heads * 2 * len(rope_freqs)  # two dimensions for each pair
-        else:
-            width_of_heads = 0  # a list: layers have different heads
-        has_other_width = width_of_heads != file.whole("embedding_length")
+    has_unexpected_size = rope_freqs is not None and not _fills_heads(rope_freqs, file)
+    return {
+        "rope_freqs": FREQS in in_use,
+        "factors": LONG in in_use or SHORT in in_use,
+        "rope_freqs_shape": has_unexpected_size,
+    }
 
-    # keys that count only for architectures that read them: the base of layers with a window, ...
-    window = arch.window
-    theta = file.number("rope.freq_base", 10000.0)
-    has_window_theta = False
+
+def _fills_heads(rope_freqs: Vector, file: ArchKeys) -> bool:
+    """Return whether rope_freqs has a divisor for every pair of dimensions of a head.
+
+    ik_llama.cpp refuses any other size. It takes a head to have embedding_length / head_count
+    dimensions: 4096 / 32 = 128, which are 64 pairs.
+    """
+    head_count = file.get("attention.head_count")
+    if not isinstance(head_count, int):  # a list: its layers differ in their heads
+        return False
+    dimensions_of_head = 2 * len(rope_freqs)
+    return head_count * dimensions_of_head == file.whole("embedding_length")
+
+
+def _window_features(file: ArchKeys) -> dict[Feature, bool]:
+    """Return for each feature of layers with a sliding window whether a file uses it.
+
+    Such as {"window_theta": True, "window_norms": False}.
+    """
+    # a base of their own, other than the one that llama.cpp takes without the key
+    window = file.arch.window
+    has_own_theta = False
     if window is not None:
-        default_theta = window.theta or theta
-        has_window_theta = window_theta(file, window, theta) != default_theta
+        theta = file.number("rope.freq_base", 10000.0)
+        usual_theta = window.theta or theta
+        has_own_theta = window_theta(file, window, theta) != usual_theta
 
-    # ... a multiplier of the logits, and a query scaling by position
-    has_multiplier = False
+    # query norms that ropeconv has scaled in these layers (`take_back`)
+    norm_scale = file.number(WINDOW_NORM, 1.0, prefix="")
+    return {
+        "window_theta": has_own_theta,
+        "window_norms": abs(norm_scale - 1) > CLOSE,
+    }
+
+
+def _logit_scale_features(file: ArchKeys) -> dict[Feature, bool]:
+    """Return for each key that scales attention logits whether a file uses it.
+
+    A key counts only in architectures for which llama.cpp reads it.
+    """
+    arch = file.arch
+    # a part of YaRN's attention factor: mscale_all_dim of DeepSeek and Mistral
+    log_multiplier = 0.0
     if arch.log_multiplier:
-        has_multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0
-    has_temperature = False
+        log_multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0)
+    # queries grow with their position, as in Ministral 3 and Mistral 4
+    temperature_scale = 0.0
     reads_query_scaling = arch.query_length != ""
     if reads_query_scaling:
-        has_temperature = file.number("attention.temperature_scale", 0.0) != 0
-
+        temperature_scale = file.number("attention.temperature_scale", 0.0)
     return {
-        "log_multiplier": has_multiplier,
-        "temperature_scale": has_temperature,
-        "rope_freqs": FREQS in in_use,
-        "factors": not in_use.isdisjoint((LONG, SHORT)),
-        "window_theta": has_window_theta,
-        "window_norms": abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE,
-        "rope_freqs_shape": has_other_width,
+        "log_multiplier": log_multiplier != 0,
+        "temperature_scale": temperature_scale != 0,
     }
 
 
@@ -519,36 +547,37 @@ def nothing_suits(
         refusals: Errors of the other encodings.
         readers: The readers that must compute the schedule.
     """
-    # why: what each reader does with each encoding, such as "with keys: exact; with tensor: ..."
-    several_readers = len(readers) > 1
     reasons = []
     for result in results:
-        wrong = []
-        for reader in readers:
-            verdict = result.verdict_by(reader)
-            if verdict.status not in GOOD:
-                wrong.append(_words(verdict, several_readers))
-        outcome = " and ".join(wrong) if wrong else "exact"
-        reasons.append(f"with {result.encoding}: {outcome}")
+        reasons.append(f"with {result.encoding}: {_outcome(result, readers)}")
     for name, refusal in refusals.items():
         reasons.append(f"with {name}: {refusal.reason}")
 
-    # What to do: allow an untested encoding, where the first one that is not known to be wrong in
-    # a reader is untested in one. Or what `_way_out` finds.
+    # Several repairs are joined by "or". The user may allow an encoding that is untested in some
+    # reader, but known to be wrong in none.
     repairs = []
-    for result in results:
-        may_be_right = result.suits(readers, untested=True)
-        if not may_be_right:
-            continue
-        is_untested = not result.suits(readers)
+    not_wrong = [result for result in results if result.suits(readers, untested=True)]
+    if not_wrong:
+        first = not_wrong[0]
+        is_untested = not first.suits(readers)
         if is_untested:
             repairs.append(
-                f"pass --allow-untested, which writes it with {result.encoding} all the same"
+                f"pass --allow-untested, which writes it with {first.encoding} all the same"
             )
-        break
     repairs.append(_way_out(results, readers))
     names = " and ".join(reader.display_name for reader in readers)
     return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
+
+
+def _outcome(result: GgufResult, readers: tuple[Reader, ...]) -> str:
+    """Return what readers compute with an encoding: "exact", or what each wrong one does."""
+    has_several_readers = len(readers) > 1
+    wrong = []
+    for reader in readers:
+        verdict = result.verdict_by(reader)
+        if verdict.status not in GOOD:
+            wrong.append(_words(verdict, named=has_several_readers))
+    return " and ".join(wrong) or "exact"
 
 
 def _words(verdict: Verdict, named: bool) -> str:

@@ -25,6 +25,7 @@ from .upload_set import UploadSet, text_entries
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
 """Keys of a card's metadata that hold for derivatives too; `tags` are added to them."""
@@ -141,8 +142,28 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
     return "", ""
 
 
+@dataclass(frozen=True)
+class _RepositoryOnHub:
+    """The part of a repository on the Hub that could be read; empty fields for the rest."""
+
+    closed: bool = False
+    """Whether it is gated or private."""
+
+    licence_files: tuple[str, ...] = ()
+    """Such as ("LICENSE", "USE_POLICY.md")."""
+
+    card: str = ""
+    """The text of its README.md."""
+
+    problem: str = ""
+    """A sentence on what could not be read, for the user; empty where all could."""
+
+
 def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
-    """Return the base model of an output, from the Hub.
+    """Return the base model of an output, with its licence, read from the Hub.
+
+    For an output made from meta-llama/Llama-3.1-8B, it has that name, closed=True because the model
+    is gated, its licence files ("LICENSE", "USE_POLICY.md"), and the terms of "llama3.1".
 
     Args:
         api: The Hub.
@@ -152,45 +173,70 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
     Returns:
         The base model, and a sentence on what could not be read of it; empty where all could.
     """
+    name, commit = name_of(upload, options)
+    on_hub = _RepositoryOnHub()
+    if name:
+        on_hub = _read_repository(api, name, commit)
+
+    # the same key may be in several places; the card on the Hub is the newest of them
+    metadata_of_gguf = upload.known
+    metadata_of_copied_card = inheritable_metadata(upload.card)
+    metadata_of_hub = inheritable_metadata(on_hub.card)
+    metadata = {**metadata_of_gguf, **metadata_of_copied_card, **metadata_of_hub}
+
+    licence_name = str(metadata.get("license") or "")
+    licence_sentence, forbids_derivatives = terms_of(licence_name)
+    model = BaseModel(
+        name=name,
+        known=metadata,
+        closed=on_hub.closed,
+        terms=on_hub.licence_files,
+        licence=licence_sentence,
+        forbids=forbids_derivatives,
+        commit=commit,
+    )
+    return model, on_hub.problem
+
+
+def _read_repository(api: HfApi, name: str, commit: str) -> _RepositoryOnHub:
+    """Read from the Hub whether a model is public, which licence files it has, and its card.
+
+    Args:
+        api: The Hub.
+        name: `owner/name`.
+        commit: The commit to read; empty for the newest.
+
+    Returns:
+        The part that could be read. Without access to a gated model, its list of files can be read,
+        and its card cannot.
+    """
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    name, commit = name_of(upload, options)
     revision = commit or None
+    try:
+        info = api.model_info(name, revision=revision)
+    except HfHubHTTPError as error:  # removed, private, or on another Hub
+        return _RepositoryOnHub(problem=_describe_failure(name, error))
+    closed = bool(info.private or info.gated)
+    file_names = [sibling.rfilename for sibling in info.siblings or []]
+    licence_files = tuple(file for file in file_names if _is_licence_file(file))
 
-    # Whether it is public, its licence files, and its card. An error leaves out what follows it.
-    closed = False
-    licence_files: tuple[str, ...] = ()
     card = ""
     problem = ""
-    if name:
-        try:
-            info = api.model_info(name, revision=revision)
-            closed = bool(info.private or info.gated)
-            file_names = [sibling.rfilename for sibling in info.siblings or []]
-            licence_files = tuple(file for file in file_names if _is_licence_file(file))
-            path = Path(api.hf_hub_download(name, CARD, revision=revision))
-            card = path.read_text("utf-8", errors="replace")
-        except EntryNotFoundError:
-            pass  # it has no card
-        except HfHubHTTPError as error:  # gated, removed, or on another Hub
-            status = error.response.status_code
-            problem = f"{name} cannot be read ({status}); its licence and card are left out."
+    try:
+        path = api.hf_hub_download(name, CARD, revision=revision)
+        card = Path(path).read_text("utf-8", errors="replace")
+    except EntryNotFoundError:
+        pass  # a model without a card is no problem
+    except HfHubHTTPError as error:  # gated
+        problem = _describe_failure(name, error)
+    return _RepositoryOnHub(closed, licence_files, card, problem)
 
-    # Metadata: the keys of a GGUF file, then a copy of the card in the output, which may be older
-    # than the card on the Hub. The later of these counts.
-    known = {**upload.known}
-    known |= inheritable_metadata(upload.card)
-    known |= inheritable_metadata(card)
-    licence, forbids = terms_of(str(known.get("license") or ""))
-    return BaseModel(
-        name=name,
-        known=known,
-        closed=closed,
-        terms=licence_files,
-        licence=licence,
-        forbids=forbids,
-        commit=commit,
-    ), problem
+
+def _describe_failure(name: str, error: HfHubHTTPError) -> str:
+    """Return a sentence on a repository that the Hub does not let us read."""
+    status = error.response.status_code
+    return f"{name} cannot be read ({status}); its licence and card are left out."
 
 
 def _is_licence_file(name: str) -> bool:

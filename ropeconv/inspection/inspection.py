@@ -312,11 +312,12 @@ class Inspection(TableSummary):
         repairs: Sequence[Problem] | None = None,
         machine: MachineOptions | None = None,
     ) -> JsonObject:
-        """Return the inspection as JSON-ready data; keys stay within a schema.
+        """Return the inspection as JSON-ready data, such as {"family": "llama", ...}.
 
         Args:
             repairs: The repairs that the command prints; None if they were not computed.
-            machine: As in `fits`.
+            machine: The machine in whose memory the model has to fit, and the type of the
+                key-value cache; None for this machine and the usual type.
         """
         data: dict[str, object] = {
             "source": self.source.to_dict(),
@@ -334,7 +335,7 @@ class Inspection(TableSummary):
         if repairs is not None:
             data["repairs"] = repairs
         data |= _describe_spec(self.spec)
-        # the document sets the order of the keys
+        # the class puts the fields in their order, checks their types, and adds missing ones
         return msgspec.convert(data, InspectionDocument).to_dict()
 
 

@@ -659,30 +659,17 @@ def parse_recipe(text: str) -> Recipe:
             f"{text!r} is not a method; choose base, recipe:FILE, {names} (with a value: yarn:4)"
         )
 
-    # `key=value` is a setting or a modifier, and another part belongs to the value of the method
-    settings: dict[str, Any] = {}
-    value_parts = []
-    repeats = False
-    for part in parts:
-        if "=" not in part:
-            value_parts.append(part)
-            continue
-        key, setting = _setting(part, text)
-        if key in settings:
-            repeats = True
-        settings[key] = setting
-    if repeats:
-        raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
-    value = _value(kind, value_parts, text)
+    # parts with "=" are settings, such as beta_fast=16, and the others are the value, such as 4
+    settings = _settings([part for part in parts if "=" in part], text)
+    value = _value(kind, [part for part in parts if "=" not in part], text)
 
-    # modifiers belong to the recipe, and all other settings must be fields of the method, whose
-    # first field is the value
+    # modifiers, such as context=64k, belong to the recipe, and all other settings to the method
     modifiers = {}
     for key in MODIFIERS:
         if key in settings:
             modifiers[key] = settings.pop(key)
     fields = [item.name for item in dataclasses.fields(kind)]
-    if value is not None and fields[0] in settings:
+    if value is not None and fields[0] in settings:  # the first field is the value
         raise RecipeError(f"{text!r} gives {fields[0]} twice; leave one of them out")
     unknown = settings.keys() - set(fields)
     if unknown:
@@ -724,6 +711,21 @@ def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
         return ":".join(parts)
     example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
     raise RecipeError(f"{text!r} needs one value after the method; write it like {example}")
+
+
+def _settings(parts: list[str], text: str) -> dict[str, Any]:
+    """Return settings by name: {"beta_fast": 16} for ["beta_fast=16"].
+
+    Args:
+        parts: The settings.
+        text: The whole recipe, for messages.
+    """
+    pairs = [_setting(part, text) for part in parts]
+    settings = dict(pairs)
+    has_repeated_name = len(settings) < len(pairs)
+    if has_repeated_name:
+        raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
+    return settings
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:

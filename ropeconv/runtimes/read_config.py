@@ -73,13 +73,7 @@ def _form(
         part: The text part of the config.
         sizes: The sizes of the model.
     """
-    # the trained length; Phi-3 has the key at the top level of its config, where it counts before
-    # that of the dictionary, and some runtimes read max_position_embeddings instead
-    original = sizes.context
-    if rules.original != "max":
-        key = "original_max_position_embeddings"
-        settings = rope if part.get(key) is None else part
-        original = int(number(settings, key, sizes.context))
+    original = _original_context(rope, rules, part, sizes)
 
     # types without a ramp
     if kind == "default":
@@ -95,16 +89,7 @@ def _form(
         factor = 1.0 if rules.factor == "1" else number(rope, "factor", 1.0)
         return Proportional(theta, factor, number(rope, "partial_rotary_factor", 1.0))
     if kind == "longrope":
-        short = _factors(rope, "short_factor", sizes)
-        long = _factors(rope, "long_factor", sizes)
-        # some runtimes use one of the lists for every length
-        if rules.lists in ("long", "window"):
-            short = long
-        elif rules.lists == "short":
-            long = short
-        return LongRope(
-            theta=theta, short_factor=short, long_factor=long, original_context=original
-        )
+        return _longrope(rope, theta, rules, original, sizes)
 
     # types with a ramp between fast and slow pairs: llama3, and yarn
     factor = _factor(rope, rules, original, sizes)
@@ -119,6 +104,7 @@ def _form(
             high_freq_factor=high,
         )
 
+    # keys that a runtime does not read have their defaults there
     beta_fast = 32.0
     beta_slow = 1.0
     if rules.betas:
@@ -135,6 +121,34 @@ def _form(
         beta_slow=beta_slow,
         truncate=truncate,
     )
+
+
+def _original_context(rope: JsonObject, rules: TypeRules, part: Config, sizes: RopeSpec) -> int:
+    """Return the length, in tokens, that a runtime takes for the trained one."""
+    if rules.original == "max":  # it reads max_position_embeddings in place of the key
+        return sizes.context
+    key = "original_max_position_embeddings"
+    # Phi-3 has the key at the top level of its config, where it counts before the dictionary
+    is_at_top_level = part.get(key) is not None
+    settings = part if is_at_top_level else rope
+    return int(number(settings, key, sizes.context))
+
+
+def _longrope(
+    rope: JsonObject, theta: float, rules: TypeRules, original: int, sizes: RopeSpec
+) -> LongRope:
+    """Return LongRoPE as a runtime computes it, from a dictionary with two lists of factors.
+
+    The short list is for texts within the trained length, and the long one for longer texts.
+    """
+    short = _factors(rope, "short_factor", sizes)
+    long = _factors(rope, "long_factor", sizes)
+    # some runtimes use one of the lists for every length
+    if rules.lists in ("long", "window"):
+        short = long
+    elif rules.lists == "short":
+        long = short
+    return LongRope(theta=theta, short_factor=short, long_factor=long, original_context=original)
 
 
 def _hunyuan(rope: JsonObject, theta: float, sizes: RopeSpec) -> Plain:

@@ -1067,25 +1067,13 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         verdicts: The verdicts on the config with these lists, which leave out runtimes that do not
             read them.
     """
-    # the names of runtimes, by the rule by which their newest version chooses a list, a key of
-    # SWITCHES: {"window": ["vLLM"], ...}
-    of_readers = [
-        verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")
-    ]
-    names_by_rule: dict[str, list[str]] = {}
+    # the runtimes by the rule by which they choose a list, a key of SWITCHES, and those that use
+    # the long list for a whole prompt, with the option for it
+    names_by_rule: dict[str, list[str]] = {}  # e.g. {"window": ["vLLM"], ...}
     options = []
-    for name in dict.fromkeys(row.name for row in runtimes()):
-        row = newest(name)
-        reads_config = any(verdict.covers(row) for verdict in of_readers)
-        if not reads_config or row.statement(family.name) is None:
-            continue
-        rule_set = row.rule_set(family.name)
-        longrope = rule_set.types.get("longrope")
+    for row in _newest_readers(family, verdicts):
+        longrope = _rules_of_lists(row, family)
         if longrope is None:
-            continue
-        # a fixed status holds whatever the lists are, and a type that is read as another has none
-        has_fixed_status = bool(rule_set.status or longrope.status)
-        if has_fixed_status or longrope.read_as:
             continue
         names_by_rule.setdefault(longrope.lists, []).append(row.display_name)
         if longrope.whole_prompt:
@@ -1107,3 +1095,38 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
     else:
         repair = "pass the whole text as one prompt"
     return (*sentences, f"{crossing}; {repair}")
+
+
+def _newest_readers(family: Family, verdicts: Iterable[Verdict]) -> list[Runtime]:
+    """Return the newest version of each runtime that has a family and reads a config of it.
+
+    Args:
+        family: The family of the model.
+        verdicts: The verdicts on the config.
+    """
+    of_readers = []
+    for verdict in verdicts:
+        if verdict.status in ("exact", "rounded", "differs"):
+            of_readers.append(verdict)
+
+    rows = []
+    for name in dict.fromkeys(row.name for row in runtimes()):
+        row = newest(name)
+        reads_config = any(verdict.covers(row) for verdict in of_readers)
+        if reads_config and row.statement(family.name) is not None:
+            rows.append(row)
+    return rows
+
+
+def _rules_of_lists(runtime: Runtime, family: Family) -> TypeRules | None:
+    """Return how a runtime chooses between the two lists of LongRoPE; None where it does not."""
+    rule_set = runtime.rule_set(family.name)
+    longrope = rule_set.types.get("longrope")
+    if longrope is None:
+        return None
+    has_fixed_status = bool(rule_set.status or longrope.status)
+    if has_fixed_status:  # it holds whatever the lists are
+        return None
+    if longrope.read_as:  # a type that is read as another has no lists
+        return None
+    return longrope

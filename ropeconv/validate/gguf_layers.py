@@ -300,34 +300,22 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
     Raises:
         NoLayerRuns: It is too large for a temporary file.
     """
-    # Metadata: the number of layers, and each list with one element for every layer of the model.
-    # The keys of such lists begin with the architecture, but for some (xielu.alpha_n of Apertus).
-    arch = arch_of(file).name
-    block_count = f"{arch}.block_count"
-    all_layers = file.header.whole(block_count)
-    values: dict[str, GgufValue] = {block_count: u32(layers)}
-    for key, value in file.header.values.items():
-        is_of_model = not key.startswith(("tokenizer.", "general."))
-        if is_of_model and value.kind == ARRAY and value.count() == all_layers:
-            values[key] = _first_elements(value, layers)
+    values = _keys_of_first_layers(file, layers)
+    removed = _tensors_of_later_layers(file, layers)
+    size = 0
+    for name, tensor in file.tensors.items():
+        if name not in removed:
+            size += tensor.size
+    if size > LARGEST:
+        raise NoLayerRuns(f"its first {counted(layers, 'layer')} have {human(size)}")
 
-    # tensors: those of the layers that are cut off are removed
-    removed = set()
     added = {}
     if divisors:
         added[FREQS] = divisors
-        removed = {FREQS} & file.tensors.keys()
-    size = 0
-    for name, tensor in file.tensors.items():
-        block = BLOCK.match(name)
-        if block and int(block[1]) >= layers:
-            removed.add(name)
-        else:
-            size += tensor.size
+        if FREQS in file.tensors:
+            removed.add(FREQS)
     if COUNT in file.header.values:  # the number of tensors in all shards
         values[COUNT] = recount(file.header.values[COUNT], -len(removed))
-    if size > LARGEST:
-        raise NoLayerRuns(f"its first {counted(layers, 'layer')} have {human(size)}")
 
     # each shard is cut as a file of its own: as a shard, `write_new` would copy it whole
     with scratch() as folder:
@@ -337,6 +325,32 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
                 edit = replace(edit, values=values, added=added)
             write_new(GgufFile((shard,), (header,)), 0, edit, folder / shard.path().name)
         yield GgufFile.open(folder / file.path.name)
+
+
+def _keys_of_first_layers(file: GgufFile, layers: int) -> dict[str, GgufValue]:
+    """Return the keys that change where a file ends after its first layers.
+
+    These are the number of layers, and each list with one element for every layer of the model.
+    """
+    block_count = f"{arch_of(file).name}.block_count"
+    all_layers = file.header.whole(block_count)
+    values: dict[str, GgufValue] = {block_count: u32(layers)}
+    for key, value in file.header.values.items():
+        # keys of a model begin with the architecture, but for some (xielu.alpha_n of Apertus)
+        is_of_model = not key.startswith(("tokenizer.", "general."))
+        if is_of_model and value.kind == ARRAY and value.count() == all_layers:
+            values[key] = _first_elements(value, layers)
+    return values
+
+
+def _tensors_of_later_layers(file: GgufFile, layers: int) -> set[str]:
+    """Return the names of the tensors behind the first layers, such as blk.2.attn_q.weight."""
+    names = set()
+    for name in file.tensors:
+        block = BLOCK.match(name)
+        if block and int(block[1]) >= layers:
+            names.add(name)
+    return names
 
 
 def _first_elements(value: GgufValue, count: int) -> GgufValue:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,11 +166,11 @@ class NeededQuestion(msgspec.Struct, frozen=True):
     """As in `LayerQuestion`."""
 
 
-def needed(given: JsonObject) -> JsonObject:
-    """Find the tensors that running the first layers of a checkpoint needs.
+def find_needed_tensors(given: JsonObject) -> JsonObject:
+    """Find the tensors that running the first layers of a checkpoint needs, to download only these.
 
-    So that only these are downloaded. The layers run once with zeros in place of the weights, and
-    each tensor that they read is noted.
+    transformers decides which tensors a layer reads. So the layers run once, on two tokens and with
+    zeros for weights, and each tensor that they read is noted.
 
     Args:
         given: The folder of config.json, and the shape of each tensor, as JSON-ready data of
@@ -180,33 +180,55 @@ def needed(given: JsonObject) -> JsonObject:
         {"tensors": [[name, rows], ...]}, where 0 rows are all of them; or {"reason": clause} where
         no layer can run on its own.
     """
-    import torch
-
     question = msgspec.convert(given, NeededQuestion)
-    rows_by_name: dict[str, int] = {}
-
-    def note_and_return_zeros(name: str, rows: int | None) -> Tensor:
-        rows_by_name[name] = rows or 0
-        shape = list(question.shapes[name])
-        if rows is not None:
-            shape[0] = min(rows, shape[0])
-        return torch.zeros(shape)
-
+    weights = _NotingZeros(question.shapes)
     try:
-        layers = FirstLayers(
+        # this reads what runs before the layers, such as the embeddings
+        model = FirstLayers(
             folder=Path(question.config),
             names=list(question.shapes),
-            read=note_and_return_zeros,
+            read=weights.read,
             stands_for=question.stands_for,
             layers=question.layers,
         )
-        for kind in layers.kinds:
-            # one that cannot run on its own is left out of the comparison later
-            with suppress(NoLayerRuns), layers.with_weights(kind.layer):
-                layers.attention(range(2), range(2), kind.layer)
     except NoLayerRuns as problem:
         return {"reason": str(problem)}
-    return {"tensors": [[name, rows] for name, rows in rows_by_name.items()]}
+
+    # layers of the same kind read the same tensors, so one of each kind runs, as in the comparison
+    two_tokens = range(2)
+    for kind in model.kinds:
+        try:
+            with model.with_weights(kind.layer):
+                model.attention(ids=two_tokens, positions=two_tokens, layer=kind.layer)
+        except NoLayerRuns:
+            continue  # the comparison leaves this kind out too
+    return {"tensors": [[name, rows] for name, rows in weights.rows_by_name.items()]}
+
+
+class _NotingZeros:
+    """Zeros in place of the weights of a checkpoint, which note what is read of them.
+
+    Args:
+        shapes: The shape of each tensor, by name.
+    """
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        self.shapes = shapes
+        self.rows_by_name: dict[str, int] = {}
+        """How many of the first rows were read, such as {"model.embed_tokens.weight": 256}.
+
+        0 stands for all rows.
+        """
+
+    def read(self, name: str, rows: int | None) -> Tensor:
+        """Return the first rows of a tensor, or all for None, as zeros; and note them."""
+        import torch
+
+        self.rows_by_name[name] = rows or 0
+        shape = list(self.shapes[name])
+        if rows is not None:
+            shape[0] = min(rows, shape[0])
+        return torch.zeros(shape)
 
 
 def answer(given: JsonObject) -> JsonObject:
@@ -241,12 +263,13 @@ def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
     """
     first = question.source.open(question.layers)
     second = question.source.open(question.layers)
-    run = _runs(question.schedule, first.vocabulary)[-1]
-    kinds_to_repeat = [kind for kind in first.kinds if kind.name == differing.layer]
-    for kind in kinds_to_repeat:
+    *_, longest_run = _runs(question.schedule, first.vocabulary)
+    for kind in first.kinds:
+        if kind.name != differing.layer:
+            continue
         with first.with_weights(kind.layer), second.with_weights(kind.layer):
-            once = _attention(first, kind, run, factor=1.0)
-            again = _attention(second, kind, run, factor=1.0)
+            once = _attention(first, kind, longest_run, factor=1.0)
+            again = _attention(second, kind, longest_run, factor=1.0)
         largest_kl = float(measure_states(once, again).kl.max())
         error = _relative(largest_kl)
         if error > differing.allowed:
@@ -285,26 +308,28 @@ class _Comparison:
         """
         vocabulary = min(self.source.vocabulary, self.output.vocabulary)
         runs = _runs(self.schedule, vocabulary)
-        results = []
+        records: list[LayerRecord] = []
         left_out: list[str] = []
-        first_problem: NoLayerRuns | None = None
+        problems: list[NoLayerRuns] = []
         for kind in self.source.kinds:
             try:
                 with (
                     self.source.with_weights(kind.layer),
                     self.output.with_weights(kind.layer),
                 ):
-                    results += [self._compare(kind, run) for run in runs]
+                    records += [self._compare(kind, run) for run in runs]
             except NoLayerRuns as problem:
                 # such as the last layers of Gemma 3n, which use the keys of others
                 left_out.append(kind.name)
-                first_problem = first_problem or problem
-        if first_problem is not None and not results:
-            raise first_problem
+                problems.append(problem)
+
+        if problems and not records:  # nothing was compared
+            raise problems[0]
+        *_, longest_run = runs
         return LayersRecord(
             tokens=max(len(run.ids) for run in runs),
-            reached=runs[-1].positions[-1],
-            layers=tuple(results),
+            reached=max(longest_run.positions),
+            layers=tuple(records),
             left_out=tuple(left_out),
             unchanged=self.question.unchanged,
         )

@@ -25,7 +25,7 @@ from ..bake.companions import (
 from ..bake.execution import ApplyOptions, refuse_early, write_ahead
 from ..bake.findings import Options
 from ..bake.gguf import ExportPlan, bytes_together, share_reading, write_together
-from ..bake.hidden import HiddenFolder, discard
+from ..bake.hidden import HiddenFolder, discard_stopped_run
 from ..bake.output import Output
 from ..bake.plan import Plan
 from ..bake.verify import change_done, earlier_output
@@ -536,7 +536,7 @@ class Batch:
             raise Disagreement(f"{problem}, with --force to replace it") from None
         # the run may have been killed after it moved the last file to its name, and before it
         # removed its hidden folder
-        discard(plan.out)
+        discard_stopped_run(plan.out)
         return True
 
     def _publish(self, outputs: Sequence[Output]) -> str:

@@ -143,36 +143,13 @@ def _read_legacy(file: BinaryIO, name: str) -> Content:
     number of pieces of text, the number of its values, and the values. They are mean squares times
     the number of pieces. Newer files end with the pieces of the whole text and the text's name.
     """
-    cut_off = BadSource(f"{name} ends too early; fetch or make it again")
-
-    def read_int() -> int:
-        data = file.read(4)
-        if len(data) < 4:
-            raise cut_off
-        return int(struct.unpack("<i", data)[0])
-
-    entry_count = read_int()
+    entry_count = _read_int(file, name)
     if not 0 < entry_count <= MOST_ENTRIES:
         raise BadSource(f"{name} claims {entry_count} entries; fetch or make it again")
     entries = {}
     for _ in range(entry_count):
-        name_length = read_int()
-        if not 0 < name_length <= MOST_NAME:
-            raise BadSource(f"{name} has a name of {name_length} bytes; fetch or make it again")
-        weight = _text_before_zero(file.read(name_length))
-        pieces = read_int()
-        value_count = read_int()
-        if not 0 < value_count <= MOST_VALUES:
-            raise BadSource(
-                f"{name} claims {value_count} numbers for {weight}; fetch or make it again"
-            )
-        data = file.read(4 * value_count)
-        if len(data) < 4 * value_count:
-            raise cut_off
-        values = np.frombuffer(data, "<f4").astype(np.float32)
-        if pieces > 0:
-            values = values / np.float32(pieces)
-        entries[weight] = values
+        weight, mean_squares = _read_legacy_entry(file, name)
+        entries[weight] = mean_squares
 
     # older files end here
     at_end = not file.peek(1)  # type: ignore[attr-defined]
@@ -180,7 +157,7 @@ def _read_legacy(file: BinaryIO, name: str) -> Content:
         return entries, "", 0
 
     # the name of the text may be missing
-    chunks = read_int()
+    chunks = _read_int(file, name)
     length_bytes = file.read(4)
     if len(length_bytes) < 4:
         return entries, "", chunks
@@ -189,6 +166,43 @@ def _read_legacy(file: BinaryIO, name: str) -> Content:
     if 0 < dataset_length <= MOST_DATASET:
         dataset = _text_before_zero(file.read(dataset_length))
     return entries, dataset, chunks
+
+
+def _read_legacy_entry(file: BinaryIO, name: str) -> tuple[str, NDArray[np.float32]]:
+    """Return the next entry of imatrix.dat: the name of a weight, and the mean squares of inputs.
+
+    Args:
+        file: The open file.
+        name: Its name, for messages.
+    """
+    name_length = _read_int(file, name)
+    if not 0 < name_length <= MOST_NAME:
+        raise BadSource(f"{name} has a name of {name_length} bytes; fetch or make it again")
+    weight = _text_before_zero(file.read(name_length))
+
+    pieces = _read_int(file, name)
+    value_count = _read_int(file, name)
+    if not 0 < value_count <= MOST_VALUES:
+        raise BadSource(f"{name} claims {value_count} numbers for {weight}; fetch or make it again")
+    data = file.read(4 * value_count)
+    if len(data) < 4 * value_count:
+        raise _cut_off(name)
+    values = np.frombuffer(data, "<f4").astype(np.float32)
+    if pieces > 0:
+        values = values / np.float32(pieces)
+    return weight, values
+
+
+def _read_int(file: BinaryIO, name: str) -> int:
+    """Return the next integer of imatrix.dat, of 32 bits."""
+    data = file.read(4)
+    if len(data) < 4:
+        raise _cut_off(name)
+    return int(struct.unpack("<i", data)[0])
+
+
+def _cut_off(name: str) -> BadSource:
+    return BadSource(f"{name} ends too early; fetch or make it again")
 
 
 def _text_before_zero(data: bytes) -> str:

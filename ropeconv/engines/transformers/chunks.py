@@ -300,13 +300,14 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def preallocate(cache: object, length: int) -> None:
-    """Give the layers of a cache that grow with the sequence their final size.
+    """Replace, in a key-value cache, the layers that grow by such of the final size.
 
-    Others stay unchanged. A cache that is larger than the free memory of its GPU is kept in the
-    memory of the machine.
+    A growing layer would be copied with each chunk. Others, such as those of a sliding window, stay
+    unchanged. A cache that is larger than the free memory of its GPU is kept in the memory of the
+    machine.
 
     Args:
-        cache: The cache after the first chunk, None for none.
+        cache: The cache after the first chunk, whose list `layers` is changed; None for none.
         length: The length of the sequence in tokens.
     """
     layers = getattr(cache, "layers", [])
@@ -321,7 +322,8 @@ def preallocate(cache: object, length: int) -> None:
     for layer in growing.values():
         device = layer.keys.device
         for states in (layer.keys, layer.values):
-            bytes_per_token = states.nbytes // states.shape[-2]
+            tokens = states.shape[-2]  # [batch, heads, tokens, width]
+            bytes_per_token = states.nbytes // tokens
             sizes[device] = sizes.get(device, 0) + bytes_per_token * length
     full = set()
     for device, size in sizes.items():

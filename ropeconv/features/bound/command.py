@@ -127,11 +127,11 @@ def _search_heads(
 
 
 def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Screen) -> None:
-    """Show the worst head of each layer, and the effective lengths over all heads.
+    """Show how far the heads of a model can look: the worst head of each layer, and all of them.
 
-    The effective length is the distance m before the first one at which sum_i cos(m theta_i) is
-    negative (Men et al. 2024). That sum takes all components of queries and keys to have the same
-    variance. Here each pair has a weight w_i, from the variances that a head of this model has.
+    Up to its effective length, a head prefers similar tokens to random ones: sum_i w_i cos(m
+    theta_i) is not negative at any distance m before it. Men et al. 2024 take all weights w_i to be
+    equal. Here they follow from the variances of queries and keys in each head of this model.
 
     Args:
         label: The name of the schedule, such as "yarn 4".
@@ -147,8 +147,9 @@ def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Scre
     searched = max(layer.below for layer in weighted.layers)
     worst = _length_in_words(weighted.worst, searched)
     median = _length_in_words(weighted.median, searched)
-    verb = "has" if weighted.violating == 1 else "have"
-    violating = f"{weighted.violating} of {counted(weighted.heads, 'head')} {verb}"
+    heads_with_negative_sum = weighted.violating
+    verb = "has" if heads_with_negative_sum == 1 else "have"
+    violating = f"{heads_with_negative_sum} of {counted(weighted.heads, 'head')} {verb}"
     screen.say(
         f"{label}: with equal variances the effective length is {_effective_length(equal)}. With"
         f" this model's, {violating} a negative sum; the effective length of the worst is {worst},"
@@ -350,23 +351,36 @@ def _find_base(
 
 
 def _show_bound(bases: Bound, screen: Screen) -> None:
-    """Show the smallest base (`rope_theta`) for a length, the intervals, and published numbers.
+    """Show which bases (`rope_theta`) suit a length, as a table.
+
+    A base violates the bound of Men et al. 2024 if sum_i cos(m theta_i) is negative at some
+    distance m below the length: a similar token so far away then gets, on average, a lower logit
+    than a random one. For 4,096 tokens and heads of 128 dimensions, 26,952 is the smallest base
+    that does not violate it.
 
     Args:
-        bases: The smallest base, and intervals of bases that keep the bound.
+        bases: The smallest base, and intervals of bases that do not violate the bound.
         screen: Where they are shown.
     """
     title = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
-    if bases.binding_distance is None:
+    every_base_suits = bases.binding_distance is None
+    if every_base_suits:
         screen.say(f"{title}: every base above 1 keeps the sum from being negative.")
         return
 
-    # The bases with which the sum is not negative at any distance below the length form intervals.
-    # The first ones are very narrow: their smallest base has the sum 0 at one distance.
-    sum_is_zero = f"the sum is 0 at distance {bases.binding_distance:,}"
+    screen.table(title, ("", "base", ""), _rows_of_bound(bases))
+    not_searched = _name_missing_searches(bases)
+    if not_searched:
+        screen.say(f"--windows looks for {not_searched}, which takes 15 minutes at 1M tokens.")
+
+
+def _rows_of_bound(bases: Bound) -> list[tuple[str, str, str]]:
+    """Return the rows of the table of bases: a label, the base or interval, and a remark."""
+    # Above the smallest base there is an interval of bases that suit, then a gap, then the next
+    # interval. The first ones are too narrow to use: at their lower end the sum is just 0.
     width = "" if bases.width is None else f"{bases.width:.2g} wide"
     rows = [
-        ("smallest base", repr(bases.base), sum_is_zero),
+        ("smallest base", repr(bases.base), f"the sum is 0 at distance {bases.binding_distance:,}"),
         ("the interval it opens", _interval(bases.window), width),
     ]
     if bases.first_wide_window:
@@ -375,18 +389,23 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
     if bases.last_violating_base:
         base = f"{bases.last_violating_base:,.0f}"
         rows.append(("last base that violates", base, "all larger ones will do"))
-    for source, published in bases.published.items():
-        rows.append(("published", f"{published:.2g}", source))
-    # what the smallest base tends to for heads of ever more dimensions
+
+    # other people's numbers, to compare with
+    for paper, published_base in bases.published.items():
+        rows.append(("published", f"{published_base:.2g}", paper))
+    # the smallest base tends to L / x0 = 1.62 L (L the length) for heads of ever more dimensions
     estimate = asymptotic_base(bases.length)
     rows.append(("estimate L / x0", f"{estimate:,.0f}", "for ever wider heads"))
-    screen.table(title, ("", "base", ""), rows)
+    return rows
 
-    if not bases.known_windows:
-        unknown = "the first wide interval and the last violation"
-        if bases.first_wide_window:
-            unknown = "the last violation"
-        screen.say(f"--windows looks for {unknown}, which takes 15 minutes at 1M tokens.")
+
+def _name_missing_searches(bases: Bound) -> str:
+    """Return which slow searches were not made, in words; empty where both were."""
+    if bases.known_windows:
+        return ""
+    if bases.first_wide_window:
+        return "the last violation"
+    return "the first wide interval and the last violation"
 
 
 def _interval(ends: tuple[float, float | None]) -> str:

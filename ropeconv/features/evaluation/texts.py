@@ -95,9 +95,10 @@ class Texts:
         return digest.hexdigest()
 
 
-MOST = 1000
+MOST_DOCUMENTS = 1000
 """Documents that are taken from the beginning of a dataset."""
 TRUST = "HF_DATASETS_TRUST_REMOTE_CODE"
+"""The setting of `datasets` that allows to run the code of a repository."""
 
 
 def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
@@ -115,13 +116,14 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     import datasets
 
     repository, config, split = _parse_dataset(name)
-    # datasets 3 asks on stdin whether it may run the code of a repository, unless the environment
-    # says yes. False refuses the code instead of waiting for an answer.
-    if getattr(datasets.config, TRUST, None) is not True:
+    # datasets 3 has this setting from the environment: True runs the code of a repository, and
+    # without a value it asks on stdin. False refuses the code instead of waiting for an answer.
+    user_trusts_code = getattr(datasets.config, TRUST, None) is True
+    if not user_trusts_code:
         setattr(datasets.config, TRUST, False)
     try:
         rows = datasets.load_dataset(repository, config, split=split, streaming=True)
-        texts = [row[field] for row in rows.take(MOST)]
+        texts = [row[field] for row in rows.take(MOST_DOCUMENTS)]
     except KeyError:
         raise BadSource(
             f"{name} has no column {field!r}; name the one with the text with --field"

@@ -451,17 +451,29 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
     first_size = new_size(file.header, edit)
     files = [PlannedFile("patch", first_name, first_size, make=make_first)]
 
-    # a source that is split like this already: its other shards need no change
     if is_split(file):
-        other_shards = file.shards[1:]
-        for name, shard, header in zip(other_names, other_shards, file.headers[1:], strict=True):
-            files.append(PlannedFile("copy", name, header.size, origin=shard.name))
-        return files
+        return [*files, *_copies_of_other_shards(file, other_names)]
+    return [*files, *_other_shards(file, other_names)]
 
-    # Else shard 1 of the source (or the whole file) becomes shard 2, and so on, without the rope
-    # tensors, which are in the new first shard, and with the keys of a shard only. The alignment of
-    # the data is one of them.
-    shards = zip(other_names, file.shards, file.headers, strict=True)
+
+def _copies_of_other_shards(file: GgufFile, names: Sequence[str]) -> list[PlannedFile]:
+    """Return copies of the shards behind the first, which need no change."""
+    _, *shards = file.shards
+    _, *headers = file.headers
+    files = []
+    for name, shard, header in zip(names, shards, headers, strict=True):
+        files.append(PlannedFile("copy", name, header.size, origin=shard.name))
+    return files
+
+
+def _other_shards(file: GgufFile, names: Sequence[str]) -> list[PlannedFile]:
+    """Return the shards behind a new first one, which has the metadata and the rope tensors.
+
+    Shard 1 of the source (or the whole file) becomes shard 2, and so on. Each loses its rope
+    tensors, and has only the keys of a shard, one of which is the alignment of the data.
+    """
+    files = []
+    shards = zip(names, file.shards, file.headers, strict=True)
     for number, (name, shard, header) in enumerate(shards, 1):
         kept_keys = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         rope_tensors = frozenset(header.tensors.keys() & set(ROPE_TENSORS))

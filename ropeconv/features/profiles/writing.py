@@ -11,7 +11,7 @@ from typing import Any
 
 from ropeconv.bake.apply import AppliedPlan
 from ropeconv.bake.checkpoint import CheckpointPlan
-from ropeconv.bake.hidden import discard
+from ropeconv.bake.hidden import discard_stopped_run
 from ropeconv.bake.output import Output
 from ropeconv.bake.plan import Plan
 from ropeconv.convert.target import Target
@@ -167,7 +167,7 @@ def plan_profiles(
     # an earlier run may have been killed before it removed its hidden files beside the folder
     out = request.target.out or Path(f"{source.name}-profiles")
     if out.exists() and not request.dry_run:
-        discard(out)
+        discard_stopped_run(out)
 
     # profiles that are only published have no place on this disk, and get their cards at the upload
     is_kept = request.keeps

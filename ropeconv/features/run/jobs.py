@@ -263,25 +263,29 @@ def _name_source(reference: str) -> NamedSource:
 def _name_hub_source(reference: str, name: str) -> NamedSource:
     """Return a source on the Hub at its present commit, so that a long run reads one version of it.
 
-    Args:
-        reference: owner/name@revision, or owner/name@revision/file.gguf.
-        name: The name of the source where it cannot be opened.
-    """
-    file_match = re.fullmatch(HUB_FILE, reference)
-    match = file_match or re.fullmatch(HUB_ID, reference)
-    if match is None:
-        problem = f"{reference} is neither a path nor a Hub id; correct it"
-        return NamedSource(reference, name, problem=problem)
+    Qwen/Qwen3-8B becomes Qwen/Qwen3-8B@9c925d64, with the whole hash.
 
-    repo_id = match[1]
-    revision = match[2]
-    source = HubSource(repo_id, revision)
-    identity = source.identity
-    at_commit = f"{repo_id}@{source.commit}"
-    if file_match is not None:
-        file = file_match[3]
-        return NamedSource(f"{at_commit}/{file}", Path(file).stem, identity)
-    return NamedSource(at_commit, source.name, identity)
+    Args:
+        reference: owner/name@revision, or owner/name@revision/file.gguf; without @revision, the
+            newest.
+        name: The name of the source in the message, where the reference is of neither form.
+    """
+    of_file = re.fullmatch(HUB_FILE, reference)
+    if of_file is not None:
+        repo_id, revision, file = of_file.groups()
+        source = HubSource(repo_id, revision)
+        identity = source.identity
+        return NamedSource(f"{repo_id}@{source.commit}/{file}", Path(file).stem, identity)
+
+    of_repository = re.fullmatch(HUB_ID, reference)
+    if of_repository is not None:
+        repo_id, revision = of_repository.groups()
+        source = HubSource(repo_id, revision)
+        identity = source.identity
+        return NamedSource(f"{repo_id}@{source.commit}", source.name, identity)
+
+    problem = f"{reference} is neither a path nor a Hub id; correct it"
+    return NamedSource(reference, name, problem=problem)
 
 
 def _make_distinct(sources: list[NamedSource]) -> list[NamedSource]:

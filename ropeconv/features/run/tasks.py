@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ropeconv.bake.findings import Options
-from ropeconv.bake.hidden import discard, is_empty
+from ropeconv.bake.hidden import discard_stopped_run, is_empty
 from ropeconv.bake.verify import earlier_output, verify_output
 from ropeconv.engines.probe import Probe
 from ropeconv.engines.transformers.load import out_of_memory
@@ -64,7 +64,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     if earlier is not None:
         _verify_earlier(earlier)
         # the run may have been killed before it removed the hidden folder beside the output
-        discard(plan.out)
+        discard_stopped_run(plan.out)
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
 
     if os.path.lexists(plan.out) and not is_empty(plan.out):

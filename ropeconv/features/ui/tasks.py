@@ -11,7 +11,7 @@ from typing import Any
 
 from ropeconv.bake.advice import MatrixCell, matrix
 from ropeconv.bake.apply import make_plan
-from ropeconv.bake.hidden import HiddenFolder, discard
+from ropeconv.bake.hidden import HiddenFolder, discard_stopped_run
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.quality import quality
 from ropeconv.bake.ranked import advised
@@ -147,7 +147,7 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     except BaseException as problem:
         if not was_begun_before:
             with suppress(RopeconvError):  # another run is writing there
-                discard(output_plan.out)
+                discard_stopped_run(output_plan.out)
             # its message says that the same command continues, which is wrong after `discard`
             if isinstance(problem, Interruption):
                 raise StopRequest from None

@@ -251,11 +251,7 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
         return None
     # sizes are 0 where the header has no such key
     file = ArchKeys(keys, arch)
-    tokens = keys.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list):
-        vocabulary = len(tokens)
-    else:
-        vocabulary = _whole(file.get("vocab_size"))
+    vocabulary = _gguf_vocabulary(keys, file)
     hidden = _whole(file.get("embedding_length"))
     heads = _whole(file.get("attention.head_count"))
     if 0 in (vocabulary, hidden, heads):
@@ -264,16 +260,9 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
     # the width of all queries
     head_dim = _whole(file.get("attention.key_length")) or hidden // heads
     queries = heads * head_dim
-    latent = None
-    rank = _whole(file.get("attention.kv_lora_rank"))
-    value_width = _whole(file.get("attention.value_length_mla"))
-    if rank and value_width:
-        # In latent attention, the length of keys is that of what is cached: the latent vector and
-        # the part that rotates, 512 + 64 in DeepSeek V3. A head has its own length.
-        rope = head_dim - rank
-        width_of_head = _whole(file.get("attention.key_length_mla"))
-        latent = Latent(rank=rank, rope=rope, nope=width_of_head - rope, value=value_width)
-        queries = heads * width_of_head
+    latent = _gguf_latent(file, head_dim)
+    if latent is not None:
+        queries = heads * (latent.nope + latent.rope)
 
     # a model with experts may have an ordinary MLP in some of its layers
     experts = _whole(file.get("expert_used_count"))
@@ -300,6 +289,31 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
         expert_width=expert_width,
         latent=latent,
     )
+
+
+def _gguf_vocabulary(keys: HeaderKeys, file: ArchKeys) -> int:
+    """Return the number of tokens of a GGUF model; 0 where the header does not tell it."""
+    tokens = keys.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list):
+        return len(tokens)
+    return _whole(file.get("vocab_size"))
+
+
+def _gguf_latent(file: ArchKeys, cached_width: int) -> Latent | None:
+    """Return the sizes of multi-head latent attention (MLA); None for a model without it.
+
+    Args:
+        file: The keys of a GGUF file.
+        cached_width: Its `attention.key_length`. With MLA these are the numbers that are cached:
+            the latent vector and the part that rotates, 512 + 64 in DeepSeek V3.
+    """
+    rank = _whole(file.get("attention.kv_lora_rank"))
+    value_width = _whole(file.get("attention.value_length_mla"))
+    if not rank or not value_width:
+        return None
+    rotating = cached_width - rank
+    width_of_head = _whole(file.get("attention.key_length_mla"))  # 192 in DeepSeek V3
+    return Latent(rank=rank, rope=rotating, nope=width_of_head - rotating, value=value_width)
 
 
 def checkpoint_bytes(source: Source) -> int | None:

@@ -89,7 +89,7 @@ def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
     """Find the quantised weights of a checkpoint.
 
     A quantised weight is stored as several tensors. AWQ, for example, has qweight, qzeros and
-    scales for each. All tensors of weights that are found are removed from `stored.left`.
+    scales for each. All tensors of weights that are found are removed from `stored.remaining`.
 
     Returns:
         The weights by name, and the usual names of their forms, such as ["AWQ"].
@@ -110,9 +110,9 @@ def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
 
         titles.append(form.title)
         # tensors that no weight of this form needs, such as scales of activations
-        unused = [name for name in stored.left if name.endswith(form.unused)]
+        unused = [name for name in stored.remaining if name.endswith(form.unused)]
         for name in unused:
-            del stored.left[name]
+            del stored.remaining[name]
     return weights, titles
 
 
@@ -120,7 +120,7 @@ def _take(stored: StoredTensors, weights: Collection[StoredWeight]) -> None:
     """Take the tensors of weights away from those that are left for other forms."""
     for weight in weights:
         for name in weight.uses:
-            stored.left.pop(name, None)
+            stored.remaining.pop(name, None)
 
 
 def _refuse_others(stored: StoredTensors) -> None:
@@ -128,7 +128,7 @@ def _refuse_others(stored: StoredTensors) -> None:
     known = {"", "mxfp4"}
     for form in FORMS.values():
         known.update(form.methods)
-    left = [tensor for tensor in stored.left.values() if tensor.dtype not in STORED]
+    left = [tensor for tensor in stored.remaining.values() if tensor.dtype not in STORED]
     if left and stored.method not in known:
         raise UnsupportedBake(
             f"{left[0].name} as {stored.method} stores it",
@@ -231,7 +231,7 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
                         weight.name, "F32", weight.shape, file, tensor, weight
                     )
                     tensors.append(presented)
-                elif tensor.name in self._stored.left:
+                elif tensor.name in self._stored.remaining:
                     tensors.append(
                         DequantisedTensor(tensor.name, tensor.dtype, tensor.shape, file, tensor)
                     )

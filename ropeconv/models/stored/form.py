@@ -135,12 +135,12 @@ class StoredTensors:
         source: The checkpoint.
 
     Attributes:
-        left: The tensors that no form has taken yet, by name.
+        remaining: The tensors that no form has taken yet, by name.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.left: dict[str, Tensor] = dict(source.tensors)
+        self.remaining: dict[str, Tensor] = dict(source.tensors)
         self._file_by_tensor = {}
         for file, header in source.headers.items():
             for name in header.tensors:

@@ -73,7 +73,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     )
     monkeypatch.setitem(sys.modules, "datasets", stand_in)
     monkeypatch.setattr(texts, "require", lambda *given: None)
-    monkeypatch.setattr(texts, "MOST", 4)
+    monkeypatch.setattr(texts, "MOST_DOCUMENTS", 4)
     calls.append(stand_in.config)
     return calls
 

@@ -77,7 +77,7 @@ class Awq(StoredForm):
                 f"weights in AWQ are read in the version gemm, and config.json states"
                 f" {shown(version)}; {FROM_FLOATS}"
             )
-        for name in list(stored.left):
+        for name in list(stored.remaining):
             if name.endswith(".qweight"):
                 yield _weight(stored, name.removesuffix(".qweight"))
 

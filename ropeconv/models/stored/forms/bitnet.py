@@ -55,7 +55,7 @@ class Bitnet(StoredForm):
     methods = ("bitnet",)
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
-        for tensor in list(stored.left.values()):
+        for tensor in list(stored.remaining.values()):
             if tensor.dtype != "U8" or not tensor.name.endswith(".weight"):
                 continue
             scale = stored.tensor(f"{tensor.name}_scale", tensor.name)

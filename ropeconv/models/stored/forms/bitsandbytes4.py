@@ -105,7 +105,7 @@ class Bits4(StoredForm):
     methods = ("bitsandbytes",)
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
-        for name in list(stored.left):
+        for name in list(stored.remaining):
             for end in STATES:
                 if name.endswith(end):
                     yield _weight(stored, name.removesuffix(end), name)

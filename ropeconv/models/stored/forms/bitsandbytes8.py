@@ -41,7 +41,7 @@ class Bits8(StoredForm):
     unused = (".weight_format",)
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
-        for tensor in list(stored.left.values()):
+        for tensor in list(stored.remaining.values()):
             if tensor.dtype != "I8" or not tensor.name.endswith(".weight"):
                 continue
             scale = stored.tensor(f"{tensor.name.removesuffix('weight')}SCB", tensor.name)

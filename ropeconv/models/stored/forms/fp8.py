@@ -8,6 +8,7 @@ have a scale for each row or for each tensor.
 from collections.abc import Iterator
 
 from ....errors import BadSource
+from ....formats.safetensors import Tensor
 from ..form import StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import EIGHT_BITS
 from ..scaled import SCALES, block_size, scaled_weight
@@ -29,23 +30,40 @@ class Fp8(StoredForm):
     )
 
     def applies(self, stored: StoredTensors) -> bool:
-        return any(tensor.dtype in EIGHT_BITS for tensor in stored.left.values())
+        return any(tensor.dtype in EIGHT_BITS for tensor in stored.remaining.values())
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
-        """Yield the tensors of eight bits, each with the tensor of its scales."""
+        """Yield each weight in FP8 with its scales, from the tensors that no other form has taken.
+
+        Such as model.layers.0.mlp.up_proj.weight with model.layers.0.mlp.up_proj.weight_scale_inv.
+
+        Raises:
+            BadSource: A weight has no scales.
+        """
         size = block_size(stored.settings)
-        for tensor in stored.left.values():
-            is_weight = tensor.dtype in EIGHT_BITS and not tensor.name.endswith(self.unused)
-            if not is_weight:
+        for tensor in stored.remaining.values():
+            is_fp8 = tensor.dtype in EIGHT_BITS
+            # scales of activations and of the key-value cache, which no weight needs, may be FP8
+            is_other_scale = tensor.name.endswith(self.unused)
+            if not is_fp8 or is_other_scale:
                 continue
 
-            # the scales of NAME are NAME_scale_inv or the like, as one of several quantisers wrote
-            scale = None
-            for end in SCALES:
-                scale = scale or stored.source.tensors.get(tensor.name + end)
+            scale = _find_scale(stored, tensor.name)
             if scale is None:
                 raise BadSource(
                     f"{tensor.name} has numbers of 8 bits ({tensor.dtype}) without a scale;"
                     " download the checkpoint again, or dequantise it with its own tools"
                 )
             yield scaled_weight(tensor, scale, size)
+
+
+def _find_scale(stored: StoredTensors, weight: str) -> Tensor | None:
+    """Return the scales of a weight, WEIGHT_scale_inv or WEIGHT_scale; None without any.
+
+    DeepSeek V3 has the first name, and compressed-tensors the second.
+    """
+    for end in SCALES:
+        scale = stored.source.tensors.get(f"{weight}{end}")
+        if scale is not None:
+            return scale
+    return None

@@ -124,7 +124,7 @@ class Gptq(StoredForm):
                 f"weights in GPTQ are read in the formats gptq and gptq_v2, and config.json states"
                 f" {shown(version)}; {FROM_FLOATS}"
             )
-        for name in list(stored.left):
+        for name in list(stored.remaining):
             if name.endswith(".qweight"):
                 yield _weight(stored, name.removesuffix(".qweight"), LESS_ONE[version])
 

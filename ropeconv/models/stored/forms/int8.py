@@ -18,7 +18,7 @@ class Int8(StoredForm):
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
         size = block_size(stored.settings)
-        for tensor in stored.left.values():
+        for tensor in stored.remaining.values():
             if tensor.dtype != "I8" or not tensor.name.endswith(".weight"):
                 continue
             scale = stored.tensor(f"{tensor.name}_scale", tensor.name)

@@ -21,7 +21,7 @@ class Mxfp4(StoredForm):
     unused = (".input_scale", ".input_global_scale", ".k_scale", ".v_scale")
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
-        for tensor in list(stored.left.values()):
+        for tensor in list(stored.remaining.values()):
             name = tensor.name.removesuffix("_packed")
             if tensor.dtype != "U8" or not tensor.name.endswith("weight_packed"):
                 continue

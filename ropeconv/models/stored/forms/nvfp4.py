@@ -24,15 +24,23 @@ class Nvfp4(StoredForm):
     )
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
+        """Yield each weight in NVFP4 with its scales, from the tensors that no form has taken.
+
+        ModelOpt and compressed-tensors name these tensors differently (see the module). MXFP4 has
+        scales of another dtype.
+        """
         tensors = stored.source.tensors
-        for tensor in list(stored.left.values()):
+        for tensor in list(stored.remaining.values()):
             name = tensor.name.removesuffix("_packed")
-            scale = tensors.get(f"{name}_scale")
             is_packed = tensor.dtype == "U8" and name.endswith("weight")
+            scale = tensors.get(f"{name}_scale")
             if not is_packed or scale is None or scale.dtype != "F8_E4M3":
                 continue
-            if name != tensor.name:
-                factor = tensors.get(f"{name}_global_scale")
-                yield fp4_weight(name, tensor, scale, factor, divides=True)
+
+            is_of_compressed_tensors = tensor.name == f"{name}_packed"
+            if is_of_compressed_tensors:
+                divisor = tensors.get(f"{name}_global_scale")
+                yield fp4_weight(name, tensor, scale, divisor, divides=True)
             else:
-                yield fp4_weight(name, tensor, scale, tensors.get(f"{name}_scale_2"))
+                factor = tensors.get(f"{name}_scale_2")
+                yield fp4_weight(name, tensor, scale, factor)

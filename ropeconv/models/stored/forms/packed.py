@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import BadSource
+from ....formats.safetensors import Tensor
 from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import unpack
 from ..scaled import weight_groups
@@ -131,7 +132,7 @@ class Packed(StoredForm):
     unused = (".input_scale", ".input_zero_point", ".input_global_scale", ".k_scale", ".v_scale")
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
-        for tensor in list(stored.left.values()):
+        for tensor in list(stored.remaining.values()):
             if tensor.name.endswith("weight_packed") and tensor.dtype == "I32":
                 yield _weight(stored, tensor.name.removesuffix("_packed"))
 
@@ -139,23 +140,55 @@ class Packed(StoredForm):
 def _weight(stored: StoredTensors, name: str) -> PackedWeight:
     """Describe a weight that compressed-tensors stores in packed words, and check its tensors.
 
-    Its bits and its columns follow from the shapes and from `config_groups` of the config.
+    NAME_packed has the numbers, and NAME_scale their scales. NAME_zero_point, NAME_g_idx and
+    NAME_shape are there only with some settings.
 
     Raises:
         BadSource: Its tensors do not fit together.
     """
     packed = stored.tensor(f"{name}_packed", name)
     scale = stored.tensor(f"{name}_scale", name)
-    uses = [packed.name, scale.name]
-    further_names = {}  # an empty name for a tensor that the layer does not have
-    for end in ("zero_point", "g_idx", "shape"):
-        further_names[end] = ""
-        tensor_name = f"{name}_{end}"
-        if tensor_name in stored.source.tensors:
-            further_names[end] = tensor_name
-            uses.append(tensor_name)
+    bits, columns = _bits_and_columns(stored, packed, scale)
+    rows = packed.shape[0]
 
-    # config_groups has the bits, for several kinds of layers: the shapes tell of which this one is
+    # a name is empty for a tensor that the layer does not have
+    tensors = stored.source.tensors
+    zeros_name = f"{name}_zero_point" if f"{name}_zero_point" in tensors else ""
+    index_name = f"{name}_g_idx" if f"{name}_g_idx" in tensors else ""
+    sizes_name = f"{name}_shape" if f"{name}_shape" in tensors else ""
+    uses = [packed.name, scale.name]
+    for further_name in (zeros_name, index_name, sizes_name):
+        if further_name:
+            uses.append(further_name)
+
+    if zeros_name:
+        zeros = tensors[zeros_name]
+        rows_of_zeros = -(-rows * bits // 32)  # in words of 32 bits, rounded up
+        if zeros.dtype == "I8":  # not packed
+            rows_of_zeros = rows
+        if zeros.shape != (rows_of_zeros, scale.shape[-1]):
+            raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {AGAIN}")
+
+    return PackedWeight(
+        name=name,
+        shape=(rows, columns),
+        uses=tuple(uses),
+        bits=bits,
+        zeros=zeros_name,
+        index=index_name,
+        sizes=sizes_name,
+    )
+
+
+def _bits_and_columns(stored: StoredTensors, packed: Tensor, scale: Tensor) -> tuple[int, int]:
+    """Return the bits of each number of a weight, and its columns: (4, 4096), say.
+
+    `config_groups` in the config has the bits for several kinds of layers. The shapes of the
+    tensors tell of which kind this layer is.
+
+    Raises:
+        BadSource: It is of none of them, or could be of two with other bits.
+    """
     fitting = set()
     if len(packed.shape) == 2:
         for settings in weight_groups(stored.settings):
@@ -167,26 +200,7 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
             f"{packed.name} {list(packed.shape)} with scales {list(scale.shape)} is of none of the"
             f" config_groups in config.json; {FROM_FLOATS}"
         )
-    [(bits, columns)] = fitting
-
-    rows = packed.shape[0]
-    zeros = stored.source.tensors.get(further_names["zero_point"])
-    if zeros is not None:
-        rows_of_zeros = -(-rows * bits // 32)  # rounded up
-        if zeros.dtype == "I8":  # not packed
-            rows_of_zeros = rows
-        if zeros.shape != (rows_of_zeros, scale.shape[-1]):
-            raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {AGAIN}")
-
-    return PackedWeight(
-        name=name,
-        shape=(rows, columns),
-        uses=tuple(uses),
-        bits=bits,
-        zeros=further_names["zero_point"],
-        index=further_names["g_idx"],
-        sizes=further_names["shape"],
-    )
+    return fitting.pop()
 
 
 def _size_by_group(

@@ -186,7 +186,9 @@ def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
     subfolder, slash, _ = name.partition("/")
     if receipt.companion != "profiles" or not slash:
         return False
-    is_profile = any(file.name.startswith(f"{subfolder}/") for file in receipt.files)
+    # a receipt may be damaged: a profile of the set is one that its members or its files name
+    has_files = any(file.name.startswith(f"{subfolder}/") for file in receipt.files)
+    is_profile = subfolder in receipt.members or has_files
     return not is_profile and has_receipt(folder / subfolder)
 
 

@@ -108,7 +108,7 @@ class OutputUnit:
 def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUnit]:
     """Return the outputs that a command line asks for, in its order.
 
-    `ropeconv apply A B --to folder --to gguf` asks for four: of A and of B, one in each format.
+    `ropeconv apply A B --to safetensors --to gguf` asks for four: of A and of B, one in each format.
 
     Args:
         sources: The models, as the user named them.
@@ -189,7 +189,7 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     `--to gguf --outtype f16 --outtype q8_0` gives [{"to": "gguf", "outtype": "f16", ...},
     {"to": "gguf", "outtype": "q8_0", ...}]: an output for each --to, and for each --outtype that
     has an effect. With several formats, options that only one of them has go only to that one: with
-    `--to folder` added, these are three outputs.
+    `--to safetensors` added, these are three outputs.
 
     Args:
         values: The options of the command line, by name.

@@ -14,7 +14,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.files import LONGEST
 
 from ...support.corruptions import at, edit
-from .test_tokenizer import VOCABULARY, keys_of, known
+from .test_tokenizer import RULES, VOCABULARY, keys_of, known
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_tokenizer_of_other_types(folder: Path, place: str, value: Any) -> Non
 
     edit(folder, "tokenizer.json", change)
     with pytest.raises(BadSource, match="tokenizer.json is not"):
-        tokenizer_keys(folder, VOCABULARY, {})
+        tokenizer_keys(folder, VOCABULARY, RULES)
 
 
 def test_a_tokenizer_with_bytes_that_are_no_text(folder: Path) -> None:
@@ -69,14 +69,14 @@ def test_a_tokenizer_with_bytes_that_are_no_text(folder: Path) -> None:
     with pytest.raises(
         BadSource, match="tokenizer.json is not as tokenizers writes it .*invalid start byte"
     ):
-        tokenizer_keys(folder, VOCABULARY, {})
+        tokenizer_keys(folder, VOCABULARY, RULES)
 
 
 @pytest.mark.parametrize("index", [VOCABULARY, 10**9, (1 << 31) - 1])
 def test_an_id_without_a_row_in_the_embeddings(folder: Path, index: int) -> None:
     edit(folder, "tokenizer.json", lambda data: data["model"]["vocab"].update(more=index))
     with pytest.raises(BadSource, match=f"token {index} .'more'., .* {VOCABULARY} rows"):
-        tokenizer_keys(folder, VOCABULARY, {})
+        tokenizer_keys(folder, VOCABULARY, RULES)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
@@ -85,7 +85,7 @@ def test_files_of_hundreds_of_megabytes_are_not_read(folder: Path, name: str) ->
         file.truncate(LONGEST * 5)
     start = time.process_time()
     with pytest.raises(BadSource, match="limit"):
-        tokenizer_keys(folder, VOCABULARY, {})
+        tokenizer_keys(folder, VOCABULARY, RULES)
     assert time.process_time() - start < 5
 
 

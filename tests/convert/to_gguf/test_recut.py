@@ -16,6 +16,7 @@ from scripts.llamacpp.pre_tokenizers import odd_strings
 
 from ...support.baking import YARN, make_plan
 from ...support.llamacpp import checkpoint
+from .test_tokenizer import RULES
 
 APPROXIMATED = [pre for pre in pre_table().pre if pre.runs]
 TEXTS = (*SAMPLES, *odd_strings(60))
@@ -45,7 +46,7 @@ def folder_of(tokenizer: tokenizers.Tokenizer, folder: Path) -> Path:
 
 def in_llama_cpp(folder: Path, rows: int) -> list[list[int]]:
     """The tokens of TEXTS in llama.cpp, from a file with the keys of the tokenizer only."""
-    keys = tokenizer_keys(folder, rows, {}) | {
+    keys = tokenizer_keys(folder, rows, RULES) | {
         "tokenizer.ggml.add_bos_token": boolean(False),
         "tokenizer.ggml.add_space_prefix": boolean(False),
     }
@@ -71,7 +72,7 @@ def test_an_example_is_what_llama_cpp_makes_of_it(pre: Pre, tmp_path: Path) -> N
     assert actual == approximated
     assert actual != usual
 
-    found = find_recut(folder, tokenizer_keys(folder, rows, {}), {})
+    found = find_recut(folder, tokenizer_keys(folder, rows, RULES), {})
     assert found is not None
     place = TEXTS.index(found.text)
     assert (found.usual, found.in_llama_cpp) == (len(usual[place]), len(actual[place]))
@@ -86,7 +87,7 @@ def test_a_tokenizer_that_llama_cpp_follows_has_no_example(tmp_path: Path) -> No
     rows = tokenizer.get_vocab_size()
     usual = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
     assert in_llama_cpp(folder, rows) == usual
-    assert find_recut(folder, tokenizer_keys(folder, rows, {}), {}) is None
+    assert find_recut(folder, tokenizer_keys(folder, rows, RULES), {}) is None
 
 
 def test_the_plan_says_it_with_the_example(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ them changes all that follows.
 """
 BLOCK = re.compile(r"blk\.(\d+)\.")
 """The beginning of the name of a tensor of a layer."""
+PROJECTIONS = "dense_"
+"""The beginning of the names of tensors that follow the pooling, and of keys about them."""
 
 
 def compare_gguf_layers(
@@ -311,6 +313,10 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
         if is_of_model and value.kind == ARRAY and value.count() == all_layers:
             values[key] = _first_elements(value, layers)
 
+    dropped = frozenset(
+        key for key in file.header.values if key.startswith(f"{arch}.{PROJECTIONS}")
+    )
+
     # tensors: those of the layers that are cut off are removed
     removed = set()
     added = {}
@@ -320,7 +326,9 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
     size = 0
     for name, tensor in file.tensors.items():
         block = BLOCK.match(name)
-        if block and int(block[1]) >= layers:
+        # projections of sentence-transformers (EmbeddingGemma) belong to no layer
+        is_projection = name.startswith(PROJECTIONS)
+        if is_projection or (block and int(block[1]) >= layers):
             removed.add(name)
         else:
             size += tensor.size
@@ -334,7 +342,7 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
         for shard, header in zip(file.shards, file.headers, strict=True):
             edit = Edit(removed=frozenset(removed & header.tensors.keys()))
             if header is file.header:
-                edit = replace(edit, values=values, added=added)
+                edit = replace(edit, values=values, added=added, dropped=dropped)
             write_new(GgufFile((shard,), (header,)), 0, edit, folder / shard.path().name)
         yield GgufFile.open(folder / file.path.name)
 

@@ -74,7 +74,7 @@ class ConversionQuestion(msgspec.Struct, frozen=True):
 class ConversionAnswer(msgspec.Struct, frozen=True):
     """The logits of the first layers of a checkpoint, [tokens][first tokens of the vocabulary].
 
-    Of an encoder they are hidden states, [tokens][width].
+    Encoders have hidden states in their place, [tokens][width].
     """
 
     reference: tuple[tuple[float, ...], ...] = ()

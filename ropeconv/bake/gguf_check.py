@@ -22,7 +22,8 @@ from ..inspection.receipts.receipt import GgufCheckRecord, LayersRecord, Schedul
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import assumed_keys
-from ..runtimes.llamacpp.read_header import read_file
+from ..runtimes.llamacpp.purpose import gives_no_logits
+from ..runtimes.llamacpp.read_header import arch_of, read_file
 from ..runtimes.verdict import difference
 from ..validate.checks import ulp_distance
 from ..validate.converted_layers import (
@@ -121,6 +122,7 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
             layers=plan.before.first_of_each_kind,
             queries=family.weights.queries,
             mla=plan.before.mla,
+            states=gives_no_logits(file, arch_of(file)),
         )
 
         def ask(function: str, given: JsonObject) -> JsonObject:
@@ -148,7 +150,7 @@ def refuse_wrong_layers(layers: LayersRecord) -> None:
     worst = layers.differing
     if worst is not None:
         raise Disagreement(
-            f"{runtime()} computes something else from this file than the method: the logits after"
+            f"{runtime()} computes something else from this file than the method: the result after"
             f" layer {worst.layer} differ by {worst.error:.2g} up to position {worst.last:,}, where"
             f" {worst.allowed:.2g} is allowed; report it; nothing was kept"
         )

@@ -150,7 +150,7 @@ def why_not_compared(plan: Plan) -> str:
         return "the file is changed in place, and its source is gone then"
     if plan.draft:
         return "nothing runs a draft model of this kind without its target"
-    if isinstance(plan, GgufOutput) and gives_no_logits(plan.start, _arch_of(plan)):
+    if isinstance(plan, GgufOutput) and is_encoder(plan):
         return "llama.cpp gives no logits of this model"
     return ""
 
@@ -191,6 +191,14 @@ def plan_purpose(plan: Plan) -> Purpose:
         return purpose_of(plan.start, _arch_of(plan))
     assert isinstance(plan.source, Source)
     return checkpoint_purpose(plan.source)
+
+
+def is_encoder(plan: Plan) -> bool:
+    """Return whether the output of a plan gives hidden states, and no logits of a next token."""
+    if isinstance(plan, GgufOutput):
+        return gives_no_logits(plan.start, _arch_of(plan))
+    assert isinstance(plan.source, Source)
+    return plan.source.family.encoder
 
 
 def feature_extraction(path: str) -> str:

@@ -7,6 +7,7 @@ from ..rope.methods.method import Value
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import recipe_text
 from .evidence import BASE, Study, study_for
+from .next_steps import is_encoder
 from .plan import Plan
 
 
@@ -15,12 +16,13 @@ def quality(plan: Plan) -> str:
 
     Such as "loss -2.10 nats beyond the trained length, +0.02 inside it, against the unchanged
     Qwen2.5-0.5B at 4 times". Where no study has the method, it is the command that measures it on
-    this model: "not measured; ropeconv eval ...". It is empty for an output that is no longer than
-    the trained context, and for one that only writes the RoPE of the model again (`--as-is`).
+    this model: "not measured; ropeconv eval ...". It is empty for an encoder, which predicts no
+    next token, for an output that is no longer than the trained context, and for one that only
+    writes the RoPE of the model again (`--as-is`).
     """
     method = plan.recipe.method
     is_longer = plan.context > plan.before.original_context
-    if isinstance(method, AsIs) or not is_longer:
+    if isinstance(method, AsIs) or not is_longer or is_encoder(plan):
         return ""
     # the difference to the unchanged model (BASE) in the losses of a published study
     study = shown_study(plan)
@@ -50,7 +52,12 @@ def quality(plan: Plan) -> str:
 
 
 def shown_study(plan: Plan) -> Study | None:
-    """Return the study that `advise` shows for the method of a plan; None without one."""
+    """Return the study that `advise` shows for the method of a plan; None without one.
+
+    Studies measure the loss of the next token, so an encoder has none.
+    """
+    if is_encoder(plan):
+        return None
     on_top = plan.before.form.kind if plan.recipe.on_top else ""
     return study_for(plan.recipe.method.name, factor_of(plan), on_top)
 

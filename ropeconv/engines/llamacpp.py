@@ -310,6 +310,18 @@ class LlamaCppEngine(Engine):
             array: NDArray[np.float32] = np.load(out)
             return array
 
+    def states_array(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the last hidden states of tokens, float32 [len(ids), width], without a pooling.
+
+        Args:
+            ids: All tokens, at most as many as a batch has.
+        """
+        with scratch() as folder:
+            out = str(folder / "states.npy")
+            self._call_model(NoneType, "states", list(ids), out)
+            array: NDArray[np.float32] = np.load(out)
+            return array
+
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
     ) -> TokenLosses:

@@ -191,12 +191,13 @@ class LlamaModel:
         self.sequences = sequences
         self.context = self._context(size, sequences)
 
-    def _context(self, size: int, sequences: int) -> Any:
+    def _context(self, size: int, sequences: int, states: bool = False) -> Any:
         """Return a new context of llama.cpp: the cache for a sequence, and how it is computed.
 
         Args:
             size: The tokens that it has space for.
             sequences: The sequences that share it.
+            states: Whether it gives the last hidden states of tokens, and no logits.
         """
         load = self.load
         settings = self.llama.llama_context_default_params()
@@ -207,6 +208,10 @@ class LlamaModel:
         settings.n_batch = batch
         settings.n_ubatch = batch
         settings.n_outputs_max = min(self.rows, batch)
+        if states:
+            settings.n_outputs_max = batch
+            settings.embeddings = True
+            settings.pooling_type = self.llama.LLAMA_POOLING_TYPE_NONE
 
         # the types of keys and values in the cache
         settings.type_k = TYPES[load.cache]
@@ -255,11 +260,7 @@ class LlamaModel:
                     if len(rows) == self.rows:
                         break
                     rows.append(count)
-                batch.token[count] = tokens[start + count]
-                batch.pos[count] = position
-                batch.n_seq_id[count] = 1
-                batch.seq_id[count][0] = sequence
-                batch.logits[count] = is_wanted
+                self._put(count, tokens[start + count], position, sequence, is_wanted)
                 count += 1
             batch.n_tokens = count
 
@@ -270,6 +271,43 @@ class LlamaModel:
                 yield np.ctypeslib.as_array(pointer, (self.width,))
             start += count
             self.advance(count)
+
+    def _put(self, index: int, token: int, position: int, sequence: int, is_wanted: bool) -> None:
+        """Put a token into the batch that llama.cpp reads next."""
+        self.batch.token[index] = token
+        self.batch.pos[index] = position
+        self.batch.n_seq_id[index] = 1
+        self.batch.seq_id[index][0] = sequence
+        self.batch.logits[index] = is_wanted
+
+    def states(self, tokens: list[int], out: str) -> None:
+        """Write the last hidden states of tokens, float32 [tokens, width].
+
+        Tokens of an encoder attend to later ones, so that all are in one batch.
+
+        Args:
+            tokens: At most as many as a batch has.
+            out: The .npy file.
+        """
+        count = len(tokens)
+        if count > self.load.batch:
+            raise RuntimeError(f"{count} tokens are more than a batch of {self.load.batch}")
+        for position, token in enumerate(tokens):
+            self._put(position, token, position, sequence=0, is_wanted=True)
+        self.batch.n_tokens = count
+
+        context = self._context(self.load.batch, 1, states=True)
+        try:
+            if self.llama.llama_decode(context, self.batch) != 0:
+                raise RuntimeError("llama.cpp does not encode the sequence")
+            width = int(self.llama.llama_model_n_embd(self.model))
+            rows = np.empty((count, width), np.float32)
+            for index in range(count):
+                pointer = self.llama.llama_get_embeddings_ith(context, index)
+                rows[index] = np.ctypeslib.as_array(pointer, (width,))
+        finally:
+            self.llama.llama_free(context)
+        np.save(out, rows)
 
     def logits(self, tokens: list[int], positions: list[int], out: str) -> None:
         """Write the logits after some tokens, float32 [positions, vocabulary].

@@ -67,9 +67,15 @@ class ConversionQuestion(msgspec.Struct, frozen=True):
     mla: bool = False
     """Whether the model has multi-head latent attention."""
 
+    states: bool = False
+    """Whether hidden states are compared: llama.cpp gives no logits of an encoder."""
+
 
 class ConversionAnswer(msgspec.Struct, frozen=True):
-    """The logits of the first layers of a checkpoint, [tokens][first tokens of the vocabulary]."""
+    """The logits of the first layers of a checkpoint, [tokens][first tokens of the vocabulary].
+
+    Encoders have hidden states in their place, [tokens][width].
+    """
 
     reference: tuple[tuple[float, ...], ...] = ()
     """With the schedule."""
@@ -111,6 +117,7 @@ def _run_source(question: ConversionQuestion) -> ConversionAnswer:
         read=read,
         stands_for=question.source.stands_for,
         layers=question.layers,
+        states=question.states,
     )
     ids = question.ids
     count = len(ids)
@@ -118,9 +125,9 @@ def _run_source(question: ConversionQuestion) -> ConversionAnswer:
         schedule = schedule_of(question.numbers)
         undo = patch(model, schedule, question.mla, scale=None, queries=question.queries)
         stack.callback(undo)
-        reference = run_first_layers(model, ids, positions=range(count))
+        reference = run_first_layers(model, ids, range(count), question.states)
     # all tokens at position 0 are not rotated
-    control = run_first_layers(model, ids, positions=[0] * count)
+    control = run_first_layers(model, ids, [0] * count, question.states)
     return ConversionAnswer(
         reference=tuple(map(tuple, reference.tolist())),
         control=tuple(map(tuple, control.tolist())),
@@ -148,7 +155,8 @@ def compare_converted_layers(
         ask: Calls `answer` in another process.
 
     Returns:
-        The relative error of the logits at the median token; or why nothing was compared.
+        The relative error of the logits, or of the hidden states of an encoder, at the median
+        token; or why nothing was compared.
     """
     weights_type = TYPES[output.usual_type].name
     if weights_type not in FLOORS:
@@ -172,8 +180,11 @@ def compare_converted_layers(
     try:
         with cut(output, of_source.layers) as short:
             engine = LlamaCppEngine(short.path, patience=LONGEST)
-            all_logits = engine.logits_array(question.ids, list(range(count)))
-            logits = all_logits[:, :vocabulary]
+            if question.states:
+                computed = engine.states_array(question.ids)
+            else:
+                computed = engine.logits_array(question.ids, list(range(count)))
+                computed = computed[:, :vocabulary]
     except LlamaCppError as problem:
         return LayersRecord(reason=f"llama.cpp does not run only its first layers ({problem})")
     except NoLayerRuns as problem:
@@ -189,7 +200,7 @@ def compare_converted_layers(
     record = LayerRecord(
         layer=f"{layers} in transformers",
         last=count - 1,
-        error=median_distance(logits, reference),
+        error=median_distance(computed, reference),
         allowed=max(floor, SHARE * control_error),
         control=control_error,
     )

@@ -62,6 +62,8 @@ them changes all that follows.
 """
 BLOCK = re.compile(r"blk\.(\d+)\.")
 """The beginning of the name of a tensor of a layer."""
+PROJECTIONS = "dense_"
+"""The beginning of the names of tensors that follow the pooling, and of keys about them."""
 
 
 def compare_gguf_layers(
@@ -314,6 +316,9 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
         added[FREQS] = divisors
         if FREQS in file.tensors:
             removed.add(FREQS)
+    # the projections behind the pooling of EmbeddingGemma belong to no layer
+    prefix = f"{arch_of(file).name}.{PROJECTIONS}"
+    dropped = frozenset(key for key in file.header.values if key.startswith(prefix))
     if COUNT in file.header.values:  # the number of tensors in all shards
         values[COUNT] = recount(file.header.values[COUNT], -len(removed))
 
@@ -322,7 +327,7 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
         for shard, header in zip(file.shards, file.headers, strict=True):
             edit = Edit(removed=frozenset(removed & header.tensors.keys()))
             if header is file.header:
-                edit = replace(edit, values=values, added=added)
+                edit = replace(edit, values=values, added=added, dropped=dropped)
             write_new(GgufFile((shard,), (header,)), 0, edit, folder / shard.path().name)
         yield GgufFile.open(folder / file.path.name)
 
@@ -344,11 +349,15 @@ def _keys_of_first_layers(file: GgufFile, layers: int) -> dict[str, GgufValue]:
 
 
 def _tensors_of_later_layers(file: GgufFile, layers: int) -> set[str]:
-    """Return the names of the tensors behind the first layers, such as blk.2.attn_q.weight."""
+    """Return the names of the tensors behind the first layers, such as blk.2.attn_q.weight.
+
+    The projections behind the pooling of EmbeddingGemma (dense_2.weight) belong to these.
+    """
     names = set()
     for name in file.tensors:
         block = BLOCK.match(name)
-        if block and int(block[1]) >= layers:
+        is_later = block is not None and int(block[1]) >= layers
+        if is_later or name.startswith(PROJECTIONS):
             names.add(name)
     return names
 

@@ -108,7 +108,8 @@ class OutputUnit:
 def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUnit]:
     """Return the outputs that a command line asks for, in its order.
 
-    `ropeconv apply A B --to safetensors --to gguf` asks for four: of A and of B, one in each format.
+    `ropeconv apply A B --to safetensors --to gguf` asks for four: of A and of B, each in both
+    formats.
 
     Args:
         sources: The models, as the user named them.

@@ -1,5 +1,8 @@
 """The line of `apply` on what was measured of a method."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from ropeconv.bake.evidence import evidence
@@ -7,6 +10,8 @@ from ropeconv.bake.quality import quality, shown_study
 
 from ..conftest import CONFIGS
 from ..support.baking import AS_IS, make_plan, recipe_of
+from ..support.embedding_gemma import embedding_gemma
+from ..support.llamacpp import checkpoint
 
 LLAMA = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 
@@ -51,3 +56,20 @@ def test_a_factor_of_1_has_no_quality_beyond_the_trained_length() -> None:
 
 def test_the_unchanged_model_has_no_quality_of_a_method() -> None:
     assert quality(make_plan(LLAMA, AS_IS)) == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"to": "gguf"}])
+def test_an_encoder_has_no_loss_of_the_next_token(options: dict[str, Any], tmp_path: Path) -> None:
+    yarn = recipe_of("yarn", 4.0)
+    encoder = make_plan(embedding_gemma(tmp_path / "encoder"), yarn, **options)
+    assert shown_study(encoder) is None
+    assert quality(encoder) == ""
+    # the same family where tokens attend to earlier ones only
+    decoder = make_plan(checkpoint("gemma3_text", tmp_path / "decoder"), yarn, **options)
+    assert shown_study(decoder) is not None
+    assert "nats" in quality(decoder)
+
+
+def test_a_model_that_was_made_as_an_encoder_has_none_either(tmp_path: Path) -> None:
+    source = checkpoint("modernbert", tmp_path / "source")
+    assert quality(make_plan(source, recipe_of("yarn", 4.0))) == ""

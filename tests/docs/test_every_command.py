@@ -51,7 +51,10 @@ def test_every_command_of_the_repository_is_accepted(commands: list[Found]) -> N
         (".ci/run", "scripts/test"),
         ("scripts/demo", "ropeconv validate tiny-llama-yarn16 --against tiny-llama"),
         ("README.md", "ropeconv inspect Qwen/Qwen2.5-7B-Instruct"),
-        ("docs/gguf.md", "scripts/bench gguf --converter PATH --quantiser PATH --model-type qwen3_moe --record"),
+        (
+            "docs/gguf.md",
+            "scripts/bench gguf --converter PATH --quantiser PATH --model-type qwen3_moe --record",
+        ),
         ("CONTRIBUTING.md", "-m scripts.mutants rope formats"),
         ("ropeconv/features/bound/command.py", "ropeconv bound 1M --head-dim 64 --json"),
         ("ropeconv/features/bound/command.py", "ropeconv bound 128k --windows"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.attention.bias import CausalBias
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import AutoModel
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from ropeconv.engines.engine import Engine, Progress
@@ -22,6 +23,7 @@ from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.rope.errors import RopeconvError
 
 from ..support.baking import apply, make_plan, recipe_of
+from ..support.embedding_gemma import embedding_gemma
 from ..support.extent import sample
 from ..support.models import TINY, TRAINED, VOCABULARY
 
@@ -67,6 +69,24 @@ def test_chunks_change_nothing_but_rounding_and_are_heard_of(
     engine.chunk = 4096
     assert heard == [50, 50, 50, 42]
     assert float((whole - parts).abs().max() / whole.std()) < 1e-3
+
+
+def test_a_model_that_reads_in_both_directions_has_no_chunks(tmp_path: Path) -> None:
+    folder = embedding_gemma(tmp_path / "source")
+    text = ids(TRAINED)
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        expected = model(torch.tensor([text])).last_hidden_state[0]
+
+    engine = TransformersEngine.load(folder, CPU, chunk=10)
+    assert not engine.has_logits
+    assert not engine.chunked
+    states = engine.hidden_states(text, range(TRAINED), range(TRAINED))
+    torch.testing.assert_close(states, expected)
+    # the first tokens see the last one
+    text[-1] = 5 if text[-1] != 5 else 6
+    other = engine.hidden_states(text, range(TRAINED), range(TRAINED))
+    assert float((other - states)[0].abs().max()) > 1e-3
 
 
 def test_a_file_that_llama_cpp_refuses_is_a_sentence(tmp_path: Path) -> None:

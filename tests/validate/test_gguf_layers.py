@@ -26,6 +26,7 @@ from ropeconv.runtimes.llamacpp.read_header import FREQS
 from ropeconv.validate.gguf_layers import compare_gguf_layers
 
 from ..support.baking import MIXED, make_plan, recipe_of
+from ..support.embedding_gemma import embedding_gemma, with_projections
 from ..support.extent import ALL, sample
 from ..support.gguf_files import write
 from ..support.llamacpp import EXPORTED, bake, checkpoint
@@ -241,3 +242,51 @@ def test_no_right_conversion_of_a_family_is_refused(
     layers = run_converted_layers(plan, tmp_path / "out.gguf", probe)
     assert layers.differing is None, layers
     assert layers.layers or layers.reason
+
+
+ENCODERS: dict[str, Callable[[Path], Path]] = {
+    "embedding_gemma": embedding_gemma,
+    "with projections": lambda folder: with_projections(folder)[0],
+    "modernbert": lambda folder: checkpoint("modernbert", folder),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("outtype", ["f32", "q8_0"])
+def test_the_conversion_of_an_encoder_is_compared_by_hidden_states(
+    name: str, outtype: str, tmp_path: Path, probe: SharedProbe
+) -> None:
+    source = ENCODERS[name](tmp_path / "source")
+    out = tmp_path / "out.gguf"
+    plan = make_plan(source, recipe_of("yarn", 4.0), out, to="gguf", outtype=outtype)
+    ropeconv.apply(plan)
+    assert isinstance(plan, ExportPlan)
+    right = run_converted_layers(plan, out, probe)
+    assert right.differing is None
+    assert right.is_distinguished
+    assert right.reached == TRAINED - 1
+
+    # the pairs of queries and keys side by side, as GPT-J has them
+    wrong = tmp_path / "wrong.gguf"
+    with_rows_in_another_order(out, wrong)
+    assert run_converted_layers(plan, wrong, probe).differing is not None
+
+
+def with_rows_in_another_order(path: Path, wrong: Path) -> None:
+    """A copy of a file whose first two thirds of QKV, or Q and K, are in pairs and not in halves."""
+    wrong.write_bytes(path.read_bytes())
+    reader = gguf.GGUFReader(wrong, "r+")
+    arch = reader.fields["general.architecture"].contents()
+    heads = reader.fields[f"{arch}.attention.head_count"].contents()
+    for tensor in reader.tensors:
+        rows = tensor.data
+        if tensor.name.endswith("attn_qkv.weight"):
+            rows = rows[: 2 * len(rows) // 3]
+            width = len(rows) // heads // 2
+        elif tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+            width = reader.fields[f"{arch}.attention.key_length"].contents()
+        else:
+            continue
+        halves = rows.reshape(-1, 2, width // 2, rows.shape[-1])
+        rows[:] = halves.swapaxes(1, 2).reshape(rows.shape).copy()
+    reader.data.flush()

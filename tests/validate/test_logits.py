@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import ropeconv
@@ -30,6 +31,7 @@ from ..support.baking import (
     stored_as,
     validate,
 )
+from ..support.embedding_gemma import embedding_gemma
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import CANCELS, ENCODERS, FAMILIES, TINY, make
@@ -225,6 +227,22 @@ def test_a_right_output_agrees_in_every_precision(
         apply(make_plan(source, YARN_16, tmp_path / "out", encoding=encoding)), source, dtype=dtype
     )
     assert result.agrees, result.sentence
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_a_decoder_that_reads_in_both_directions_is_an_encoder(prefix: str, tmp_path: Path) -> None:
+    source = embedding_gemma(tmp_path / "source")
+    weights = source / "model.safetensors"
+    tensors = safetensors.torch.load_file(weights)
+    renamed = {prefix + name: tensor for name, tensor in tensors.items()}
+    safetensors.torch.save_file(renamed, weights, {"format": "pt"})
+    out = apply(make_plan(source, YARN_16, tmp_path / "out"))
+    right = check(out, source)
+    assert right.agrees, right.sentence
+    assert right.rule.startswith("hidden states")
+
+    WRONG["attention factor"](out)
+    assert check(out, source).sentence.startswith("FAIL: relative error ")
 
 
 def test_relative_error_and_cosine_by_hand() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...rope.errors import RopeconvError
 from ...rope.lengths import MOST_TOKENS
 from ..engine import Engine, Progress, TokenLosses
-from .load import DeviceSpec, load_stock
+from .load import DeviceSpec, is_bidirectional, load_stock
 from .memory import release
 from .patch import compresses
 
@@ -48,9 +48,17 @@ def has_decoder(model: PreTrainedModel) -> bool:
 
 
 def has_cache(model: PreTrainedModel) -> bool:
-    """Return whether a model can read a text in chunks with a key-value cache."""
+    """Return whether a model has a key-value cache, so that it can be given a text in chunks."""
     parameters = inspect.signature(backbone_of(model).forward).parameters
     return "past_key_values" in parameters and not has_decoder(model)
+
+
+def reads_in_chunks(model: PreTrainedModel) -> bool:
+    """Return whether a model computes the same for a text in chunks.
+
+    Where tokens attend to later ones, the first chunk would lack those of the next.
+    """
+    return has_cache(model) and not is_bidirectional(model.config)
 
 
 class TransformersEngine(Engine):
@@ -82,7 +90,7 @@ class TransformersEngine(Engine):
         self.model = model
         self.chunk = chunk
         self.has_logits = model.get_output_embeddings() is not None
-        self.chunked = self.has_logits and has_cache(model) and not compresses(model)
+        self.chunked = self.has_logits and reads_in_chunks(model) and not compresses(model)
         tables = (model.get_input_embeddings(), model.get_output_embeddings())
         self.vocabulary = min(int(table.weight.shape[0]) for table in tables if table is not None)
         self.runtime = f"transformers {transformers.__version__}"
@@ -131,8 +139,8 @@ class TransformersEngine(Engine):
     ) -> Iterator[Tensor]:
         """Yield hidden states chunk by chunk, [rows, hidden_size] in the model's dtype and place.
 
-        Models with an encoder read all at once, and the states are those of a decoder where there
-        is one.
+        Encoders, and models with one, read all at once, and the states are those of a decoder where
+        there is one.
 
         Args:
             ids: All tokens.
@@ -154,7 +162,7 @@ class TransformersEngine(Engine):
         count = len(ids)
         cached = has_cache(self.model)
         decodes = has_decoder(self.model)
-        if not cached:
+        if not reads_in_chunks(self.model):
             chunk = count
         elif not chunk:
             chunk = self.chunk

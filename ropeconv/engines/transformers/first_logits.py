@@ -1,5 +1,7 @@
 """The first layers of a checkpoint as a model of their own, with its embeddings and its head.
 
+An encoder has no head, and gives its last hidden states.
+
 `load_first_layers` is the function to read first. It is what a GGUF file that is cut to its first
 layers computes, so that a conversion is compared with transformers without running all of it.
 """
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...formats.disk import human
 from ...loader import load_skeleton, read_json
+from .engine import backbone_of, has_cache
 from .first_layers import OTHER_PARTS, ROWS, NoLayerRuns, ReadTensor, with_few_layers
 from .layers import PartialLoader, loads_in_parts
 from .load import class_for, read_config
@@ -32,6 +35,7 @@ def load_first_layers(
     read: ReadTensor,
     stands_for: str = "",
     layers: Sequence[int] = (0,),
+    states: bool = False,
 ) -> PreTrainedModel:
     """Return a model of transformers with the first layers of a checkpoint, in float32.
 
@@ -43,6 +47,7 @@ def load_first_layers(
         read: Reads one of them.
         stands_for: The model type of a checkpoint whose own transformers does not have.
         layers: Numbers of layers that it needs at least.
+        states: Whether it needs no head, since only its hidden states are wanted.
 
     Raises:
         NoLayerRuns: The installed transformers or the model cannot do this.
@@ -63,7 +68,7 @@ def load_first_layers(
         class_for(few), folder, trust=False, pickles=False, config=few, dtype="float32"
     )
     head = model.get_output_embeddings()
-    if head is None:
+    if head is None and not states:
         raise NoLayerRuns(f"{type(model).__name__} gives no logits")
 
     # the two steps by which from_pretrained of transformers 5 makes what is not in the files:
@@ -81,7 +86,7 @@ def load_first_layers(
 
 def _load(
     model: PreTrainedModel,
-    head: Module,
+    head: Module | None,
     shapes: Mapping[str, tuple[int, ...]],
     read: ReadTensor,
     loader: PartialLoader,
@@ -90,7 +95,7 @@ def _load(
 
     Args:
         model: The model without weights.
-        head: Its head, which gives the logits.
+        head: Its head, which gives the logits; None for an encoder.
         shapes: The shape of every tensor of the checkpoint, by name.
         read: Reads one of them.
         loader: Loads whole tensors into the model.
@@ -104,7 +109,8 @@ def _load(
     # parameters with a row for every token: the module of each, and its name there
     by_token: dict[str, tuple[Module, str]] = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) or module is head:
+        has_row_for_each_token = isinstance(module, nn.Embedding) or module is head
+        if has_row_for_each_token:
             for key, _ in module.named_parameters(recurse=False):
                 by_token[f"{name}.{key}"] = (module, key)
 
@@ -130,38 +136,46 @@ def _load(
     loader.load({tensor: read(tensor, None) for tensor in whole_tensors})
 
     # a head that shares the weights of the embeddings
-    if head.weight.is_meta:
+    if head is not None and head.weight.is_meta:
         head.weight = nn.Parameter(model.get_input_embeddings().weight, requires_grad=False)
 
 
 def run_first_layers(
-    model: PreTrainedModel, ids: Sequence[int], positions: Sequence[int]
+    model: PreTrainedModel, ids: Sequence[int], positions: Sequence[int], states: bool = False
 ) -> Tensor:
     """Return the logits of a model of `load_first_layers`, float32 [tokens, ROWS].
+
+    With `states` they are the last hidden states, float32 [tokens, width].
 
     Args:
         model: The model.
         ids: The tokens.
         positions: The position of each.
+        states: Whether to return hidden states.
 
     Raises:
         NoLayerRuns: The model does not run with a part of its layers.
     """
     import torch
 
-    count = len(ids)
+    given: dict[str, object] = {
+        "input_ids": torch.tensor([list(ids)]),
+        "position_ids": torch.tensor([list(positions)]),
+        "attention_mask": torch.ones((1, len(ids)), dtype=torch.long),
+    }
+    if not states or has_cache(model):  # some encoders accept no such word
+        given["use_cache"] = False
+    module = backbone_of(model) if states else model
     try:
         with torch.no_grad():
-            output = model(
-                input_ids=torch.tensor([list(ids)]),
-                position_ids=torch.tensor([list(positions)]),
-                attention_mask=torch.ones((1, count), dtype=torch.long),
-                use_cache=False,
-            )
+            output = module(**given)
     except Exception as problem:  # of any kind, from a class that needs all its layers
         raise NoLayerRuns(
             f"{type(model).__name__} does not run with a part of its layers"
             f" ({type(problem).__name__}: {problem})"
         ) from None
+    if states:
+        hidden: Tensor = output.last_hidden_state[0].float()
+        return hidden
     logits: Tensor = output.logits[0, :, :ROWS].float()
     return logits

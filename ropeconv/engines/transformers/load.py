@@ -20,7 +20,9 @@ from ...formats.disk import human
 from ...formats.files import scratch
 from ...formats.jsontext import JsonObject
 from ...loader import load_config, load_model, load_skeleton, make_config, read_json
+from ...models.config import reads_both_directions
 from ...models.folder import ConvertedSource, FolderSource
+from ...models.registry import by_model_type
 from ...models.schema import text_config
 from ...models.source import Source
 from ...rope.errors import RopeconvError
@@ -286,8 +288,16 @@ def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
 
 
 def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class that loads a model with its logits, else one without a head."""
+    """Return the class that loads a model with its logits, else one without a head.
+
+    An encoder that was made of a decoder, such as EmbeddingGemma, has a class with a head, but its
+    checkpoint has none, and each logit would be that of a token which it has read.
+    """
     import transformers
+
+    is_stock_decoder = type(config) in transformers.AutoModelForCausalLM._model_mapping
+    if is_stock_decoder and is_bidirectional(config):
+        return transformers.AutoModel  # type: ignore[no-any-return]
 
     # in the config of a checkpoint with its own code, auto_map has the classes of that code:
     # {"AutoModelForCausalLM": "modeling_x.XForCausalLM"}
@@ -305,6 +315,17 @@ def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
                 model_class: type[PreTrainedModel] = getattr(transformers, name)
                 return model_class
     return transformers.AutoModel  # type: ignore[no-any-return]
+
+
+def is_bidirectional(config: PretrainedConfig) -> bool:
+    """Return whether a config switches the causal mask of a decoder off."""
+    text = config.get_text_config()
+    family = by_model_type().get(text.model_type)
+    if family is None:
+        return getattr(text, "is_causal", True) is False
+    whole = config.to_dict()
+    part = whole if text is config else text.to_dict()
+    return reads_both_directions(whole, part, family)
 
 
 def _check_complete(report: JsonObject, folder: Path, stands_for: str) -> None:

@@ -91,6 +91,7 @@ from .validation import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
 EACH = 128
 """Positions of each range that are compared."""
@@ -98,6 +99,10 @@ NEARBY = 2.0**-20
 """The relative error of weights that are off by rounding: some steps of float32."""
 NEARBY_RUNS = 3
 """Runs with such weights."""
+PROJECTED = 64
+"""Random directions to which rows of weights are projected."""
+ROUNDED = 0.5
+"""The relative error of a row up to which it is a rounded one: 0.1 in Q4_K, 1.4 for another row."""
 OTHER_BASE = 2.0
 """The base of a faint fault, over the right one."""
 NOTICED = 3.0
@@ -128,6 +133,10 @@ class ReferenceLogits:
 
     other_control: Tensor | None = None
     """The unscaled source, computed as the output is; None where it is not needed."""
+
+    wrong_weights: str = ""
+    """The name of a weight of the output that is not a rounded one of the source; empty for none.
+    """
 
     faults: tuple[tuple[str, Tensor], ...] = ()
     """Words and logits of schedules that are a little wrong, which the comparison must notice."""
@@ -587,9 +596,60 @@ def by_dequantised_export(
         runs: One run, without gaps.
         progress: Callbacks, which are called while tokens are read.
     """
-    of_checkpoint = by_patch(comparison, source, "float32", runs, progress)
-    of_weights = by_patch(comparison, own, "float32", runs, progress)
-    return replace(of_checkpoint, second=of_weights.reference, as_output=True)
+    (run,) = runs
+    with load_checkpoint(comparison, source, "float32", run) as engine:
+        rows_of_source = project_rows(engine.model)
+        control = engine.logits(run.ids, run.kept, progress)
+        patch_engine(engine, comparison)
+        reference = engine.logits(run.ids, run.kept, progress)
+    with load_checkpoint(comparison, own, "float32", run) as engine:
+        rows_of_output = project_rows(engine.model)
+        patch_engine(engine, comparison)
+        second = engine.logits(run.ids, run.kept, progress)
+    return ReferenceLogits(
+        control,
+        reference,
+        second,
+        as_output=True,
+        wrong_weights=find_wrong_weights(rows_of_source, rows_of_output),
+    )
+
+
+def project_rows(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return each row of each weight of a model, projected to `PROJECTED` random directions.
+
+    Distances of rows stay about the same, so that two models can be compared without having both
+    in memory.
+    """
+    import torch
+
+    projections = {}
+    for name, weight in model.named_parameters():
+        rows = weight.detach().float().reshape(-1, weight.shape[-1])
+        generator = torch.Generator().manual_seed(weight.shape[-1])
+        directions = torch.randn(weight.shape[-1], PROJECTED, generator=generator)
+        projections[name] = rows @ directions
+    return projections
+
+
+def find_wrong_weights(source: dict[str, Tensor], output: dict[str, Tensor]) -> str:
+    """Return the name of a weight with a row that rounding does not explain; empty if none has.
+
+    Args:
+        source: The projected rows of the source, [rows, `PROJECTED`], by the name of the weight.
+        output: Those of the output.
+    """
+    import torch
+
+    tiny = torch.finfo(torch.float32).tiny
+    for name, right in source.items():
+        other = output.get(name)
+        if other is None or other.shape != right.shape:
+            return name
+        error = (other - right).norm(dim=-1) / right.norm(dim=-1).clamp(min=tiny)
+        if not bool((error <= ROUNDED).all()):
+            return name
+    return ""
 
 
 def by_own_weights(
@@ -697,7 +757,16 @@ def validate_gguf(
     )
     rounded = _rounded_type(comparison)
     hidden_fault = judged[-1].hidden_fault
-    if agrees and hidden_fault:
+    wrong_weights = judged[0].wrong_weights
+    if wrong_weights:
+        reason = (
+            f"rows of {wrong_weights} are more than {ROUNDED:.0%} off those of the source, which"
+            f" rounding to {rounded} does not explain"
+        )
+        verdict = "FAIL" if sentence.startswith("FAIL") else "INCONCLUSIVE"
+        agrees = False
+        sentence = f"{verdict}: {reason}."
+    elif agrees and hidden_fault:
         agrees = False
         sentence = (
             f"INCONCLUSIVE: with weights in {rounded}, llama.cpp rounds so much that a file with"
@@ -765,6 +834,9 @@ class Judged(NamedTuple):
     hidden_fault: str = ""
     """The fault of a schedule that would not be noticed; empty where all would be."""
 
+    wrong_weights: str = ""
+    """As in `ReferenceLogits`."""
+
     all_keys: bool = False
     """Whether both sides attended to all keys, since rounding makes indexers choose others."""
 
@@ -810,7 +882,9 @@ def _run_and_judge(
     has_same_shape = logits.reference.shape == of_output.shape
     is_equal = has_same_shape and bool((logits.reference == of_output).all())
     hidden_fault = _find_hidden_fault(runs, logits, of_output, results)
-    return Judged(results, temperature, is_equal, experts_differ, hidden_fault)
+    return Judged(
+        results, temperature, is_equal, experts_differ, hidden_fault, logits.wrong_weights
+    )
 
 
 def _find_hidden_fault(

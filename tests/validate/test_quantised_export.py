@@ -4,6 +4,7 @@ refused for the rounding of its weights, and a wrong one does not pass by it.
 
 from pathlib import Path
 
+import gguf
 import pytest
 
 from ropeconv.formats.gguf.edit import Edit, write_new
@@ -85,3 +86,19 @@ def test_a_wrong_file_does_not_pass(
     result = validated(source, wrong)
     assert not result.agrees
     assert result.sentence.startswith(("FAIL", "INCONCLUSIVE"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_weights_are_not_taken_for_rounded_ones(
+    family: str, files: Files, tmp_path: Path
+) -> None:
+    source, out = files[family]
+    wrong = tmp_path / "wrong.gguf"
+    wrong.write_bytes(out.read_bytes())
+    reader = gguf.GGUFReader(wrong, "r+")
+    queries = next(one for one in reader.tensors if one.name == "blk.0.attn_q.weight")
+    queries.data[0] = queries.data[5].copy()
+    reader.data.flush()
+    result = validated(source, wrong)
+    assert not result.agrees
+    assert "q_proj" in result.sentence

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
 
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import Progress
@@ -26,16 +28,23 @@ from ..engines.transformers.load import DeviceSpec, choose_place, folder_of
 from ..engines.transformers.memory import host_bytes
 from ..engines.transformers.patch import ALL, choose_all_keys, patch
 from ..errors import BadSource
+from ..formats import jsontext
 from ..formats.disk import human
+from ..formats.files import scratch
+from ..formats.gguf.edit import Edit, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, TYPES
 from ..inspection.kv_cache import gguf_cache
+from ..models.config import text_part
 from ..models.gguf import GgufSource
+from ..models.schema import Config
 from ..models.source import Source
+from ..rope.errors import RopeconvError
+from ..rope.forms import Plain
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.purpose import gives_no_logits
-from ..runtimes.llamacpp.read_header import arch_of, rope_tensors
+from ..runtimes.llamacpp.read_header import WINDOW_NORM, arch_of, rope_tensors
 from .comparison import Comparison, Settings
 from .llamacpp_reference import (
     SECOND_SPLIT,
@@ -82,6 +91,7 @@ from .validation import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
 EACH = 128
 """Positions of each range that are compared."""
@@ -89,6 +99,18 @@ NEARBY = 2.0**-20
 """The relative error of weights that are off by rounding: some steps of float32."""
 NEARBY_RUNS = 3
 """Runs with such weights."""
+PROJECTED = 64
+"""Random directions to which rows of weights are projected."""
+ROUNDED = 0.5
+"""The relative error of a row up to which it is a rounded one: 0.1 in Q4_K, 1.4 for another row."""
+OTHER_BASE = 2.0
+"""The base of a faint fault, over the right one."""
+NOTICED = 3.0
+"""How many times what is allowed a faint fault must be, to be noticed beside rounding.
+
+KLs are squares of distances, and at most about twice the noise is allowed. A fault and the noise
+may point in opposite directions: (1 + sqrt(2))^2 = 5.8 times the noise is noticed even then.
+"""
 SHORT = 1024
 """Tokens that are run at every position where others go beyond the trained context."""
 
@@ -111,6 +133,13 @@ class ReferenceLogits:
 
     other_control: Tensor | None = None
     """The unscaled source, computed as the output is; None where it is not needed."""
+
+    wrong_weights: str = ""
+    """The name of a weight of the output that is not a rounded one of the source; empty for none.
+    """
+
+    faults: tuple[tuple[str, Tensor], ...] = ()
+    """Words and logits of schedules that are a little wrong, which the comparison must notice."""
 
 
 Nearby = Callable[[list[TokenRun], Progress], "list[Tensor]"]
@@ -151,6 +180,9 @@ class GgufReference:
     with_all_keys: GgufReference | None = None
     """The same with attention to all keys on both sides; None where no indexer chooses keys."""
 
+    of_own_weights: GgufReference | None = None
+    """The dequantised weights of the output over the same tokens; None where others are used."""
+
 
 DIVISORS = " The reference has the frequencies as divisors over another base."
 DIVISORS_RULE = (
@@ -162,6 +194,18 @@ DIVISORS_RULE = (
 EXPORTED_RULE = (
     "; for quantised weights, the mean KL may be that of the output's own weights with the"
     f" schedule as divisors, and {PART:g} times that and {DEVIATIONS:g} standard errors more"
+)
+OWN = (
+    " The reference that decides has the dequantised weights of the output, in transformers, with"
+    " the config of the source."
+)
+OWN_RULE = (
+    "; for quantised weights, the mean KL from the checkpoint may be that of the output's own"
+    f" weights, dequantised, and {PART:g} times that and {DEVIATIONS:g} standard errors more; from"
+    " these weights it may be twice that of the unscaled ones between llama.cpp and transformers,"
+    " and the control must be ten times as far beyond it, and schedules that are a little wrong"
+    f" {NOTICED:g} times as far as is allowed, or farther from the output than the right one by"
+    f" {DEVIATIONS:g} standard errors"
 )
 ROUTERS = (
     " Rounding makes its routers choose other experts at some positions: the mean KL may be that of"
@@ -415,6 +459,239 @@ def by_export(
     return replace(of_checkpoint, second=of_quantised_weights, as_output=True)
 
 
+class OwnWeights(GgufCheckpoint):
+    """The weights of an export, dequantised, with the config of its source.
+
+    The RoPE keys of the file are not read, so a reference with these weights has none of its
+    faults.
+    """
+
+    def __init__(self, inner: GgufSource, config: Config) -> None:
+        super().__init__(inner, "f32", with_tokenizer=False)
+        self.source_config = config
+
+    def in_dtype(self, dtype: str) -> OwnWeights:
+        return self
+
+    @cached_property
+    def _config(self) -> Config:
+        return self.source_config | {"dtype": self.dtype}
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        return {"config.json": jsontext.dump(self._config)} | self.index()
+
+
+def open_own_weights(
+    comparison: Comparison, source: Source, output: GgufSource
+) -> OwnWeights | None:
+    """Return the weights of an export as a checkpoint; None where they cannot become one.
+
+    Args:
+        comparison: The output and its source.
+        source: The checkpoint that was exported.
+        output: The exported GGUF file.
+    """
+    # a checkpoint that also reads images has other names of weights than its text model
+    config = source.config()
+    if text_part(config, source.family) is not config:
+        return None
+    own = OwnWeights(output, config)
+    try:
+        own.files()
+        is_same_family = own.family.name == source.family.name
+    except RopeconvError:  # tensors that are not converted, or that ropeconv changed
+        return None
+    return own if is_same_family else None
+
+
+def unscaled_keys(comparison: Comparison, output: GgufSource) -> dict[str, Override] | None:
+    """Return the keys with which llama.cpp runs an output without its scaling; None for none.
+
+    They also have the base of layers with a window from the source, so that a wrong one in the
+    file is not taken for rounding.
+
+    Args:
+        comparison: The output and its source.
+        output: The exported GGUF file.
+    """
+    # keys cannot undo scaled query norms, or hold the two lists of LongRoPE
+    unscaled = comparison.spec.current()
+    scales_norms = output.file.get(WINDOW_NORM) is not None
+    if scales_norms or unscaled.short_inv_freq is not None:
+        return None
+    arch = arch_of(output.file)
+    keys = overrides(unscaled, arch.name)
+    if keys is None:
+        return None
+
+    local_key = f"{arch.name}.rope.freq_base_swa"
+    local_form = comparison.spec.local_form
+    if output.file.get(local_key) is not None and isinstance(local_form, Plain):
+        keys[local_key] = ("float", local_form.theta)
+    return keys
+
+
+def run_unscaled(
+    output: GgufSource, keys: dict[str, Override], runs: list[TokenRun], progress: Progress
+) -> Tensor:
+    """Return the logits of an output in llama.cpp without its scaling.
+
+    Args:
+        output: The exported GGUF file.
+        keys: From `unscaled_keys`.
+        runs: The tokens.
+        progress: Callbacks, which are called while tokens are read.
+    """
+    file = output.file
+    removed = frozenset(rope_tensors(file))
+    if not removed:
+        return logits_of(LlamaCppEngine(output.path, keys), runs, progress)
+    with scratch() as folder:
+        for shard, path in enumerate(file.paths):
+            write_new(file, shard, Edit(removed=removed), folder / path.name)
+        return logits_of(LlamaCppEngine(folder / file.path.name, keys), runs, progress)
+
+
+def faint_faults(comparison: Comparison) -> list[tuple[str, Schedule]]:
+    """Return schedules that are a little wrong, with words for people.
+
+    Args:
+        comparison: The output, whose schedule is the right one, and its source.
+    """
+    schedule = comparison.schedule
+    right = schedule.inv_freq
+    unscaled = comparison.spec.current().inv_freq
+
+    faults = []
+    if not comparison.unchanged:
+        between = np.sqrt(right * unscaled)  # a factor of 2 in place of 4
+        faults.append(("the square root of the factor", replace(schedule, inv_freq=between)))
+    pairs = np.arange(len(right)) / len(right)
+    other_base = right * OTHER_BASE**-pairs
+    faults.append(("a base that is twice as large", replace(schedule, inv_freq=other_base)))
+    if schedule.attention_factor != 1:
+        faults.append(("no attention factor", replace(schedule, attention_factor=1.0)))
+    if schedule.softmax_scale != 1:
+        faults.append(("no softmax scale", replace(schedule, softmax_scale=1.0)))
+    return faults
+
+
+def by_dequantised_export(
+    comparison: Comparison,
+    source: Source,
+    own: OwnWeights,
+    runs: list[TokenRun],
+    progress: Progress,
+) -> ReferenceLogits:
+    """Run a checkpoint, and the dequantised weights of its export, in transformers.
+
+    As in `by_export`, the second reference shows how much the quantisation does. It is for
+    architectures in which llama.cpp cannot divide frequencies.
+
+    Args:
+        comparison: The output and its source.
+        source: The checkpoint that was exported.
+        own: The weights of the output.
+        runs: One run, without gaps.
+        progress: Callbacks, which are called while tokens are read.
+    """
+    (run,) = runs
+    with load_checkpoint(comparison, source, "float32", run) as engine:
+        rows_of_source = project_rows(engine.model)
+        control = engine.logits(run.ids, run.kept, progress)
+        patch_engine(engine, comparison)
+        reference = engine.logits(run.ids, run.kept, progress)
+    with load_checkpoint(comparison, own, "float32", run) as engine:
+        rows_of_output = project_rows(engine.model)
+        patch_engine(engine, comparison)
+        second = engine.logits(run.ids, run.kept, progress)
+    return ReferenceLogits(
+        control,
+        reference,
+        second,
+        as_output=True,
+        wrong_weights=find_wrong_weights(rows_of_source, rows_of_output),
+    )
+
+
+def project_rows(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return each row of each weight of a model, projected to `PROJECTED` random directions.
+
+    Distances of rows stay about the same, so that two models can be compared without having both
+    in memory.
+    """
+    import torch
+
+    projections = {}
+    for name, weight in model.named_parameters():
+        rows = weight.detach().float().reshape(-1, weight.shape[-1])
+        generator = torch.Generator().manual_seed(weight.shape[-1])
+        directions = torch.randn(weight.shape[-1], PROJECTED, generator=generator)
+        projections[name] = rows @ directions
+    return projections
+
+
+def find_wrong_weights(source: dict[str, Tensor], output: dict[str, Tensor]) -> str:
+    """Return the name of a weight with a row that rounding does not explain; empty if none has.
+
+    Args:
+        source: The projected rows of the source, [rows, `PROJECTED`], by the name of the weight.
+        output: Those of the output.
+    """
+    import torch
+
+    tiny = torch.finfo(torch.float32).tiny
+    for name, right in source.items():
+        other = output.get(name)
+        if other is None or other.shape != right.shape:
+            return name
+        error = (other - right).norm(dim=-1) / right.norm(dim=-1).clamp(min=tiny)
+        if not bool((error <= ROUNDED).all()):
+            return name
+    return ""
+
+
+def by_own_weights(
+    comparison: Comparison,
+    own: OwnWeights,
+    keys: dict[str, Override],
+    runs: list[TokenRun],
+    progress: Progress,
+) -> ReferenceLogits:
+    """Run the dequantised weights of an export in transformers, with the config of its source.
+
+    The output has the same weights, so only its RoPE and the rounding of llama.cpp can differ.
+    Without the method, both run too, which shows how much that rounding is. Schedules that are a
+    little wrong show whether the comparison would notice them.
+
+    Args:
+        comparison: The output and its source.
+        own: The weights of the output.
+        keys: From `unscaled_keys`.
+        runs: One run, without gaps.
+        progress: Callbacks, which are called while tokens are read.
+    """
+    other_control = run_unscaled(own.inner, keys, runs, progress)
+    (run,) = runs
+    with load_checkpoint(comparison, own, "float32", run) as engine:
+
+        def compute(schedule: Schedule) -> Tensor:
+            undo = patch(
+                engine.model, schedule, comparison.spec.mla, comparison.scale, comparison.queries
+            )
+            logits = engine.logits(run.ids, run.kept, progress)
+            undo()
+            return logits
+
+        control = engine.logits(run.ids, run.kept, progress)
+        reference = compute(comparison.schedule)
+        faults = []
+        for words, schedule in faint_faults(comparison):
+            faults.append((words, compute(schedule)))
+    return ReferenceLogits(control, reference, other_control=other_control, faults=tuple(faults))
+
+
 def weights_type(file: GgufFile) -> str:
     """Return the name of the most frequent type of matrices in a file; empty for F32."""
     return "" if file.usual_type == F32 else TYPES[file.usual_type].name
@@ -452,7 +729,9 @@ def validate_gguf(
     all_runs: list[TokenRun] = []
     total = 0
     for reference in references:
-        runs = _runs(comparison, settings, reference, short=len(references) > 1)
+        # the weights of the output in transformers go no further than the checkpoint
+        has_longer = len(references) > 1 and references[0].of_own_weights is None
+        runs = _runs(comparison, settings, reference, short=has_longer)
         planned.append((reference, runs))
         all_runs += runs
         total += reference.times * sum(len(run.ids) for run in runs)
@@ -477,6 +756,31 @@ def validate_gguf(
         results, comparison.unchanged, schedule.original_context, decisive
     )
     rounded = _rounded_type(comparison)
+    hidden_fault = judged[-1].hidden_fault
+    wrong_weights = judged[0].wrong_weights
+    if wrong_weights:
+        reason = (
+            f"rows of {wrong_weights} are more than {ROUNDED:.0%} off those of the source, which"
+            f" rounding to {rounded} does not explain"
+        )
+        verdict = "FAIL" if sentence.startswith("FAIL") else "INCONCLUSIVE"
+        agrees = False
+        sentence = f"{verdict}: {reason}."
+    elif agrees and hidden_fault:
+        agrees = False
+        sentence = (
+            f"INCONCLUSIVE: with weights in {rounded}, llama.cpp rounds so much that a file with"
+            f" {hidden_fault} would not be noticed; validate a --outtype f32 export too."
+        )
+    elif not agrees and references[0].separation == SEPARATION:
+        # the noise of rounded weights could not be measured
+        as_far_as_control = any(one.kl_mean >= one.control_kl for one in results)
+        if sentence.startswith("FAIL") and not as_far_as_control:
+            reason = sentence.removeprefix("FAIL: ")
+            sentence = (
+                f"INCONCLUSIVE: {reason} How much of it comes from weights in {rounded} cannot be"
+                " measured for this file; validate a --outtype f32 export too."
+            )
     if agrees and all(one.is_equal for one in judged):
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
@@ -527,6 +831,12 @@ class Judged(NamedTuple):
     experts_differ: bool
     """Whether rounding was measured too, since it makes routers choose other experts."""
 
+    hidden_fault: str = ""
+    """The fault of a schedule that would not be noticed; empty where all would be."""
+
+    wrong_weights: str = ""
+    """As in `ReferenceLogits`."""
+
     all_keys: bool = False
     """Whether both sides attended to all keys, since rounding makes indexers choose others."""
 
@@ -571,7 +881,44 @@ def _run_and_judge(
 
     has_same_shape = logits.reference.shape == of_output.shape
     is_equal = has_same_shape and bool((logits.reference == of_output).all())
-    return Judged(results, temperature, is_equal, experts_differ)
+    hidden_fault = _find_hidden_fault(runs, logits, of_output, results)
+    return Judged(
+        results, temperature, is_equal, experts_differ, hidden_fault, logits.wrong_weights
+    )
+
+
+def _find_hidden_fault(
+    runs: list[TokenRun], logits: ReferenceLogits, stock: Tensor, results: list[BucketResult]
+) -> str:
+    """Return the fault of a schedule that cannot be told from the right one; empty if none.
+
+    A fault is noticed if some range of positions would disagree, or if the output is nearer to
+    the right schedule beyond chance: an output with the fault would be nearer to the fault.
+
+    Args:
+        runs: The tokens.
+        logits: The logits of the reference, and of the faults.
+        stock: The logits of the output.
+        results: The results of all ranges.
+    """
+    width = min(logits.reference.shape[1], stock.shape[1])
+    of_output = stock[:, :width]
+    right = measure(logits.reference[:, :width], of_output).kl
+    for words, of_fault in logits.faults:
+        is_noticed = False
+        for (_, _, rows), result in zip(_parts(runs), results, strict=True):
+            kl = measure(logits.reference[rows], of_fault[rows]).kl.mean().item()
+            if kl >= NOTICED * result.tolerance:
+                is_noticed = True
+
+        # a paired test over the positions
+        farther = measure(of_fault[:, :width], of_output).kl - right
+        standard_error = farther.std().item() / math.sqrt(len(farther))
+        if farther.mean().item() > DEVIATIONS * standard_error:
+            is_noticed = True
+        if not is_noticed:
+            return words
+    return ""
 
 
 def _remarks(
@@ -591,7 +938,9 @@ def _remarks(
     schedule = comparison.schedule
     sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
     sentences += references[0].remark + comparison.remark
-    if len(references) > 1:
+    if references[0].of_own_weights is not None:
+        sentences += references[0].of_own_weights.remark
+    elif len(references) > 1:
         sentences += (
             " Up to the new context, llama.cpp is compared with itself on the weights of the"
             " output."
@@ -607,6 +956,8 @@ def _choose_references(
 ) -> list[GgufReference]:
     """Return the sharpest reference, and a second one where that stays in the trained context."""
     first = check_gguf(comparison, settings)
+    if first.of_own_weights is not None:
+        return [first, first.of_own_weights]
     if first.spreads or settings.tokens:
         return [first]
     second = _in_llamacpp(comparison, output, of_output=True)
@@ -778,6 +1129,26 @@ def _of_checkpoint(
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
         logits = partial(by_export, comparison, source, output)
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
+
+    # else its dequantised weights in transformers, which are also a reference of their own
+    if rounded:
+        own = open_own_weights(comparison, source, output)
+        keys = unscaled_keys(comparison, output)
+        if own is not None and keys is not None:
+            own_reference = GgufReference(
+                partial(by_own_weights, comparison, own, keys),
+                times=4 + len(faint_faults(comparison)),
+                floor=KL_FLOOR,
+                separation=math.inf,
+                remark=OWN,
+            )
+            return GgufReference(
+                partial(by_dequantised_export, comparison, source, own),
+                times=5,
+                floor=KL_FLOOR,
+                rule=OWN_RULE,
+                of_own_weights=own_reference,
+            )
 
     # else the output may be as far from the reference as a part (1 / separation) of the distance
     # of the unscaled source

@@ -69,6 +69,12 @@ class Identification(TableSummary):
     left_out: tuple[str, ...] = ()
     """Names of candidates that could not be computed for this model."""
 
+    own_weights: bool = False
+    """Whether the candidates had the weights of the output, a GGUF file, and not the source's."""
+
+    disagreed: bool = False
+    """Whether a validation against the source found the output wrong before."""
+
     record_keys: ClassVar[tuple[str, ...]] = ("name", "words", "kl", "kl_95", "fits")
 
     @property
@@ -111,7 +117,7 @@ class Identification(TableSummary):
         # exactly one: the distance of the next one shows how sure that is
         (found,) = fitting
         if found.name == RIGHT:
-            text = f"It computes {self.method} as it should (KL {found.kl:.1e})."
+            text = self._right_sentence(found)
         else:
             right = next(row for row in self.candidates if row.name == RIGHT)
             text = (
@@ -121,6 +127,22 @@ class Identification(TableSummary):
         if mistakes:
             text += f" The next candidate is {_phrase(mistakes[0])}."
         return text
+
+    def _right_sentence(self, found: CandidateResult) -> str:
+        """Return the sentence on an output whose RoPE is right.
+
+        With the weights of the source it is right as a whole. With its own, only the RoPE was
+        compared, so that an output that disagrees with its source has other weights.
+        """
+        kl = f"KL {found.kl:.1e}"
+        if not self.own_weights:
+            return f"It computes {self.method} as it should ({kl})."
+        text = f"With the weights of the file, it computes {self.method} as it should ({kl})"
+        if not self.disagreed:
+            return f"{text}."
+        return (
+            f"{text}, so its weights, or other keys than those of RoPE, differ from the source's."
+        )
 
     def summary(self) -> dict[str, str]:
         """Return the values that are shown, by name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -212,7 +212,8 @@ def identify_comparison(
     subject = Subject.of_comparison(comparison)
     baked = comparison.baked
     # an error of torch that memory is full becomes a sentence for the user
-    return out_of_memory(lambda: _identify(subject, baked, server, model, settings, progress))
+    found = out_of_memory(lambda: _identify(subject, baked, server, model, settings, progress))
+    return replace(found, disagreed=True)
 
 
 def _subject(baked: Path | None, against: object, recipe: Recipe | None) -> Subject:
@@ -326,6 +327,7 @@ def _identify(
         device=at.device,
         dtype=at.dtype,
         left_out=tuple(left_out),
+        own_weights=source is not subject.source,
     )
 
 

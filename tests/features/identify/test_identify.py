@@ -10,13 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import ropeconv
+from ropeconv.engines.engine import Progress
 from ropeconv.features.identify import identifying
-from ropeconv.features.identify.identifying import identify
+from ropeconv.features.identify.identifying import identify, identify_comparison
 from ropeconv.features.identify.mistakes import (
     MISTAKES,
     CandidateSchedule,
@@ -26,6 +28,8 @@ from ropeconv.features.identify.mistakes import (
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
+from ropeconv.validate.comparison import Comparison, Settings
+from ropeconv.validate.gguf import validate_gguf
 
 from ...support.baking import AS_IS, apply, make_plan, recipe_of
 from ...support.extent import sample
@@ -227,6 +231,30 @@ def test_a_validation_that_disagrees_names_the_mistake(tmp_path: Path) -> None:
         document = json.loads(command(tmp_path, *words, "--json", code=3).stdout)
     assert "without its attention factor" in " ".join(done.stdout.split())
     assert document["identified"]["fits"] == ["no-attention-factor"]
+
+
+def test_a_gguf_file_with_other_weights_is_said_to_have_these(tmp_path: Path) -> None:
+    """The candidates have the weights of the file, so only its RoPE is right."""
+    pytest.importorskip("llama_cpp")
+    checkpoint("llama", tmp_path / "source")
+    words = ("--to", "gguf", "--outtype", "f32", "-o", "out.gguf", "-q")
+    command(tmp_path, "apply", "source", "--yarn", 4, *words, code=0)
+    out = tmp_path / "out.gguf"
+    right = identify(out, tmp_path / "source", YARN)
+    assert (right.own_weights, right.disagreed) == (True, False)
+    assert "differ" not in right.sentence
+
+    # one row of the queries over another
+    reader = gguf.GGUFReader(out, "r+")
+    queries = next(one for one in reader.tensors if one.name == "blk.1.attn_q.weight")
+    queries.data[0] = queries.data[5]
+    reader.data.flush()
+    comparison = Comparison.open(out, str(tmp_path / "source"))
+    assert validate_gguf(comparison).sentence.startswith("FAIL")
+    found = identify_comparison(comparison, "", "", Settings(), Progress())
+    assert (found.fits, found.own_weights, found.disagreed) == (("right",), True, True)
+    assert found.sentence.startswith("With the weights of the file, it computes --yarn 4")
+    assert "differ from the source's" in found.sentence
 
 
 @pytest.mark.parametrize(

@@ -488,9 +488,12 @@ class GgufOutputCheck:
         # why it cannot run the file, and why that could not be found out; both empty if it runs
         problem, why_unknown = why_not_run(path)
         if problem:
+            assert isinstance(self.plan, ExportPlan)
+            repair = "convert it with llama.cpp and patch that, or keep safetensors"
+            if self.plan.converter is not None:  # llama.cpp has converted it
+                repair = self.plan.converter.repair
             raise RopeconvError(
-                f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and"
-                " patch that, or keep safetensors; nothing was kept"
+                f"llama.cpp cannot run the conversion: {problem}; {repair}; nothing was kept"
             )
         self.reason = why_unknown
         if not why_unknown:

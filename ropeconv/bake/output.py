@@ -65,6 +65,9 @@ class Output(Summary):
     notes: tuple[str, ...] = ()
     """Sentences that came up while it was written."""
 
+    was_complete: bool = False
+    """Whether an earlier run of the same command had made it, so that this one wrote nothing."""
+
     def __fspath__(self) -> str:
         if self.path is None:
             raise UsageError(f"the output is only on the Hub, at {self.published}; give out= too")
@@ -73,12 +76,18 @@ class Output(Summary):
     @property
     def sentence(self) -> str:
         """Where the output is, and the result of its check, in words."""
-        place = f"Wrote {self.path}" if self.path else f"Published {self.published}"
+        place = self.place if self.path else f"Published {self.published}"
         if self.validation:
             return f"{place}; {self.validation.sentence}"
         if self.check:
             return f"{place}; {self.check.sentence}"
         return f"{place}; not checked: {self.reason}." if self.reason else f"{place}."
+
+    @property
+    def place(self) -> str:
+        """Where it is on this machine, and whether it was written by this run."""
+        verb = "Unchanged:" if self.was_complete else "Wrote"
+        return f"{verb} {self.path}"
 
     @property
     def source(self) -> Origin:

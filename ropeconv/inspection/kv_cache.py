@@ -16,6 +16,7 @@ from ..models.schema import Config
 from ..rope.errors import counted
 from ..runtimes.llamacpp.archs import Arch, HeaderKeys, arch_table
 from ..runtimes.llamacpp.layers import cached_layers as cached_layers_of_header
+from ..runtimes.llamacpp.layers import count_states
 from .document import KvCacheDocument, SizeDocument
 
 OF_CHECKPOINTS = {
@@ -160,7 +161,7 @@ def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache | None:
     if arch.name in arch_table().cacheless:
         return None
     dtypes = tuple(OF_GGUF[name] for name in ("f16", "q8_0", "q4_0"))
-    return KvCache(cached_layers_of_header(keys, arch), dtypes)
+    return KvCache(cached_layers_of_header(keys, arch), dtypes, count_states(keys, arch))
 
 
 def display(size: float) -> str:

@@ -35,16 +35,19 @@ from .llamacpp_reference import (
     SPLIT,
     Logits,
     compute_divisors,
+    has_two_lists,
+    keeps_states,
     replace_divisors,
     run_logits,
     scales_otherwise,
-    takes_any_position,
     takes_divisors,
 )
 from .sampling import TokenRun
 
 TOKENS = 128
 """Tokens of a run: four blocks, of which the first is at position 0, and the last at the end."""
+WHOLE = 2048
+"""Tokens of the longest run of a model with states, which reads every token before a position."""
 EACH = 32
 """Tokens of each range of positions that are compared."""
 SEED = 1
@@ -130,7 +133,7 @@ def _compare(
     _refuse_incomparable(output, source, spec, schedule)
     layers = max(spec.first_of_each_kind) + 1
     vocabulary = output.tensors["token_embd.weight"].shape[1]
-    runs = _choose_runs(schedule, vocabulary)
+    runs = _choose_runs(schedule, vocabulary, keeps_states(output))
 
     # one cut file after another, so that the temporary folder has one of them at a time
     with cut(output, layers) as short:
@@ -236,20 +239,28 @@ def _run_with_keys(
     return LayerLogits(reference, control, reference[last_rows])
 
 
-def _choose_runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
+def _choose_runs(schedule: Schedule, vocabulary: int, is_whole: bool) -> list[TokenRun]:
     """Return the tokens to compare: blocks that are spread over a range of positions, in two runs.
 
     In the first run, positions within the trained context are compared, and in the second those
     beyond it. Some random tokens follow each other again and again, so that attention to the past
     matters.
+
+    Args:
+        schedule: The frequencies, with the trained context and the new one.
+        vocabulary: The number of tokens that there are.
+        is_whole: Whether there are no gaps between positions, as states (Mamba) need it. Then the
+            runs end at the position WHOLE.
     """
     random = np.random.default_rng(SEED)
-    original = min(schedule.original_context, schedule.context)
+    context = min(schedule.context, WHOLE) if is_whole else schedule.context
+    original = min(schedule.original_context, context)
     runs = []
-    for low, high in ((0, original), (original, schedule.context)):
+    for low, high in ((0, original), (original, context)):
         if high > low:
             phrase = random.integers(vocabulary, size=PHRASE)
-            ids = np.resize(phrase, min(TOKENS, high)).tolist()
+            count = high if is_whole else min(TOKENS, high)
+            ids = np.resize(phrase, count).tolist()
             runs.append(TokenRun.blocks(low, high, ids, EACH))
     return runs
 
@@ -275,7 +286,7 @@ def _refuse_incomparable(
         raise NoLayerRuns("llama.cpp gives no logits of an encoder")
     if scales_otherwise(weights, output, schedule):
         raise NoLayerRuns("llama.cpp has one way only to scale its attention")
-    if not takes_any_position(weights, spec, schedule):
+    if has_two_lists(spec, schedule):
         raise NoLayerRuns("its layers do not run at far positions without those before")
 
     # one of two ways is enough: divisors, or metadata keys

@@ -19,10 +19,10 @@ from ..engines.llamacpp_program import Override
 from ..formats.files import scratch
 from ..formats.gguf.edit import Edit, write_new
 from ..formats.gguf.file import GgufFile
-from ..inspection.kv_cache import gguf_cache
 from ..rope.forms import Plain
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..runtimes.llamacpp.archs import arch_table
 from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, stored_pairs
 from ..runtimes.llamacpp.scaling import ArchKeys
 from .sampling import TokenRun
@@ -155,7 +155,7 @@ def takes_divisors(file: GgufFile, spec: RopeSpec, schedule: Schedule) -> bool:
     The architecture has to read rope_freqs, whose one list is for all layers and all lengths.
     """
     reads_divisors = arch_of(file).freqs == "used"
-    has_one_list = "local" not in spec.layers and not _has_two_lists(spec, schedule)
+    has_one_list = "local" not in spec.layers and not has_two_lists(spec, schedule)
     return reads_divisors and has_one_list
 
 
@@ -165,12 +165,18 @@ def takes_any_position(file: GgufFile, spec: RopeSpec, schedule: Schedule) -> bo
     The model must keep nothing but keys and values: the states of Mamba have no gaps. It must not
     choose its frequencies by the length of the text either.
     """
-    if _has_two_lists(spec, schedule):
-        return False
-    cache = gguf_cache(file, arch_of(file))
-    return cache is None or cache.states == 0
+    return not (keeps_states(file) or has_two_lists(spec, schedule))
 
 
-def _has_two_lists(spec: RopeSpec, schedule: Schedule) -> bool:
-    """Whether a model has other frequencies for short texts, before or after the method."""
+def keeps_states(file: GgufFile) -> bool:
+    """Return whether a model keeps states, which llama.cpp cannot continue at a far position.
+
+    Every layer of Falcon-H1 has one beside its attention, so the layers without attention do not
+    tell.
+    """
+    return arch_of(file).name in arch_table().states
+
+
+def has_two_lists(spec: RopeSpec, schedule: Schedule) -> bool:
+    """Return whether a model has other frequencies for short texts, before or after the method."""
     return schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None

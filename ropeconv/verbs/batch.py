@@ -494,6 +494,7 @@ class Batch:
                 remember_source(plan.out, plan.source)
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
+            output = replace(output, was_complete=True)
         else:
             writing = copied(  # the options of the request that writing has too
                 Writing,

@@ -34,13 +34,12 @@ class BatchEntry:
 def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     """Show an output: what it becomes, where it is or would be, and how it is checked."""
     plan = entry.plan
-    in_place = plan.target.in_place
     sheet.say(title(plan))
 
     # a plan that was not carried out
     output = entry.done
     if output is None:
-        verb = "change" if in_place else "write"
+        verb = "change" if plan.target.in_place else "write"
         _show_misfit(plan, sheet)
         sheet.copyable(f"Would {verb} {plan.out}")
         return
@@ -49,10 +48,10 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     if output.published:
         sheet.copyable(output.published)
         return
-    if in_place:
+    if plan.target.in_place and not output.was_complete:
         sheet.copyable(f"Changed {output.path} in place.")
     else:
-        sheet.copyable(f"Wrote {output.path}")
+        sheet.copyable(output.place)
     _show_misfit(plan, sheet)
     if output.steps.check:  # a command for the user
         sheet.copyable(f"Check: {output.steps.check}")

@@ -288,10 +288,10 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
     if output.check:
         sheet.say(f"Checked: {output.check.sentence}")
     if output.path:
-        if plan.target.in_place:
+        if plan.target.in_place and not output.was_complete:
             sheet.copyable(f"Changed {output.path} in place.")
         else:
-            sheet.copyable(f"Wrote {output.path}")
+            sheet.copyable(output.place)
         if plan.source.kind == "config":
             sheet.say("Only config.json was written. Copy it over the one in your model folder.")
 

@@ -119,6 +119,10 @@ def test_the_same_command_goes_on_where_it_ended(
     again = run(*given)
     assert again.returncode == 0, again.stderr
     assert "model-yarn4 is complete" in again.stderr
+    assert re.findall("^(?:Wrote|Unchanged:) .*", again.stdout, re.MULTILINE) == [
+        "Unchanged: model-yarn4",
+        "Wrote second-yarn4",
+    ]
     assert hashes(tmp_path / "second-yarn4") == whole
     assert (tmp_path / "model-yarn4" / "config.json").stat().st_mtime_ns == written
     weights = tmp_path / "model-yarn4" / "model.safetensors"

@@ -183,6 +183,23 @@ def test_what_llamacpp_allocates(model_type: str, kind: str, tmp_path: Path) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("arch", "states"), [("granitehybrid", 2), ("falcon-h1", 0), ("deci", 0), ("qwen3next", 3)]
+)
+def test_layers_without_heads_keep_a_state_where_the_architecture_has_one(
+    arch: str, states: int, tmp_path: Path
+) -> None:
+    """Granite 4 has Mamba there, and Nemotron NAS nothing. Falcon-H1 has both in every layer."""
+    keys: dict[str, Any] = {"block_count": 4}
+    if arch in {"granitehybrid", "deci"}:
+        keys["attention.head_count_kv"] = [0, 2, 0, 2]
+    cache = cache_of(write(tmp_path / "model.gguf", arch, keys))
+    assert cache.states == states
+    assert sum(group.count for group in cache.layers) == {"falcon-h1": 4, "qwen3next": 1}.get(
+        arch, 2
+    )
+
+
 def test_multi_head_latent_attention_keeps_no_values(tmp_path: Path) -> None:
     """llama-kv-cache.cpp: has_v = !is_mla. DeepSeek's file has one head of 512 + 64 keys."""
     keys = {

@@ -2,6 +2,8 @@
 for.
 """
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,28 @@ def recipe(arch: Arch) -> Recipe:
         return recipe_of("theta", 500000.0, context=256)
     plain = arch.no_attention_factor or arch.softmax or arch.norm_after_rope
     return recipe_of("yarn", 4.0, attention_factor=1.0 if plain else None)
+
+
+KEEPS_STATES = """
+import ctypes, sys
+import llama_cpp as llama
+silent = llama.llama_log_callback(lambda *given: None)
+llama.llama_log_set(silent, ctypes.c_void_p(0))
+llama.llama_backend_init()
+model = llama.llama_model_load_from_file(sys.argv[1].encode(), llama.llama_model_default_params())
+print(llama.llama_model_is_hybrid(model) or llama.llama_model_is_recurrent(model))
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({*(name for name in MADE if name in arch_table().states), *sample(MADE, 6, seed=3)}),
+)
+def test_the_architectures_with_states_are_those_of_llama_cpp(name: str, tiny: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KEEPS_STATES, str(tiny)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(name in arch_table().states)
 
 
 @pytest.mark.parametrize("name", sample(KEYED, 2))

@@ -25,6 +25,7 @@ from ropeconv.validate.validation import Validation
 from ..support.baking import MIXED, recipe_of
 from ..support.extent import sample
 from ..support.llamacpp import bake, checkpoint
+from ..support.tiny_gguf import make
 
 pytest.importorskip("llama_cpp")
 OUTTYPES = ("f32", "f16", "q8_0", "q4_k_m", "q4_0", "q4_1", "q2_k")
@@ -93,6 +94,20 @@ def test_a_right_bake_agrees_and_its_source_does_not(
         result = compared(out, source, dequantised=dequantised)
         assert result.agrees, result.sentence
         assert all(bucket.control_kl > 10 * bucket.compared_kl for bucket in result.buckets[1:])
+
+
+@pytest.mark.parametrize("arch", ["granitehybrid", "falcon-h1", "deepseek4"])
+def test_a_model_with_states_is_read_at_every_position(arch: str, tmp_path: Path) -> None:
+    """llama.cpp aborts where a state is continued at a far position."""
+    source = make(arch, tmp_path / "source.gguf", context_length=512)
+    out = tmp_path / "out.gguf"
+    bake(source, recipe_of("yarn", 4.0, attention_factor=1.0), out, encoding="keys")
+    result = compared(out, source)
+    assert result.agrees, result.sentence
+    assert result.reached == 2048
+    with_keys(out, tmp_path / "wrong.gguf", "scaling.factor", 2.5)
+    wrong = compared(tmp_path / "wrong.gguf", source)
+    assert wrong.sentence.startswith("FAIL"), wrong.sentence
 
 
 def with_keys(out: Path, wrong: Path, end: str, value: float) -> None:

@@ -31,6 +31,7 @@ from ..support.extent import ALL, sample
 from ..support.gguf_files import write
 from ..support.llamacpp import EXPORTED, bake, checkpoint
 from ..support.models import TRAINED
+from ..support.tiny_gguf import make
 from .test_gguf_against_gguf import CALM, WRONG, Plain, plain, with_divisors, with_keys
 
 pytest.importorskip("llama_cpp")
@@ -88,6 +89,27 @@ def test_a_planted_mistake_is_seen(wrong: str, outtype: str, plain: Plain, tmp_p
     assert layers.differing is None
     WRONG[wrong](tmp_path / "out.gguf", tmp_path / "wrong.gguf")
     assert compare(tmp_path / "wrong.gguf").differing is not None
+
+
+@pytest.mark.parametrize("arch", ["granitehybrid", "falcon-h1", "qwen3next"])
+def test_layers_with_states_run_without_gaps(arch: str, tmp_path: Path) -> None:
+    """llama.cpp aborts where a state is continued at a far position."""
+    source = make(arch, tmp_path / "source.gguf", context_length=512)
+    layers, compare = extended(source, YARN, tmp_path / "out.gguf", encoding="keys")
+    assert layers.reason == ""
+    assert layers.differing is None
+    assert layers.is_distinguished
+    assert (layers.tokens, layers.reached) == (2048, 2047)
+    with_keys(tmp_path / "out.gguf", tmp_path / "wrong.gguf", "scaling.factor", 2.5)
+    assert compare(tmp_path / "wrong.gguf").differing is not None
+
+
+def test_layers_with_states_end_at_a_length_that_is_soon_read(tmp_path: Path) -> None:
+    source = make("granitehybrid", tmp_path / "source.gguf", context_length=131072)
+    layers, _ = extended(source, YARN, tmp_path / "out.gguf", encoding="keys")
+    assert layers.differing is None
+    assert layers.is_distinguished
+    assert [layer.last for layer in layers.layers] == [2047]
 
 
 def test_weights_that_were_changed_are_seen(plain: Plain, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ READ = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken", ".safetensors")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 LONGEST_LINE = 300
+UNKNOWN_PRE = "pre-tokenizer was not recognized"
+"""How the converter says that `--pre` is needed (get_vocab_base_pre in conversion/base.py)."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,13 @@ class StockConverter:
         """The script with its version, for people."""
         version = self.version or f"sha256 {self.sha256[:12]}"
         return f"llama.cpp's {SCRIPT} ({version})"
+
+    @property
+    def repair(self) -> str:
+        """The way out where the converter fails, or writes a file that llama.cpp cannot run."""
+        if self.is_optional:
+            return "leave --converter out: ropeconv converts this model itself"
+        return "keep safetensors, or name another checkout of llama.cpp with --converter"
 
     def convert(
         self,
@@ -112,12 +121,11 @@ class StockConverter:
             env=without_secrets() | OFFLINE,
         )
         if done.returncode != 0 or not target.exists():
-            repair = "keep safetensors, or name another checkout of llama.cpp with --converter"
-            if self.is_optional:
-                repair = "leave --converter out: ropeconv converts this model itself"
-            raise RopeconvError(
-                f"{self.described} does not convert this model: {_last_line(done.stderr)}; {repair}"
-            )
+            reason = _last_line(done.stderr)
+            repair = self.repair
+            if UNKNOWN_PRE in reason:
+                repair = f"pass --pre NAME with its name in llama.cpp; or {repair}"
+            raise RopeconvError(f"{self.described} does not convert this model: {reason}; {repair}")
 
 
 def _last_line(text: str) -> str:

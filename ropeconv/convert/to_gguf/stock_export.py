@@ -334,6 +334,7 @@ def stock_export(
     named_keys = metadata_keys(described, type_name, options.quantized_by)
     labelled = _with_descriptions(header, plain_keys, named_keys)
     model = GgufModel(labelled, labelled.tensors, converted.vectors)
+    _refuse_without_rotation(model, converter)
     _check_layers(model, source, family, spec)
     model = _correct(model, spec)
     return StockExport(
@@ -488,6 +489,21 @@ def _unlike_local(model: GgufModel, spec: RopeSpec) -> str:
     """How the layers with a window differ from those of the checkpoint; empty for equal ones."""
     computed = model.reading().spec
     return difference(computed.current(), spec, computed)
+
+
+def _refuse_without_rotation(model: GgufModel, converter: StockConverter) -> None:
+    """Raise BadSource for a file whose key turns RoPE off, in a checkpoint that has RoPE.
+
+    conversion/granite.py writes rope.scaling.finetuned = false for every Granite 4 with Mamba, and
+    does not read position_embedding_type.
+    """
+    arch = find_arch(model.get("general.architecture"))
+    key = f"{arch.name}.rope.scaling.finetuned"
+    if arch.finetuned and model.get(key) is False:
+        raise BadSource(
+            f"{converter.described} writes {key} = false, with which llama.cpp does not rotate,"
+            f" and this model has RoPE; {converter.repair}"
+        )
 
 
 def _check_layers(model: GgufModel, source: Source, family: Family, spec: RopeSpec) -> None:

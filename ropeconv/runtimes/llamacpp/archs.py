@@ -258,6 +258,12 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cacheless: tuple[str, ...]
     """Architectures for which llama.cpp makes no key-value cache."""
 
+    states: tuple[str, ...]
+    """Architectures whose layers keep a state of all tokens before, such as that of Mamba.
+
+    Layers without heads in others, such as those of Nemotron NAS, keep nothing.
+    """
+
     without_rope: dict[str, str]
     """Architectures that do not rotate, with what they have instead."""
 

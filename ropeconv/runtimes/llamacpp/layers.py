@@ -10,7 +10,7 @@ from typing import TypeVar
 from ...errors import BadSource
 from ...models.config import CachedLayers
 from ...rope.spec import MOST_LAYERS, LayerKind
-from .archs import Arch, ArchWindow, HeaderKeys
+from .archs import Arch, ArchWindow, HeaderKeys, arch_table
 from .scaling import ArchKeys
 
 T = TypeVar("T")
@@ -275,6 +275,20 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
         return window is not None, group
 
     return tuple(CachedLayers(groups[group], *group) for group in sorted(groups, key=sort_key))
+
+
+def count_states(keys: HeaderKeys, arch: Arch) -> int:
+    """Return how many layers keep a state of fixed size in place of keys and values.
+
+    Args:
+        keys: The keys of the header.
+        arch: Its architecture.
+    """
+    if arch.name not in arch_table().states:
+        return 0
+    file = ArchKeys(keys, arch)
+    attention = layers_with_attention(file, _layer_count(file))
+    return attention.count(False)
 
 
 def _caching_layers(file: ArchKeys, count: int) -> list[bool]:

@@ -15,6 +15,7 @@ from ropeconv.bake.gguf import ExportPlan
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.convert.to_gguf import stock, stock_export
 from ropeconv.convert.to_gguf.stock import StockConverter, find_again, find_converter
+from ropeconv.engines.llamacpp import DecodeTest
 from ropeconv.errors import BadSource, Disagreement, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import RESERVED
 from ropeconv.formats.gguf.file import GgufFile
@@ -576,6 +577,56 @@ def test_the_repair_is_our_own_converter_where_there_is_one(
     # the control: nothing else converts this family
     with pytest.raises(RopeconvError, match="; keep safetensors, or name another"):
         make_plan(source, AS_IS, tmp_path / "out.gguf", **given)
+
+
+def test_an_unknown_pre_tokenizer_can_be_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The converter's last line is that of get_vocab_base_pre (conversion/base.py)."""
+    monkeypatch.setenv("SEEN", str(tmp_path / "spy" / "seen.json"))
+    given = {"to": "gguf", "converter": spy(tmp_path / "spy")}
+    with pytest.raises(RopeconvError) as other:
+        make_plan(source, AS_IS, tmp_path / "out.gguf", **given)
+    assert "--pre" not in str(other.value)
+
+    script = tmp_path / "spy" / stock.SCRIPT
+    last_line = "NotImplementedError: BPE pre-tokenizer was not recognized - update it"
+    script.write_text(SPY.replace("Error: the spy converts nothing", last_line))
+    with pytest.raises(RopeconvError, match="; pass --pre NAME .* keep safetensors"):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", **given)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_file_without_rotation_is_left_to_our_own_converter(tree: Path, tmp_path: Path) -> None:
+    """conversion/granite.py takes every Granite 4 with Mamba for one without positions."""
+    layers = {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]}
+    source = checkpoint("granitemoehybrid", tmp_path / "Tiny", **layers)
+    with pytest.raises(BadSource, match="finetuned = false.*; leave --converter out"):
+        make_plan(source, YARN, tmp_path / "stock.gguf", to="gguf", converter=tree)
+    # the repair works
+    plan = make_plan(source, YARN, tmp_path / "own.gguf", to="gguf")
+    assert plan.schedule.context == 4 * TRAINED
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_file_that_llama_cpp_cannot_run_is_left_to_our_own_converter(
+    source: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llama_cpp")
+    failure = DecodeTest(failure="tensor 'blk.0.ffn_gate_exps.weight' has wrong shape")
+    monkeypatch.setattr("ropeconv.bake.apply.why_not_run", lambda path: failure)
+    known = checkpoint("llama", tmp_path / "known")
+    out = tmp_path / "out.gguf"
+    repairs = []
+    for given in (known, tree), (source, tree), (known, None):
+        plan = make_plan(given[0], AS_IS, out, to="gguf", converter=given[1])
+        with pytest.raises(RopeconvError, match="wrong shape") as problem:
+            ropeconv.apply(plan)
+        repairs.append(str(problem.value))
+    assert "leave --converter out" in repairs[0]
+    assert "name another checkout" in repairs[1]
+    assert "convert it with llama.cpp" in repairs[2]
+    assert "convert it with llama.cpp" not in repairs[0] + repairs[1]
 
 
 def test_quantised_weights_are_left_to_our_own_converter(tree: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "--on": "Ray: tests/features/run/executors",
     "--draft": "an EAGLE head: tests/bake/test_companions.py",
     "--family": "another family: tests/models",
+    "items.jsonl.gz": "the numbers of an evaluation: tests/features/evaluation/test_evidence_command.py",
     "--measured": "a result of eval: tests/bake/test_advice.py",
     "--recipe": "a result of tune: tests/features/evaluation/tune",
     "--outtype": "a tokenizer: tests/convert/to_gguf",

@@ -27,7 +27,7 @@ pytest.importorskip("llama_cpp")
 DISAGREES = 3
 NOTICED = {
     "frequencies": r"other \w+ frequencies|attention factor [\d.]+ on|does not hold the schedule",
-    "layers": r"another attention|logits after layer",
+    "layers": r"another attention|result after layer",
     "weights": r"is not changed as|is not that of \S+ from which",
     "header": r"would not compute the schedule|declares [\d,]+ tokens",
     "plan": r"was planned",

@@ -9,8 +9,6 @@ docs/evidence/publishers.json, from which docs/methods.md has its table.
 """
 
 import json
-import tempfile
-import textwrap
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ropeconv.bake.advice import advise
-from ropeconv.formats.drafts import write_file
-from ropeconv.models.open import open_source
+from .advice_files import advise_config, write_records
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "evidence" / "publishers.json"
@@ -133,11 +129,7 @@ def _unscaled_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
 def first_choice(published: PublishedModel) -> Choice:
     """Ask `advise` for the context of a publisher, for the model without its scaling."""
     config = without_scaling(published_config(published.model), published)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_bytes(msgspec.json.encode(config))
-        lines = advise(open_source(str(path)), published.context, ("safetensors",)).methods
-    first = lines[0]
+    first = advise_config(config, published.context)[0]
     return Choice(
         model=published.model,
         trained=published.trained,
@@ -192,16 +184,9 @@ def choice_sentence(choices: Sequence[Choice]) -> str:
     )
 
 
-def choice_paragraph(choices: Sequence[Choice]) -> str:
-    """The sentences in lines of a page."""
-    return "\n".join(textwrap.wrap(choice_sentence(choices), 125))
-
-
 def main() -> None:
     """Write the file."""
-    choices = [first_choice(published) for published in read_models()]
-    lines = [json.dumps(msgspec.to_builtins(one), ensure_ascii=False) for one in choices]
-    write_file(FILE, "[\n" + ",\n".join(lines) + "\n]\n")
+    write_records(FILE, [first_choice(published) for published in read_models()])
 
 
 if __name__ == "__main__":

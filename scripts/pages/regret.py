@@ -8,24 +8,18 @@ the model is compared with the best one. `measure_regret` is the function to rea
 docs/evidence/regret.json, from which docs/evaluating.md has its table and sentences.
 """
 
-import json
-import tempfile
-import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
-from ropeconv.bake.advice import advise
 from ropeconv.bake.evidence import BASE, EvidenceTable, Study
 from ropeconv.bake.items import RecordItem
 from ropeconv.bake.proof import prove
-from ropeconv.formats.drafts import write_file
-from ropeconv.models.open import open_source
 
+from .advice_files import advise_config, write_records
 from .evidence import FOLDER, record, table
 
 FILE = FOLDER / "regret.json"
@@ -133,12 +127,8 @@ def first_line(study: Study, name: str, others: tuple[Study, ...]) -> str:
     config = config_of(study, name)
     evidence = EvidenceTable(studies=others, recommendations=())
     context = round(study.factor * config["max_position_embeddings"])
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        patch("ropeconv.bake.evidence.evidence", lambda: evidence),
-    ):
-        (Path(folder) / "config.json").write_bytes(msgspec.json.encode(config))
-        lines = advise(open_source(folder), context, ("safetensors",)).methods
+    with patch("ropeconv.bake.evidence.evidence", lambda: evidence):
+        lines = advise_config(config, context)
     return next(line.method.name for line in lines if line.method.name in study.beyond)
 
 
@@ -225,16 +215,9 @@ def regret_sentence(regrets: Sequence[Regret]) -> str:
     )
 
 
-def regret_paragraph(regrets: Sequence[Regret]) -> str:
-    """The sentences in lines of a page."""
-    return "\n".join(textwrap.wrap(regret_sentence(regrets), 125))
-
-
 def main() -> None:
     """Write the file."""
-    regrets = measure_regret(table(), record())
-    lines = [json.dumps(msgspec.to_builtins(one), ensure_ascii=False) for one in regrets]
-    write_file(FILE, "[\n" + ",\n".join(lines) + "\n]\n")
+    write_records(FILE, measure_regret(table(), record()))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from ..formulas import FORMULAS
 from . import engine_tables, popular_tables, record_tables, vector_tables
-from .publishers import choice_paragraph, publisher_table, read_choices, read_reasons
-from .regret import read_regrets, regret_paragraph, regret_table
+from .advice_files import paragraph
+from .publishers import choice_sentence, publisher_table, read_choices, read_reasons
+from .regret import read_regrets, regret_sentence, regret_table
 
 ROOT = Path(__file__).parents[2]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
@@ -363,7 +364,10 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "docs/methods.md": (
         (r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),
-        (r"The first line is YaRN for .*?(?=\n\n)", lambda: choice_paragraph(read_choices())),
+        (
+            r"The first line is YaRN for .*?(?=\n\n)",
+            lambda: paragraph(choice_sentence(read_choices())),
+        ),
         (r"\| its publisher \|.*?(?=\n\n)", compare_with_publishers),
     ),
     "docs/evaluating.md": (
@@ -374,7 +378,10 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"- By loss: .*?(?=\n\n)", record_tables.item_pairs),
         (r"[\d,]+ items: .*? of LongPPL", record_tables.item_counts),
         (r"\| model \| on top of \|.*?(?=\n\n)", lambda: regret_table(read_regrets())),
-        (r"The first line is the best.*?(?=\n\n)", lambda: regret_paragraph(read_regrets())),
+        (
+            r"The first line is the best.*?(?=\n\n)",
+            lambda: paragraph(regret_sentence(read_regrets())),
+        ),
     ),
     "README.md": (
         (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),

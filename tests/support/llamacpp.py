@@ -242,3 +242,14 @@ def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[BucketResult, 
     ranges = (slice(TRAINED, 2 * TRAINED), slice(2 * TRAINED, 4 * TRAINED))
     first, second = (figures(reference[rows], other[rows]) for rows in ranges)
     return first, second
+
+
+def is_computed(source: Path, recipe: Recipe, out: Path) -> None:
+    """llama.cpp computes what transformers does beyond the trained length, and not the unscaled."""
+    plan = bake(source, recipe, out)
+    expected = of_transformers(source, plan)
+    computed = of_llamacpp(out)
+    unscaled = of_transformers(source, None)
+    for right, wrong in zip(beyond(expected, computed), beyond(expected, unscaled), strict=True):
+        assert right.kl_mean < 2e-6
+        assert wrong.kl_mean > 1000 * right.kl_mean

@@ -20,7 +20,12 @@ from ...support.embedding_gemma import (
     embedding_gemma,
     with_projections,
 )
-from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
+from ...support.llamacpp import (
+    bake,
+    checkpoint,
+    is_computed,
+    sequence,
+)
 from ...support.models import TRAINED
 from ...support.optional import MISSING, skip
 from ...support.stock_tree import published
@@ -55,17 +60,6 @@ def assert_keys_of_the_converter(ours: dict[str, Any], stock: dict[str, Any], *b
     for name, value in stock.items():
         if not name.startswith(APART) and not name.endswith(but):
             assert ours.get(name) == value, name
-
-
-def is_computed(source: Path, method: Any, out: Path) -> None:
-    """llama.cpp computes what transformers does beyond the trained length, and not the unscaled."""
-    plan = bake(source, method, out)
-    expected = of_transformers(source, plan)
-    computed = of_llamacpp(out)
-    unscaled = of_transformers(source, None)
-    for right, wrong in zip(beyond(expected, computed), beyond(expected, unscaled), strict=True):
-        assert right.kl_mean < 2e-6
-        assert wrong.kl_mean > 1000 * right.kl_mean
 
 
 # Granite 4

@@ -183,10 +183,7 @@ def refuse_uneven_fold(plan: CheckpointPlan, folder: Path) -> None:
     if plan.result.fold is None:
         return
     source = plan.source
-    # weights of Meta's layout, or quantised ones, which no file of the source has as they are read
-    if source.generated_files():
-        return
-    if any(source.local(name) is None for name in source.weights()):
+    if not source.has_stored_weights:
         return
 
     # where each tensor is in the source, and in the output: copied files are those of the source

@@ -209,8 +209,5 @@ def refuse_other_rows(plan: ExportPlan, path: Path) -> None:
         path: The file that was written.
     """
     source = plan.source
-    # weights of Meta's layout, or quantised ones, which no file of the source has as they are read
-    if source.generated_files():
-        return
-    if all(source.local(name) is not None for name in source.weights()):
+    if source.has_stored_weights:
         _RowCheck(source, GgufFile.open(path)).run(plan.before.layers)

@@ -356,6 +356,16 @@ class Source(Origin, ABC):
             )
         return files
 
+    @property
+    def has_stored_weights(self) -> bool:
+        """Whether files on this disk have the weights in the form in which they are read.
+
+        Those on the Hub are elsewhere, and those of Meta's layout, or quantised ones, are computed.
+        """
+        if self.generated_files():
+            return False
+        return all(self.local(name) is not None for name in self.weights())
+
     def header(self, name: str) -> Header:
         """Return the header of a safetensors file, which is fetched where it is not local."""
         return read_header(self.path(name))

@@ -44,7 +44,9 @@ def record(model: str, outtype: str, medians: dict[str, Cost]) -> None:
     kept["cores"] = os.cpu_count()
     kept["load before the last export"] = round(os.getloadavg()[1], 1)
     kept["llama_cpp"] = importlib.metadata.version("llama-cpp-python")
-    RECORD.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    from ropeconv.formats.drafts import write_file
+
+    write_file(RECORD, json.dumps(kept, indent=1) + "\n")
 
 
 def main() -> None:

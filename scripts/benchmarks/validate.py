@@ -134,7 +134,9 @@ def write_record(name: str, source: str, seconds: dict[str, float]) -> None:
         "torch": torch.__version__,
         "cpu_seconds": seconds,
     }
-    RECORD.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    from ropeconv.formats.drafts import write_file
+
+    write_file(RECORD, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 def main() -> None:

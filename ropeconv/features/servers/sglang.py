@@ -72,17 +72,6 @@ class Sglang(Server):
         return tokens
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
-        """Return log-probabilities of the token after each of some positions.
-
-        Args:
-            ids: The tokens of the text.
-            kept: The positions, indices into `ids` without the last one.
-            top: How many of the likeliest tokens are needed.
-
-        Returns:
-            For each position, the log-probability by token, of the likeliest ones and of the next
-            token of the text.
-        """
         first = min(kept)
         count = len(ids) - first  # of the tokens whose records are requested
         body = {

@@ -70,17 +70,6 @@ class Vllm(Server):
         return choices[0] if choices else Choice()
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
-        """Return log-probabilities of the token after each of some positions.
-
-        Args:
-            ids: The tokens of the text.
-            kept: The positions, indices into `ids` without the last one.
-            top: How many of the likeliest tokens are needed.
-
-        Returns:
-            For each position, the log-probability by token, of the likeliest ones and of the next
-            token of the text.
-        """
         fields = {"max_tokens": 1, "prompt_logprobs": top}
         limits = for_prompt(len(ids) * (top + 1))
         rows = self._complete(ids, fields, limits).prompt_logprobs

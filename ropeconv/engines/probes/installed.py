@@ -339,7 +339,7 @@ class InstalledRuntime(Asking):
         """
         answer, outcome = self.outcome(planned)
         if answer.says_nothing:
-            # the user is told each reason once
+            # each reason is shown once
             if answer.unseen not in self.reported:
                 self.reported.add(answer.unseen)
                 self.tell(f"{self.title} was not asked ({answer.unseen}); the table is used.")

@@ -30,7 +30,7 @@ def gpu_bytes() -> list[int]:
 def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many bytes of memory this process may still take.
 
-    That is the free memory of the machine, or less within the limits of `ulimit` and, on Linux, of
+    It is the free memory of the machine, or less within the limits of `ulimit` and, on Linux, of
     control groups, as in a container.
 
     Args:

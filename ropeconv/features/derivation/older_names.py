@@ -42,7 +42,7 @@ class OlderNames:
         repeated after each of them.
 
         Args:
-            search: Imports the code of a model, and returns its class, say. That is returned here.
+            search: Imports the code of a model; what it returns, such as a class, is the result.
 
         Raises:
             Exception: The search fails for another reason.

@@ -108,7 +108,7 @@ class Subject:
     def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
         """Return what is tested: a source, and the RoPE that a recipe gives it.
 
-        There is no output of ropeconv, and so no receipt with a recipe.
+        ropeconv did not write the model, so no receipt has a recipe.
 
         The recipe is computed from the RoPE that the model has now (`present`), in most recipes
         without its scaling (`start`).

@@ -228,8 +228,8 @@ def _refuse_taken_place(out: Path, plans: Mapping[str, Plan], source: Source | G
 def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
     """Return whether a folder has the planned profiles already, and no others.
 
-    Then an earlier run of the same command has written them. A profile is told by the recipe in its
-    receipt; `write_profiles` compares the files.
+    Then an earlier run of the same command has written them. A profile is recognised by the recipe
+    in its receipt; `write_profiles` compares the files.
 
     Args:
         plans: The plans of the profiles, by name.

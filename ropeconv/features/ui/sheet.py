@@ -75,7 +75,7 @@ class TaskContext:
 
 @dataclass
 class _StepProgress:
-    """How far a step is, which its page is told at most every PAUSE seconds."""
+    """How far a step is, which its page shows at most every PAUSE seconds."""
 
     title: str
     total: int

@@ -150,7 +150,7 @@ def valid_receipt(source: Source) -> Receipt | None:
 def original_source(source: Source) -> OriginalSource:
     """Return a checkpoint that ropeconv wrote, as it was before the first run of `ropeconv apply`.
 
-    That is its first source. Texts such as config.json are restored in memory when they are read.
+    It is the first source. Texts such as config.json are restored in memory when they are read.
 
     Raises:
         BadSource: It has no receipt, files were changed later, or weights were rounded.
@@ -451,7 +451,7 @@ def original_record(
 ) -> OriginalRecord:
     """Return the record of the model that an output comes from, for the receipt of the output.
 
-    That is its first source, the model before the first run of `ropeconv apply`: an output can be
+    It is the first source, the model before the first run of `ropeconv apply`: an output can be
     the source of a further run.
 
     Args:

@@ -109,6 +109,9 @@ class BothSides:
     ) -> BothSides:
         """Run the source, and then the output, over the same tokens; return the states of both.
 
+        A run is a sequence of tokens with their positions. Logits are made from the hidden states
+        later, when results are computed.
+
         Args:
             spec: The comparison, its settings, and callbacks.
             folder: The folder of the source.
@@ -119,29 +122,40 @@ class BothSides:
         Raises:
             BadSource: The output has another vocabulary.
         """
-        baked = spec.comparison.baked
-        # the source first; settings and precision may change so that the test is sensitive enough
+        # the source first; settings and precision may change so that the test is sensitive enough,
+        # and the output then runs with the same ones
         reading = read_with_power(spec, folder, place, before)
-        spec = reading.spec
+        used_spec = reading.spec
         states = reading.states
+
         # then the output, as stock transformers loads it
-        stock = TransformersEngine.load(baked, reading.at, trust, spec.settings.chunk)
+        baked = spec.comparison.baked
+        stock = TransformersEngine.load(baked, reading.at, trust, used_spec.settings.chunk)
         if reading.head.vocabulary != stock.vocabulary:
             raise BadSource(
                 f"{baked} has a vocabulary of {stock.vocabulary} tokens and its source of"
                 f" {reading.head.vocabulary}; name the source it was made from"
             )
 
-        # both sides may have been stopped early: only what both have read is compared
+        def read_output(run: TokenRun) -> Tensor:
+            return used_spec.plain(stock, run)
+
+        # the output reads what the source has read, which the user may have stopped early; and it
+        # may be stopped too, so only what both have read is compared
         runs = _runs_that_were_read(reading.runs, states.reference)
-        states.baked = states.read_runs("baked", runs, lambda run: spec.plain(stock, run))
-        of_parts = read_parts(
-            reading.runs, states.baked, reading.parts, lambda part: spec.plain(stock, part)
+        states.baked = states.read_runs("baked", runs, read_output)
+        of_parts = read_parts(reading.runs, states.baked, reading.parts, read_output)
+        runs_of_both = _runs_that_were_read(runs, states.baked)
+
+        planned_positions = sum(len(run.kept) for run in reading.runs)
+        compared_positions = sum(len(run.kept) for run in runs_of_both)
+        return cls(
+            reading=reading,
+            stock=stock,
+            runs=runs_of_both,
+            of_parts=of_parts,
+            partial=compared_positions != planned_positions,
         )
-        runs = _runs_that_were_read(runs, states.baked)
-        compared = sum(len(run.kept) for run in runs)
-        partial = compared != sum(len(run.kept) for run in reading.runs)
-        return cls(reading, stock, runs, of_parts, partial)
 
     def results_of_parts(self) -> list[BucketResult]:
         """Return how far the output is from the reference in the part of each spread run."""
@@ -179,9 +193,10 @@ class BothSides:
                 reading.head, of_reference, self.stock, of_output, run.targets()
             )
 
-            # A spread run is one bucket, whose control has the number of the run. A run over every
-            # position has a bucket for the range of each spread run, so its buckets have the
-            # controls of these, in order; a short one does not reach all ranges.
+            # The controls are one for each spread run, in order: the distance of the unscaled
+            # source over its range, and the noise there. A spread run is one bucket. A whole run
+            # has a bucket for the range of each spread run, and fewer if it is too short to reach
+            # all ranges (strict=False).
             controls = reading.controls
             if run.kind == "spread":
                 controls = [reading.controls[number]]
@@ -200,6 +215,26 @@ def _judge(
     return bucket_result(
         bucket, measures, control.kl, noise=control.noise, kind=kind, allowed=control.allowed
     )
+
+
+def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
+    """Return whether the output agrees with its source, and sentences on how that was found.
+
+    Args:
+        both: Both sides, with the comparison and what was changed for it.
+        results: The result of each range of positions.
+    """
+    reading = both.reading
+    comparison = reading.spec.comparison
+    schedule = comparison.schedule
+    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
+    if reading.states.formula:  # log-n, which the output approximates by steps
+        sentence += _describe_steps(reading)
+    sentence += describe_changes(reading.changes) + comparison.remark
+    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    if both.partial:
+        sentence += " It was stopped before its end."
+    return agrees, sentence
 
 
 def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
@@ -223,39 +258,35 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
             " slow."
         )
 
+    # A run is 512 tokens, say, and its part 128 of them over the same positions. The rounding that
+    # is allowed (noise floor) is measured in the parts, which is faster.
     both = BothSides.read(spec, folder, place, trust)
     results, curve = both.results_of_runs()
     of_parts = both.results_of_parts()
-    # The noise floor was measured in parts of the runs. It may be too small for a run in which the
-    # output differs more than in its part, so that one is measured again, in whole runs; not where
-    # the user has stopped it, since that would read less.
+
+    # The noise floor of a part may be too small for its run. So where the output agrees in the
+    # parts and differs in a run, all is measured again in whole runs; not where the user has
+    # stopped a run, since that would read less.
     parts_agree = all(result.agrees for result in of_parts)
     runs_agree = all(result.agrees for result in results)
     has_parts = both.reading.parts != both.reading.runs[: len(of_parts)]
-    if has_parts and parts_agree and not runs_agree and not both.partial:
+    only_runs_differ = parts_agree and not runs_agree
+    if has_parts and only_runs_differ and not both.partial:
         read_tokens = both.reading.read_tokens
         del both  # frees its models before others are loaded
-        spec = replace(spec, in_whole=True)
-        both = BothSides.read(spec, folder, place, trust, read_tokens)
+        whole_spec = replace(spec, in_whole=True)
+        both = BothSides.read(whole_spec, folder, place, trust, read_tokens)
         results, curve = both.results_of_runs()
         of_parts = both.results_of_parts()
 
-    # the first results are those of spread runs, one for each part: where the output is further
-    # from the reference in the part, its figures count
+    # A run and its part test the same range, and the worse of the two counts. The first results
+    # are those of spread runs, in the order of their parts.
     for number, of_part in enumerate(of_parts):
         if of_part.kl_95 > results[number].kl_95:
             results[number] = of_part
 
-    # the conclusion, and how it was reached
     reading = both.reading
-    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
-    if reading.states.formula:
-        sentence += _describe_steps(reading)
-    sentence += describe_changes(reading.changes) + comparison.remark
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
-    if both.partial:
-        sentence += " It was stopped before its end."
-
+    agrees, sentence = _conclude(both, results)
     return Validation(
         transformers=stock_version(),
         device=reading.at.device,

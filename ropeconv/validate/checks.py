@@ -50,23 +50,22 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
 
     # The rotary modules by the kind of layer that they are for: "global" and, in models such as
-    # Gemma 3, "local" (with a sliding window). The probe calls a single module "global", also where
-    # all layers of the model are local.
+    # Gemma 3, "local" (with a sliding window, and frequencies that a method does not change).
     modules = answer["modules"]
-    has_local_layers = "local" in spec.layers
-    has_only_local_layers = has_local_layers and "global" not in spec.layers
-    is_single_for_local = len(modules) == 1 and has_only_local_layers
-
     worst = 0
     attention_factor = 1.0
     allowed = ENCODINGS[encoding].max_ulp
     for label, module in modules.items():
-        is_unused = label == "local" and not has_local_layers
-        if is_unused:
+        # a class may make a module for local layers that this model does not have
+        if label == "local" and "local" not in spec.layers:
             continue
 
-        # the frequencies of long sequences, then those of short ones
-        is_local = label == "local" or is_single_for_local
+        # the probe calls a single module "global", also where all layers of the model are local
+        has_only_local_layers = "local" in spec.layers and "global" not in spec.layers
+        is_mislabelled = len(modules) == 1 and has_only_local_layers
+        is_local = label == "local" or is_mislabelled
+
+        # the frequencies of long sequences, then those of short ones (LongRoPE)
         inv_freq, short_inv_freq, factor = _expected(schedule, spec, is_local)
         for key, expected in (("inv_freq", inv_freq), ("short", short_inv_freq)):
             distance = ulp_distance(np.asarray(module[key]), expected)

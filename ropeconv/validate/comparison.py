@@ -265,8 +265,8 @@ class Comparison:
 def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
     """Open the source of an output, in the same form as when the output was made from it.
 
-    A GGUF source of a folder is read as a checkpoint, for example, and weights in FP8 that were
-    exported to GGUF as floats.
+    `ropeconv apply` may have converted the source first. The receipt, the record that it writes
+    beside the output, says how.
 
     Args:
         against: The path or Hub id that the user gave for the source.
@@ -277,19 +277,25 @@ def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | Gguf
         A checkpoint, or a GGUF file where the output is one too.
     """
     source = open_source(against, receipt.source.family)
+
+    # a folder that was made from a GGUF file: the file was read as a checkpoint
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")
 
-    # An output that was baked once was made from the model as it was published. The user may name a
-    # conversion of that (by --as-is, such as from Meta's layout): its receipt says where the
-    # published one is.
-    made_once = receipt.original is not None and len(receipt.steps) == 1
-    if isinstance(source, Source) and made_once and not receipt.target.replace:
+    # A folder that was made in one step, from the model as it was published. The user may name a
+    # conversion of that instead (by --as-is, such as from Meta's layout), whose receipt says where
+    # the published one is.
+    has_one_step = receipt.original is not None and len(receipt.steps) == 1
+    is_from_published = has_one_step and not receipt.target.replace
+    if isinstance(source, Source) and is_from_published:
         source = first_source(source)
 
-    # weights in FP8 are exported to GGUF as the floats that they stand for
+    # a GGUF file that was exported from a checkpoint: weights in FP8 became the floats that they
+    # stand for
     if isinstance(source, Source) and is_gguf(baked) and source.weights():
         source = dequantised(source)
+
+    # a draft model, for speculative decoding, is accepted where the output is a draft
     source.as_draft = bool(receipt.target.drafts_for)
     return source
 

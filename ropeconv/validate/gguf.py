@@ -731,7 +731,7 @@ def validate_gguf(
     for reference in references:
         # the weights of the output in transformers go no further than the checkpoint
         has_longer = len(references) > 1 and references[0].of_own_weights is None
-        runs = _runs(comparison, settings, reference, short=has_longer)
+        runs = _runs(comparison, settings, reference, has_longer)
         planned.append((reference, runs))
         all_runs += runs
         total += reference.times * sum(len(run.ids) for run in runs)
@@ -846,6 +846,10 @@ def _run_and_judge(
 ) -> Judged:
     """Run the reference and the output over the same tokens, and judge each range of positions.
 
+    A right output can look wrong since rounding changes which experts or which keys a model
+    chooses, and a wrong one right since the logits are flat. In these cases it is judged once more,
+    in a way that is not open to that.
+
     Args:
         comparison: The output and its source.
         reference: How the source is made to compute the schedule of the output.
@@ -857,25 +861,28 @@ def _run_and_judge(
     output = LlamaCppEngine(comparison.baked, reference.keys)
     of_output = logits_of(output, runs, progress)
     results = _judge(runs, logits, of_output, reference)
+    all_agree = all(result.agrees for result in results)
 
     # in a mixture of experts, rounding may choose other experts: measure how much that changes, and
     # judge again with this noise
     experts_differ = False
-    if reference.nearby is not None and not all(result.agrees for result in results):
+    if reference.nearby is not None and not all_agree:
         logits = _with_nearby(logits, reference.nearby(runs, progress))
         results = _judge(runs, logits, of_output, reference)
         experts_differ = True
 
     # the power is how far the unscaled source is beyond what is allowed: where it is small, a wrong
-    # output might pass
+    # output might pass, so logits are divided by a temperature if that shows it better
     temperature = 1.0
     is_rounded = bool(_rounded_type(comparison))
     if not is_rounded and _power(results, schedule) < POWER:
         results, temperature = _sharpen(results, runs, logits, of_output, reference, schedule)
 
-    # an indexer chooses other keys for a tiny change of its scores, and any where scores are equal:
-    # a token with an embedding of zeros, as padding has in a new model, scores 0 for every key
-    if reference.with_all_keys is not None and not all(result.agrees for result in results):
+    # An indexer chooses other keys for a tiny change of its scores, and any where scores are equal:
+    # a token with an embedding of zeros, as padding has in a new model, scores 0 for every key. So
+    # both sides are run again with attention to all keys.
+    all_agree = all(result.agrees for result in results)
+    if reference.with_all_keys is not None and not all_agree:
         again = _run_and_judge(comparison, reference.with_all_keys, runs, progress)
         return again._replace(all_keys=True)
 
@@ -888,34 +895,38 @@ def _run_and_judge(
 
 
 def _find_hidden_fault(
-    runs: list[TokenRun], logits: ReferenceLogits, stock: Tensor, results: list[BucketResult]
+    runs: list[TokenRun], logits: ReferenceLogits, of_output: Tensor, results: list[BucketResult]
 ) -> str:
-    """Return the fault of a schedule that cannot be told from the right one; empty if none.
+    """Return a fault of the output's RoPE that the comparison would not notice; empty if none.
 
-    A fault is noticed if some range of positions would disagree, or if the output is nearer to
-    the right schedule beyond chance: an output with the fault would be nearer to the fault.
+    Such as "a base that is twice as large", where weights in 4 bits change the logits more than
+    that does. A fault is noticed if a file with it would be too far from the reference in some
+    range of positions, or if the output is farther from the fault than from the right schedule
+    beyond chance.
 
     Args:
         runs: The tokens.
-        logits: The logits of the reference, and of the faults.
-        stock: The logits of the output.
-        results: The results of all ranges.
+        logits: The logits of the reference, and of schedules with a fault.
+        of_output: The logits of the output.
+        results: The results of all ranges, with the KL that is allowed in each.
     """
-    width = min(logits.reference.shape[1], stock.shape[1])
-    of_output = stock[:, :width]
-    right = measure(logits.reference[:, :width], of_output).kl
+    width = min(logits.reference.shape[1], of_output.shape[1])  # one side may have padded rows
+    of_output = of_output[:, :width]
+    kl_from_right = measure(logits.reference[:, :width], of_output).kl
     for words, of_fault in logits.faults:
-        is_noticed = False
+        # in some range, the fault is much farther from the right schedule than is allowed
+        is_too_far = False
         for (_, _, rows), result in zip(_parts(runs), results, strict=True):
             kl = measure(logits.reference[rows], of_fault[rows]).kl.mean().item()
             if kl >= NOTICED * result.tolerance:
-                is_noticed = True
+                is_too_far = True
 
-        # a paired test over the positions
-        farther = measure(of_fault[:, :width], of_output).kl - right
+        # a paired test over the positions: the output is farther from the fault
+        farther = measure(of_fault[:, :width], of_output).kl - kl_from_right
         standard_error = farther.std().item() / math.sqrt(len(farther))
-        if farther.mean().item() > DEVIATIONS * standard_error:
-            is_noticed = True
+        is_farther_beyond_chance = farther.mean().item() > DEVIATIONS * standard_error
+
+        is_noticed = is_too_far or is_farther_beyond_chance
         if not is_noticed:
             return words
     return ""
@@ -931,15 +942,20 @@ def _remarks(
 
     Args:
         comparison: The output and its source.
-        references: The ways of comparing, of which there may be two.
+        references: The ways of comparing: with the source, and in some comparisons also with the
+            output's own weights, which then run with the frequencies of the schedule.
         results: The results of all buckets of positions.
         changes: Phrases on settings that were changed.
     """
     schedule = comparison.schedule
+    source = references[0]
     sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
-    sentences += references[0].remark + comparison.remark
-    if references[0].of_own_weights is not None:
-        sentences += references[0].of_own_weights.remark
+    sentences += source.remark + comparison.remark
+
+    # the second reference has the weights of the output: dequantised in transformers, or in
+    # llama.cpp
+    if source.of_own_weights is not None:
+        sentences += source.of_own_weights.remark
     elif len(references) > 1:
         sentences += (
             " Up to the new context, llama.cpp is compared with itself on the weights of the"
@@ -974,19 +990,19 @@ def _allowance(reference: GgufReference) -> str:
 
 
 def _runs(
-    comparison: Comparison, settings: Settings, reference: GgufReference, short: bool
+    comparison: Comparison, settings: Settings, reference: GgufReference, has_longer: bool
 ) -> list[TokenRun]:
-    """Return the tokens of a comparison.
+    """Return the tokens that the output and a reference read, each with its position.
 
-    They are blocks spread up to the new context where the reference can run these, else every
-    position up to a length.
+    They are blocks spread up to the new context where the reference can run positions with gaps,
+    else every position up to a length.
 
     Args:
         comparison: The output and its source.
-        settings: The number of tokens, and the seed.
+        settings: The number of tokens, 0 for the usual one, and the seed.
         reference: The way of comparing.
-        short: Whether there is another comparison, which goes beyond the trained context, so that
-            this one need not.
+        has_longer: Whether there is another comparison, which goes beyond the trained context, so
+            that this one need not.
     """
     import torch
 
@@ -998,14 +1014,16 @@ def _runs(
     if reference.spreads and not settings.tokens:
         return block_runs(original, context, vocabulary, settings.seed, EACH)
 
-    # the usual length may end inside the trained context, and then shows no more than a short one
-    ends_inside = usual_length(original, context) <= original < context
+    # A run of the usual length may end inside the trained context. Then it says nothing about the
+    # extension, which the other comparison tests, and a short run does as well.
+    is_extended = original < context
+    ends_inside = is_extended and usual_length(original, context) <= original
     if settings.tokens:
         length = min(context, settings.tokens)
-    elif short and ends_inside:
+    elif has_longer and ends_inside:
         length = SHORT
     else:
-        length = _whole_length(comparison, reference.times)
+        length = _whole_length(comparison, reference.times)  # as long as the time allows
     generator = torch.Generator().manual_seed(settings.seed)
     ids = torch.randint(vocabulary, (length,), generator=generator).tolist()
     return [TokenRun.over_all("whole", ids, tail_buckets(original, length, EACH))]
@@ -1053,10 +1071,10 @@ def _whole_length(comparison: Comparison, times: int) -> int:
 
 
 def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
-    """Choose how the source of a GGUF file computes the schedule, for a comparison of logits.
+    """Return how the source of a GGUF file is made to compute the schedule of the output.
 
-    The sharpest way is chosen: the one whose rounding is nearest to that of the output, so that the
-    smallest error is noticed.
+    Its logits are what those of the output are compared with. The way is chosen whose rounding is
+    nearest to that of the output, so that the smallest error is noticed.
 
     Args:
         comparison: The output and its source.
@@ -1065,24 +1083,13 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
     Raises:
         BadSource: The file cannot be compared with its source.
     """
-    # what cannot be compared: a draft model, and a file in which nothing but rounding changed
-    if comparison.draft:
-        kind = comparison.draft.says
-        raise BadSource(
-            f"{comparison.baked} is {kind}, which llama.cpp runs only with its target; validate"
-            " that"
-        )
-    rounded_type = _rounded_type(comparison)
-    output = GgufSource(comparison.baked)
-    if rounded_type and comparison.unchanged:
-        raise BadSource(
-            f"{comparison.baked} differs from its source only in the type of the weights"
-            f" ({rounded_type}), so there is no control; compare a --outtype f32 export"
-        )
+    rounded_type = _rounded_type(comparison)  # such as "Q4_K"; empty where nothing is rounded
+    _refuse_incomparable(comparison, rounded_type)
 
     # the source is a checkpoint: it runs in transformers
     source = comparison.source
     if not isinstance(source, GgufSource):
+        output = GgufSource(comparison.baked)
         return _of_checkpoint(comparison, source, output, rounded=bool(rounded_type))
 
     # the source is a GGUF file: llama.cpp runs it with the same kernels as the output, which is the
@@ -1092,9 +1099,11 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
         if reference is not None:
             return reference
 
-    # the last resort: its dequantised weights in transformers. Four runs: the unscaled source in
-    # llama.cpp and in transformers, the reference, and the output. The distance of the first two is
-    # the noise. It is known, so no part of the control's KL is allowed (an infinite separation).
+    # The last resort: its dequantised weights in transformers, which round otherwise. The tokens
+    # are run four times (`times`): by the unscaled source in llama.cpp and in transformers, whose
+    # distance is the noise, by the reference, and by the output. Without a measured noise, the
+    # output might be as far away as a part (1 / separation) of the unscaled source's KL; here that
+    # part is 0.
     checkpoint = comparison.checkpoint_or_dequantised(
         "cannot be given this schedule at loading, and cannot be dequantised either"
     )
@@ -1110,13 +1119,36 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
     )
 
 
+def _refuse_incomparable(comparison: Comparison, rounded_type: str) -> None:
+    """Refuse a draft model, and a file that differs from its source by rounding only.
+
+    Args:
+        comparison: The output and its source.
+        rounded_type: The type of rounded weights, such as "Q4_K"; empty where nothing is rounded.
+
+    Raises:
+        BadSource: The output is one of these.
+    """
+    if comparison.draft:
+        kind = comparison.draft.says
+        raise BadSource(
+            f"{comparison.baked} is {kind}, which llama.cpp runs only with its target; validate"
+            " that"
+        )
+    if rounded_type and comparison.unchanged:
+        raise BadSource(
+            f"{comparison.baked} differs from its source only in the type of the weights"
+            f" ({rounded_type}), so there is no control; compare a --outtype f32 export"
+        )
+
+
 def _of_checkpoint(
     comparison: Comparison, source: Source, output: GgufSource, rounded: bool
 ) -> GgufReference:
     """Return how the schedule is computed from the source of an exported GGUF file, a checkpoint.
 
-    It runs in transformers. Where the export rounds weights, or has experts, a further computation
-    shows how much rounding changes.
+    It runs in transformers, patched with the schedule. Where the export has experts, a further
+    computation shows how much rounding changes.
 
     Args:
         comparison: The output and its source.
@@ -1124,53 +1156,74 @@ def _of_checkpoint(
         output: The exported file.
         rounded: Whether the weights of the file are rounded, as those of Q4_K are.
     """
-    # rounded weights: llama.cpp with these weights shows what rounding does, where it can. `times`
-    # is how often the tokens are run, and `floor` the KL that is always allowed
-    if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
-        logits = partial(by_export, comparison, source, output)
-        return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
-
-    # else its dequantised weights in transformers, which are also a reference of their own
     if rounded:
-        own = open_own_weights(comparison, source, output)
-        keys = unscaled_keys(comparison, output)
-        if own is not None and keys is not None:
-            own_reference = GgufReference(
-                partial(by_own_weights, comparison, own, keys),
-                times=4 + len(faint_faults(comparison)),
-                floor=KL_FLOOR,
-                separation=math.inf,
-                remark=OWN,
-            )
-            return GgufReference(
-                partial(by_dequantised_export, comparison, source, own),
-                times=5,
-                floor=KL_FLOOR,
-                rule=OWN_RULE,
-                of_own_weights=own_reference,
-            )
+        return _of_rounded_export(comparison, source, output)
 
-    # else the output may be as far from the reference as a part (1 / separation) of the distance
-    # of the unscaled source
     logits = partial(by_patch, comparison, source, "float32")
-    if rounded:
-        return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION)
     nearby = None
     if _has_experts(output.file):
         nearby = partial(run_nearby, comparison, source, "float32")
-    reference = GgufReference(logits, nearby, floor=KL_FLOOR)
 
-    # with an indexer, a second comparison leaves its choice out, where the first one fails
+    # Some models (DeepSeek V3.2) have an indexer, which chooses the keys that attention sees. If
+    # the comparison fails, another one follows in which both sides see all keys.
     kept_keys = f"{arch_of(output.file).name}.attention.indexer.top_k"
-    if output.file.get(kept_keys) is None:
-        return reference
-    with_all_keys = replace(
-        reference,
-        logits=partial(logits, all_keys=True),
-        nearby=None if nearby is None else partial(nearby, all_keys=True),
-        keys={kept_keys: ("int", ALL)},
+    has_indexer = output.file.get(kept_keys) is not None
+    if not has_indexer:
+        return GgufReference(logits, nearby, floor=KL_FLOOR)
+    nearby_with_all_keys = None
+    if nearby is not None:
+        nearby_with_all_keys = partial(nearby, all_keys=True)
+    with_all_keys = GgufReference(
+        partial(logits, all_keys=True),
+        nearby_with_all_keys,
+        floor=KL_FLOOR,
+        keys={kept_keys: ("int", ALL)},  # so many are chosen by the output too
     )
-    return replace(reference, nearby=None, with_all_keys=with_all_keys)
+    return GgufReference(logits, floor=KL_FLOOR, with_all_keys=with_all_keys)
+
+
+def _of_rounded_export(comparison: Comparison, source: Source, output: GgufSource) -> GgufReference:
+    """Return how the schedule is computed from a checkpoint, for an export with rounded weights.
+
+    Rounded weights, as those of Q4_K, give other logits than the checkpoint although the RoPE is
+    right. The way is chosen that measures this difference most exactly.
+
+    Args:
+        comparison: The output and its source.
+        source: The checkpoint.
+        output: The exported file.
+    """
+    # llama.cpp runs the rounded weights with the schedule as divisors. The tokens are run four
+    # times (`times`): by the checkpoint, unscaled and with the schedule, by the rounded weights,
+    # and by the output.
+    if _in_llamacpp(comparison, output, of_output=True) is not None:
+        logits = partial(by_export, comparison, source, output)
+        return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
+
+    # else transformers runs the rounded weights, dequantised. They are also a reference of their
+    # own, whose noise is measured, so no part of the control's KL is allowed (separation)
+    own = open_own_weights(comparison, source, output)
+    keys = unscaled_keys(comparison, output)
+    if own is not None and keys is not None:
+        own_reference = GgufReference(
+            partial(by_own_weights, comparison, own, keys),
+            times=4 + len(faint_faults(comparison)),
+            floor=KL_FLOOR,
+            separation=math.inf,
+            remark=OWN,
+        )
+        return GgufReference(
+            partial(by_dequantised_export, comparison, source, own),
+            times=5,
+            floor=KL_FLOOR,
+            rule=OWN_RULE,
+            of_own_weights=own_reference,
+        )
+
+    # else nothing shows what rounding does: the KL of the output may be a part (1 / separation) of
+    # that of the unscaled source
+    logits = partial(by_patch, comparison, source, "float32")
+    return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION)
 
 
 def _has_experts(file: GgufFile) -> bool:
@@ -1192,6 +1245,10 @@ def _in_llamacpp(
         comparison: The output and its source.
         source: The file: the source of the output, or the output.
         of_output: Whether it is the output, whose weights then run without its own scaling.
+
+    Returns:
+        The function that runs the file with the schedule, how often it runs the tokens, and whether
+        it can run positions with gaps (`spreads`).
     """
     arch = arch_of(source.file)
     spec = comparison.spec
@@ -1204,23 +1261,25 @@ def _in_llamacpp(
     spreads = takes_any_position(source.file, spec, schedule)
 
     # By keys, if the output is written as keys, since the reference then rounds as it does; or if
-    # divisors cannot be used. Keys cannot remove the tensors of a scaling that the file has.
-    has_scaling_tensors = bool(rope_tensors(source.file))
-    keys_suffice = not of_output and not has_scaling_tensors
+    # divisors cannot be used. Keys cannot remove a scaling that the file has already: that of the
+    # output, or tensors with factors.
+    has_scaling = of_output or bool(rope_tensors(source.file))
     is_written_as_keys = comparison.receipt.encoding == "keys"
-    if keys_suffice and (is_written_as_keys or not can_divide):
-        keys = overrides(schedule, arch.name)
+    prefers_keys = is_written_as_keys or not can_divide
+    if prefers_keys and not has_scaling:
+        keys = overrides(schedule, arch.name)  # None where no keys express the schedule
         if keys is not None:
             return GgufReference(partial(by_keys, source, keys), spreads=spreads)
     if not can_divide:
         return None
 
-    # By divisors. With weights that are not in float32, changed frequencies also change how
-    # products round, and a router may choose another expert, so a second base shows how large that
-    # noise is.
+    # By divisors over a base that is SPLIT times that of the source. With weights that are not in
+    # float32, changed frequencies also change how products round, and a router may choose another
+    # expert, so a second reference with another base shows how large that noise is.
     splits: tuple[float, ...] = (SPLIT,)
     rule = ""
-    if weights_type(source.file) or _has_experts(source.file):
+    rounds_otherwise = bool(weights_type(source.file)) or _has_experts(source.file)
+    if rounds_otherwise:
         splits = (SPLIT, SECOND_SPLIT)
         rule = DIVISORS_RULE
     return GgufReference(
@@ -1242,18 +1301,19 @@ def _rounded_type(comparison: Comparison) -> str:
 def _judge(
     runs: list[TokenRun],
     logits: ReferenceLogits,
-    stock: Tensor,
+    of_output: Tensor,
     reference: GgufReference,
     temperature: float = 1.0,
 ) -> list[BucketResult]:
-    """Judge each bucket (range of positions) by the KL of the output from the reference.
+    """Return whether the output agrees with the reference in each bucket (range of positions).
 
-    How much is allowed depends on the noise: the KL between two computations that should be equal.
+    It is judged by the KL of its logits from those of the reference. How much is allowed depends on
+    the noise, which is the KL between two computations that should be equal:
 
-    - `logits.second` is the schedule in a further way: the output may be as far from both as one
-      is from the other.
-    - `logits.other_control` is the unscaled source in llama.cpp, where `logits.control` is in
-      transformers: the output may be twice as far from the reference as these are apart.
+    - With a second reference (`logits.second`), the output may be as far from both as one is from
+      the other.
+    - With the unscaled source in transformers and in llama.cpp (`logits.other_control`), the output
+      may be twice as far from the reference as these are apart.
     - With neither, a part of the KL of the control is allowed for rounded weights, and only the
       tolerance for others.
 
@@ -1261,45 +1321,64 @@ def _judge(
         runs: The tokens.
         logits: The logits of the reference, of the control (the unscaled source), and of the
             computations that show the noise.
-        stock: The logits of the output.
+        of_output: The logits of the output.
         reference: The way of comparing, with its tolerances.
         temperature: Divides the logits for the KL.
     """
-    parts = list(_parts(runs))
-
-    def compare(left: Tensor, right: Tensor, rows: slice) -> Measures:
-        width = min(left.shape[1], right.shape[1])  # one side may have padded its vocabulary
-        return measure(left[rows, :width], right[rows, :width], temperature=temperature)
-
-    def largest(left: Tensor, right: Tensor) -> Measures:
-        """Compare two sides in every bucket, and return the measures with the largest mean KL."""
-        of_buckets = [compare(left, right, rows) for _, _, rows in parts]
-        return max(of_buckets, key=lambda measures: float(measures.kl.mean()))
-
     noise_of_references: Measures | None = None
     if logits.second is not None:
-        noise_of_references = largest(logits.reference, logits.second)
+        noise_of_references = _largest_kl(logits.reference, logits.second, runs, temperature)
     noise_of_runtimes = 0.0
     if logits.other_control is not None:
-        noise_of_runtimes = largest(logits.control, logits.other_control).kl.mean().item()
+        apart = _largest_kl(logits.control, logits.other_control, runs, temperature)
+        noise_of_runtimes = apart.kl.mean().item()
 
     results = []
-    for kind, bucket, rows in parts:
-        control_kl = compare(logits.reference, logits.control, rows).kl.mean().item()
-        allowed = tolerance(bucket.positions[-1], noise=0.0, floor=reference.floor)
-        measures = compare(logits.reference, stock, rows)
-        result = bucket_result(bucket, measures, control_kl, kind=kind, allowed=allowed)
+    for kind, bucket, rows in _parts(runs):
+        from_control = _compare_rows(logits.reference, logits.control, rows, temperature)
+        from_reference = _compare_rows(logits.reference, of_output, rows, temperature)
+
+        # first judged without any noise
+        result = bucket_result(
+            bucket,
+            from_reference,
+            control_kl=from_control.kl.mean().item(),
+            kind=kind,
+            allowed=tolerance(bucket.positions[-1], noise=0.0, floor=reference.floor),
+        )
         if logits.second is not None and noise_of_references is not None:
             # The output is compared with both references. A second one with the weights of the
             # output (by_export) only shows the noise: it would be near the output by its weights.
-            from_second = measures
+            from_second = from_reference
             if not logits.as_output:
-                from_second = compare(logits.second, stock, rows)
-            result = with_noise(result, measures, from_second, noise_of_references)
+                from_second = _compare_rows(logits.second, of_output, rows, temperature)
+            result = with_noise(result, from_reference, from_second, noise_of_references)
         elif reference.separation is not None:
             result = with_rounded_weights(result, noise_of_runtimes, reference.separation)
         results.append(result)
     return results
+
+
+def _largest_kl(left: Tensor, right: Tensor, runs: list[TokenRun], temperature: float) -> Measures:
+    """Compare two computations in every bucket, and return the measures with the largest mean KL.
+
+    Args:
+        left: The logits of one, [positions, vocabulary].
+        right: The logits of the other.
+        runs: The tokens, with their buckets.
+        temperature: Divides the logits.
+    """
+    of_buckets = [_compare_rows(left, right, rows, temperature) for _, _, rows in _parts(runs)]
+    return max(of_buckets, key=lambda measures: float(measures.kl.mean()))
+
+
+def _compare_rows(left: Tensor, right: Tensor, rows: slice, temperature: float) -> Measures:
+    """Compare some rows of two arrays of logits, [positions, vocabulary].
+
+    One side may have padded its vocabulary to more columns, which are left out.
+    """
+    width = min(left.shape[1], right.shape[1])
+    return measure(left[rows, :width], right[rows, :width], temperature=temperature)
 
 
 def _with_nearby(logits: ReferenceLogits, nearby: list[Tensor]) -> ReferenceLogits:
@@ -1321,32 +1400,32 @@ def _sharpen(
     judged: list[BucketResult],
     runs: list[TokenRun],
     logits: ReferenceLogits,
-    stock: Tensor,
+    of_output: Tensor,
     reference: GgufReference,
     schedule: Schedule,
 ) -> tuple[list[BucketResult], float]:
-    """Judge again with logits divided by their spread, if that shows a wrong output better.
+    """Judge again with logits over a temperature, if that shows a wrong output better.
 
     Where a model's logits are almost equal (flat), so are all its distributions, and even the KL of
-    a wrong output is below the tolerance. Divided by their standard deviation over the vocabulary
-    (spread), the logits of every model have the same size. The better judgement is the one whose
-    control, the unscaled source, is further beyond the tolerance.
+    a wrong output is below the tolerance. The temperature is the standard deviation of the logits
+    over the vocabulary, so that those of every model get the same size. The better judgement is the
+    one with more power: the control, the unscaled source, is further beyond the tolerance.
 
     Args:
-        judged: The results with undivided logits.
+        judged: The results with undivided logits, that is with the temperature 1.
         runs: The tokens.
-        logits: The logits of the reference.
-        stock: The logits of the output.
+        logits: The logits of the reference, and of the unscaled source.
+        of_output: The logits of the output.
         reference: The way of comparing.
         schedule: The frequencies and factors that the output must have.
 
     Returns:
-        The better results, and the number that logits were divided by.
+        The better results, and their temperature.
     """
-    spread = spread_of(logits.reference)
-    over_spread = _judge(runs, logits, stock, reference, spread)
-    if _power(over_spread, schedule) > _power(judged, schedule):
-        return over_spread, spread
+    temperature = spread_of(logits.reference)
+    with_temperature = _judge(runs, logits, of_output, reference, temperature)
+    if _power(with_temperature, schedule) > _power(judged, schedule):
+        return with_temperature, temperature
     return judged, 1.0
 
 

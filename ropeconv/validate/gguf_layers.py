@@ -218,8 +218,9 @@ def _run_with_keys(
 ) -> LayerLogits:
     """Run the first layers of a file in llama.cpp with a schedule, by keys that replace its own.
 
-    They are given when it is loaded, such as llama.rope.scaling.factor. There is one set of keys
-    for a schedule, and so no second way that rounds otherwise: `second` is the reference.
+    Metadata keys are given when the file is loaded, such as llama.rope.scaling.factor. Each
+    schedule has one set of keys. So there is no second computation that only rounds otherwise, and
+    the reference takes its place.
 
     Args:
         weights: The source, or the output where there is no source in GGUF.
@@ -235,8 +236,10 @@ def _run_with_keys(
         if is_output:
             unscaled = _with_keys(short, spec.current())
         control = run_logits(unscaled, runs)
-    _, last_rows = list(_parts(runs))[-1]
-    return LayerLogits(reference, control, reference[last_rows])
+
+    # the second computation is of the last run only, as `LayerLogits` says
+    *_, (_, rows_of_last_run) = _parts(runs)
+    return LayerLogits(reference=reference, control=control, second=reference[rows_of_last_run])
 
 
 def _choose_runs(schedule: Schedule, vocabulary: int, is_whole: bool) -> list[TokenRun]:
@@ -313,32 +316,36 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
     Raises:
         NoLayerRuns: It is too large for a temporary file.
     """
-    values = _keys_of_first_layers(file, layers)
-    removed = _tensors_of_later_layers(file, layers)
+    removed_tensors = _tensors_of_later_layers(file, layers)
     size = 0
     for name, tensor in file.tensors.items():
-        if name not in removed:
+        if name not in removed_tensors:
             size += tensor.size
     if size > LARGEST:
         raise NoLayerRuns(f"its first {counted(layers, 'layer')} have {human(size)}")
 
-    added = {}
+    # other divisors take the place of those in the file
+    added_tensors = {}
     if divisors:
-        added[FREQS] = divisors
+        added_tensors[FREQS] = divisors
         if FREQS in file.tensors:
-            removed.add(FREQS)
-    # the projections behind the pooling of EmbeddingGemma belong to no layer
-    prefix = f"{arch_of(file).name}.{PROJECTIONS}"
-    dropped = frozenset(key for key in file.header.values if key.startswith(prefix))
+            removed_tensors.add(FREQS)
+
+    # the metadata keys: those that change, and those of the projections behind the pooling of
+    # EmbeddingGemma, which belong to no layer
+    changed_keys = _keys_of_first_layers(file, layers)
     if COUNT in file.header.values:  # the number of tensors in all shards
-        values[COUNT] = recount(file.header.values[COUNT], -len(removed))
+        changed_keys[COUNT] = recount(file.header.values[COUNT], -len(removed_tensors))
+    prefix = f"{arch_of(file).name}.{PROJECTIONS}"
+    removed_keys = frozenset(key for key in file.header.values if key.startswith(prefix))
 
     # each shard is cut as a file of its own: as a shard, `write_new` would copy it whole
     with scratch() as folder:
         for shard, header in zip(file.shards, file.headers, strict=True):
-            edit = Edit(removed=frozenset(removed & header.tensors.keys()))
-            if header is file.header:
-                edit = replace(edit, values=values, added=added, dropped=dropped)
+            edit = Edit(removed=frozenset(removed_tensors & header.tensors.keys()))
+            has_metadata = header is file.header  # only the first shard has
+            if has_metadata:
+                edit = replace(edit, values=changed_keys, dropped=removed_keys, added=added_tensors)
             write_new(GgufFile((shard,), (header,)), 0, edit, folder / shard.path().name)
         yield GgufFile.open(folder / file.path.name)
 

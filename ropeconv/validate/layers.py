@@ -172,22 +172,27 @@ def find_needed_tensors(given: JsonObject) -> JsonObject:
     transformers decides which tensors a layer reads. So the layers run once, on two tokens and with
     zeros for weights, and each tensor that they read is noted.
 
+    It runs in a process with transformers, which is asked and answers in JSON.
+
     Args:
         given: The folder of config.json, and the shape of each tensor, as JSON-ready data of
             `NeededQuestion`.
 
     Returns:
-        {"tensors": [[name, rows], ...]}, where 0 rows are all of them; or {"reason": clause} where
-        no layer can run on its own.
+        {"tensors": [["model.embed_tokens.weight", 2], ...]}: each tensor with the number of rows
+        that are needed, where 0 rows are all of them; or {"reason": clause} where no layer can run
+        on its own.
     """
     question = msgspec.convert(given, NeededQuestion)
-    weights = _NotingZeros(question.shapes)
+
+    # its `read` gives zeros for a tensor, and notes the tensor in `rows_by_name`
+    noting_zeros = _NotingZeros(question.shapes)
     try:
-        # this reads what runs before the layers, such as the embeddings
+        # the embeddings, and what else runs before the layers, are read (and noted) here
         model = FirstLayers(
             folder=Path(question.config),
             names=list(question.shapes),
-            read=weights.read,
+            read=noting_zeros.read,
             stands_for=question.stands_for,
             layers=question.layers,
         )
@@ -198,11 +203,11 @@ def find_needed_tensors(given: JsonObject) -> JsonObject:
     two_tokens = range(2)
     for kind in model.kinds:
         try:
-            with model.with_weights(kind.layer):
+            with model.with_weights(kind.layer):  # reads the tensors of this layer
                 model.attention(ids=two_tokens, positions=two_tokens, layer=kind.layer)
         except NoLayerRuns:
             continue  # the comparison leaves this kind out too
-    return {"tensors": [[name, rows] for name, rows in weights.rows_by_name.items()]}
+    return {"tensors": [[name, rows] for name, rows in noting_zeros.rows_by_name.items()]}
 
 
 class _NotingZeros:

@@ -124,7 +124,8 @@ class SourceReading:
 
         The variants are the unscaled source (the control), the reference (the source patched to the
         schedule), a faint fault, and the reference again with nothing but other rounding (noise).
-        The reference reads all runs, and the others their parts (`choose_parts`).
+        The reference reads all runs, sequences of tokens over a range of positions. The others read
+        a part of the tokens of each (`choose_parts`).
 
         Args:
             spec: The comparison, and its settings.
@@ -136,22 +137,23 @@ class SourceReading:
         settings = spec.settings
         progress = spec.progress
         is_narrow = at.dtype != "float32"
+
+        # the model, and what it reads
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
         runs = token_runs(settings, spec.comparison.schedule, engine.vocabulary, folder)
         parts = choose_parts(spec, engine, at, runs)
-
         work = count_tokens(runs, parts, is_narrow)
         progress.total(before + work)
         progress.note(describe_work(work, at, changes, again=before > 0))
 
         # a faint fault: the reference with attention scores 2 % larger, if the class can scale them
-        faint = []
+        states_with_fault = []
         if attention_modules(engine.model):
             fault = replace(spec, score_factor=FAINT * spec.score_factor)
-            faint = [fault.read_patched(engine, part) for part in parts]
+            states_with_fault = [fault.read_patched(engine, part) for part in parts]
         # all other variants; it may round the weights of the engine, so it comes after the fault
         states = read_source(engine, spec, runs, at.dtype, parts)
-        states.faint = faint
+        states.faint = states_with_fault
         indexed = bool(indexers(engine.model))
 
         # From here only the head is needed, which makes logits of hidden states. The memory of the
@@ -215,21 +217,20 @@ class SourceReading:
         wrong output may equal; a faint fault, attention scores 2 % larger; and the noise floor, the
         reference with other rounding. Distances are KLs.
 
-        They are measured in a part of the tokens of a range (a run) only. The noise floor of a part
-        holds for its run, since rounding grows with positions, and the part has the lowest, the
-        highest, and those between them at even distances. Attention over fewer keys averages less
-        of it away. On SmolLM2-135M with `--yarn 4`, the noise of three ranges is 1.0e-6, 7.3e-6 and
-        1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs. This is not a proof for every
-        model, and neither verdict rests on it. A PASS needs the part to agree too, whose control,
-        faint fault and noise are its own. Where the part agrees and the run does not, everything is
-        measured again over whole runs (`checkpoint._compare`).
+        All are measured in a part of the tokens of each range (`choose_parts`).
         """
+        # The noise floor of a part (128 tokens) holds for its run (512) too: rounding grows with
+        # positions, of which both have the lowest and the highest, and attention over fewer keys
+        # averages less of it away. On SmolLM2-135M with `--yarn 4`, the noise of three ranges is
+        # 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs. This is
+        # not a proof for every model. But a PASS needs the part to agree too, and where only the
+        # run does not, all is measured again over whole runs (`checkpoint._compare`).
         states = self.states
-        # The part of the KL from another precision that counts as noise. The tolerance is NOISE
+        # The share of the KL from another precision that counts as noise. The tolerance is NOISE
         # times the noise floor, so with 1 / NOISE that KL is allowed once.
-        part = 1 / NOISE
+        share = 1 / NOISE
         if self.spec.comparison.rounded_weights(self.at.dtype):
-            part = 1.0  # folded keys round to other numbers in low precision
+            share = 1.0  # folded keys round to other numbers in low precision
 
         controls = []
         noise = 0.0
@@ -242,10 +243,12 @@ class SourceReading:
                 kl = self._kl(number, head, hidden[number])
                 percentiles.append(kl.quantile(0.95).item())
                 worst_noise = max(worst_noise, kl.max().item())
-            # each run reaches further than the one before, where the noise cannot be smaller
-            noise = max(noise, states.noise_floor(percentiles, part))
+            # Each range has higher positions than the one before, where rounding cannot be less.
+            # If it seems so by chance, the noise of the range before is kept.
+            noise = max(noise, states.noise_floor(percentiles, share))
 
-            # the faint fault, a change that is barely worth finding: attention scores 2 % larger
+            # the faint fault, a change that is barely worth finding; infinite for a class whose
+            # scores cannot be scaled
             faint = math.inf
             if states.faint:
                 faint = self._kl(number, self.head, states.faint[number]).mean().item()
@@ -368,6 +371,7 @@ TOKENS = 256
 FACTOR_TOKENS = 128
 """Tokens of the runs that find the factor of the attention scores."""
 FACTORS = tuple(16.0**exponent for exponent in range(-5, 9))
+"""Factors of the attention scores that are tried first."""
 STEPS = (0.25, 4.0)
 """Steps from the best factor."""
 
@@ -377,8 +381,10 @@ def read_with_power(
 ) -> SourceReading:
     """Run the source with settings in which a wrong output would be noticed.
 
-    A reading is worth more, the further the unscaled source (power) and a faint fault (detail) are
-    beyond what is allowed for rounding. The settings change (`_readings`) until that is enough.
+    A reading is the source, run once with some settings. It shows how far the unscaled source and
+    a faint fault are from the right schedule, over what is allowed for rounding. The settings
+    change (`_readings`: float32, more tokens) until both ratios are large enough, which is a worth
+    of 1.
 
     Args:
         spec: The comparison: the output, its source, and how they are run.
@@ -390,21 +396,26 @@ def read_with_power(
         The first reading that is worth enough, or the one that is worth most. In a low precision
         that the user has named, a reading that shows the unscaled source clearly is enough.
     """
-    named_dtype = ""
+    # a precision below float32, such as bfloat16, that the user has named; else empty
+    low_precision_of_user = ""
     if spec.settings.dtype != "auto" and at.dtype != "float32":
-        named_dtype = at.dtype
+        low_precision_of_user = at.dtype
 
     best = None
     for reading in _readings(spec, folder, at, before):
-        # without a control, no reading can be better than another
+        # an output that computes what its source does: no unscaled source shows the power of the
+        # test, so that no reading can be better than another
         if spec.comparison.unchanged:
             return reading
         # leave the precision of the user only where it shows nothing
-        if reading.at.dtype == named_dtype and _is_clear(reading):
+        is_as_user_wants = reading.at.dtype == low_precision_of_user
+        if is_as_user_wants and _is_clear(reading):
             return reading
+
         if best is None or _worth(reading) > _worth(best):
             best = reading
-        if _worth(best) >= 1:  # enough: the readings that follow take longer
+        is_enough = _worth(best) >= 1
+        if is_enough:  # the readings that follow take longer
             break
     assert best is not None
     return best
@@ -491,8 +502,13 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     factor, on both sides, attention is between the two. The small (faint) fault is one more factor
     of FAINT, 1.02.
 
+    Args:
+        folder: The folder of the source.
+        at: Device and precision.
+        spec: The comparison, and its settings.
+
     Returns:
-        The factor; None for a model without a softmax scale.
+        The factor, such as 16.0; None for a model without a softmax scale.
     """
     engine = TransformersEngine.load(folder, at, chunk=spec.settings.chunk)
     if not attention_modules(engine.model):
@@ -503,32 +519,47 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     count = min(FACTOR_TOKENS, high)
     run = TokenRun.spread(low, high, synthetic(count, engine.vocabulary, spec.settings.seed))
 
-    def fault_over_tolerance(factor: float) -> float:
-        """Return how clearly the fault shows: its KL from the reference over the allowed KL."""
-        scaled = replace(spec, score_factor=factor, progress=Progress())
-        reference = scaled.read_patched(engine, run)
-        with_fault = replace(scaled, score_factor=FAINT * factor)
-        fault = with_fault.read_patched(engine, run)
+    def visibility(factor: float) -> float:
+        return _visibility_of_fault(replace(spec, score_factor=factor), engine, run)
 
-        # the noise: the reference with nearby frequencies, and in chunks. Their errors are
-        # independent, so the KLs add. With two lists of frequencies a chunk may use the other list.
-        noise_runs = [scaled.read_patched(engine, run, schedule=nudge(schedule))]
-        if schedule.short_inv_freq is None and engine.chunked:
-            chunk = math.ceil(count / PARTS)
-            noise_runs.append(scaled.read_patched(engine, run, chunk=chunk))
-        noise = 0.0
-        for hidden in noise_runs:
-            noise += _measure_over_spread(engine, reference, hidden).kl.quantile(0.95).item()
-
-        fault_kl = _measure_over_spread(engine, reference, fault).kl.mean().item()
-        return float(fault_kl / tolerance(run.positions[-1], noise, SAME_KERNELS))
-
-    # first among powers of 16, then near the best of them
-    best = max(FACTORS, key=fault_over_tolerance)
+    # first among powers of 16, then four times less and four times more than the best of them
+    best = max(FACTORS, key=visibility)
     candidates = [best]
     for step in STEPS:
         candidates.append(best * step)
-    return max(candidates, key=fault_over_tolerance)
+    return max(candidates, key=visibility)
+
+
+def _visibility_of_fault(spec: ComparisonSpec, engine: TransformersEngine, run: TokenRun) -> float:
+    """Return how clearly a faint fault shows: its KL from the reference over the allowed KL.
+
+    The reference is the source with the schedule, and the fault attention scores 2 % larger.
+
+    Args:
+        spec: The comparison, with the factor of attention scores (`score_factor`).
+        engine: The source, loaded in transformers.
+        run: The tokens.
+    """
+    schedule = spec.comparison.schedule
+    quiet = replace(spec, progress=Progress())
+    with_fault = replace(quiet, score_factor=FAINT * spec.score_factor)
+    reference = quiet.read_patched(engine, run)
+    fault = with_fault.read_patched(engine, run)
+
+    # the noise: the reference with nearby frequencies, and in chunks. Their errors are
+    # independent, so the KLs add. With two lists of frequencies a chunk may use the other list.
+    noise_runs = [quiet.read_patched(engine, run, schedule=nudge(schedule))]
+    if schedule.short_inv_freq is None and engine.chunked:
+        chunk = math.ceil(len(run.ids) / PARTS)
+        noise_runs.append(quiet.read_patched(engine, run, chunk=chunk))
+    noise = 0.0
+    for hidden in noise_runs:
+        noise += _measure_over_spread(engine, reference, hidden).kl.quantile(0.95).item()
+
+    fault_kl = _measure_over_spread(engine, reference, fault).kl.mean().item()
+    # the least KL that is allowed is that of other kernels of one runtime (SAME_KERNELS)
+    allowed = tolerance(run.positions[-1], noise, SAME_KERNELS)
+    return float(fault_kl / allowed)
 
 
 def _measure_over_spread(engine: TransformersEngine, reference: Tensor, hidden: Tensor) -> Measures:
@@ -696,28 +727,30 @@ class ComparisonSpec:
 def choose_parts(
     spec: ComparisonSpec, engine: TransformersEngine, at: DeviceSpec, runs: list[TokenRun]
 ) -> list[TokenRun]:
-    """Return the tokens by which a comparison tests whether it would notice a wrong output.
+    """Return, for each spread run, fewer tokens over the same positions, to save time.
 
-    A spread run is 512 tokens over a range of positions. The unscaled source (control) and the
-    rounding (noise floor) are measured in a part of it, which has a quarter of the tokens, over the
-    same positions. The run is its own part where fewer tokens would be another computation, or
-    would save nothing.
+    A spread run is 512 tokens over a range of positions, and its part has 128 of them. The unscaled
+    source (control) and the rounding (noise floor), by which a comparison knows whether it would
+    notice a wrong output, are measured in the parts only. In some models and settings the whole run
+    is its part.
 
     Args:
         spec: The comparison: the output, its source, and how they are run.
         engine: The source, loaded in transformers.
         at: Device and precision.
-        runs: All runs.
+        runs: All runs, of which those over every position have no part.
     """
     parts = []
     for run in runs:
         if run.kind != "spread":
             continue
         is_short = len(run.ids) <= PART
-        # a pass that reads the weights from the disk takes as long for fewer tokens
-        is_slow = at.layer_by_layer
+        # weights are read from the disk in each pass, which takes as long for fewer tokens
+        saves_nothing = at.layer_by_layer
+        # windows count tokens: the last of 512 tokens sees only some of them, and the last of 128
+        # may see all, which would be another computation
         is_masked = not sees_all_keys(engine.model, len(run.ids))
-        if spec.in_whole or is_short or is_slow or is_masked:
+        if spec.in_whole or is_short or saves_nothing or is_masked:
             parts.append(run)
         else:
             parts.append(run.part())
@@ -759,13 +792,17 @@ def read_source(
 ) -> HiddenStates:
     """Return the hidden states of the source in all variants that a comparison needs.
 
+    These are the unscaled source (control), the source with the schedule (reference), and the
+    reference up to three times more with nothing but other rounding (noise).
+
     Args:
         engine: The source. A fold multiplies weights, which rounds them in the output; here they
             are rounded likewise at the end, and stay so.
         spec: The comparison, and its settings.
-        runs: The tokens.
+        runs: The tokens, which the reference reads.
         dtype: The precision of the computation.
-        parts: The part of each spread run for all variants but the reference; None for the runs.
+        parts: The part of each spread run, which the other variants read; None for the spread runs
+            themselves.
     """
     comparison = spec.comparison
     schedule = comparison.schedule
@@ -774,43 +811,43 @@ def read_source(
         samples = [run for run in runs if run.kind == "spread"]
     states = HiddenStates()
 
+    def read_reference(run: TokenRun) -> Tensor:
+        return spec.read_patched(engine, run)
+
     # the control: the unscaled source
     states.control = [spec.plain(engine, run) for run in samples]
     # the formula of log-n, where the output approximates it by steps
     if isinstance(comparison.scale, QueryScaling) and schedule.log_n is not None:
         states.formula = [spec.read_patched(engine, run, scale=schedule.log_n) for run in samples]
     # the reference: the source patched to the schedule, also over every position
-    states.reference = states.read_runs(
-        "reference", runs, lambda run: spec.read_patched(engine, run)
-    )
-    states.reference_of_parts = read_parts(
-        runs, states.reference, samples, lambda part: spec.read_patched(engine, part)
-    )
+    states.reference = states.read_runs("reference", runs, read_reference)
+    states.reference_of_parts = read_parts(runs, states.reference, samples, read_reference)
 
-    # The noise: the reference again, up to three times, with nothing but other rounding. None
-    # stands for the engine of the reference.
+    # the noise: an entry of `noise_runs` is the model that was run, None for `engine`, and its
+    # hidden states in each sample
+    noise_runs = states.noise_runs
 
     # First in chunks. A model with two lists of frequencies, for short and for long texts, is left
     # out: a chunk may use the other list than the whole run.
     if schedule.short_inv_freq is None and engine.chunked:
-        in_parts = []
+        in_chunks = []
         for run in samples:
             chunk = math.ceil(len(run.ids) / PARTS)
-            in_parts.append(spec.read_patched(engine, run, chunk))
-        states.noise_runs.append((None, in_parts))
+            in_chunks.append(spec.read_patched(engine, run, chunk))
+        noise_runs.append((None, in_chunks))
 
     # then with frequencies two steps of float32 away
     nearby = nudge(schedule)
     nudged = [spec.read_patched(engine, run, schedule=nearby) for run in samples]
-    states.noise_runs.append((None, nudged))
+    noise_runs.append((None, nudged))
 
     # last, since it changes the engine, with the weights rounded as a fold rounds them
     folded = comparison.rounded_weights(dtype)
     if folded:
         stored = {name: comparison.checkpoint.tensors[name].dtype for name in folded}
         round_weights(engine.model, stored)
-        rounded = [spec.read_patched(engine, run) for run in samples]
-        states.noise_runs.append((None, rounded))
+        rounded = [read_reference(run) for run in samples]
+        noise_runs.append((None, rounded))
     return states
 
 

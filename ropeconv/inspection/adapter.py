@@ -21,6 +21,7 @@ from .inspection import Inspection, inspect_source
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MATRICES = {".lora_A.weight": -1, ".lora_B.weight": 0}
+"""The endings of the tensors of an adapter, and the axis that they share with the base's matrix."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,21 @@ class Adapter(Summary):
         E.g. {"model.layers.0.self_attn.q_proj.weight": {0: 4096, -1: 2048}}. Axis 0 are the rows,
         and axis -1 the columns.
         """
-        # LoRA computes W + B A: lora_A [rank, columns] has the columns of W, lora_B [rows, rank]
-        # its rows
         names = [file.name for file in self.source.files()]
         if WEIGHTS not in names:
             return {}
+
+        # LoRA computes W + B A. So lora_A, [rank, columns], has on its axis -1 the columns of W,
+        # and lora_B, [rows, rank], on its axis 0 the rows (`MATRICES`).
         sizes: dict[str, dict[int, int]] = {}
         for name, tensor in self.source.header(WEIGHTS).tensors.items():
-            for end, axis in MATRICES.items():
-                if not name.endswith(end) or not tensor.shape:
+            for ending, axis in MATRICES.items():
+                if not name.endswith(ending) or not tensor.shape:
                     continue
                 # base_model.model.X.lora_A.weight belongs to X.weight
-                matrix = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
-                sizes.setdefault(matrix, {})[axis] = tensor.shape[axis]
+                name_in_base = name.removeprefix(PREFIX).removesuffix(ending) + ".weight"
+                sizes_by_axis = sizes.setdefault(name_in_base, {})
+                sizes_by_axis[axis] = tensor.shape[axis]
         return sizes
 
     @property

@@ -458,40 +458,54 @@ def _variances(
     """
     norm_before = family.weights.input
     norm_after = family.weights.norm if projection.norms else ""
-    columns = projection.tensor.shape[1]
     variances = np.empty((len(projection.heads), head_dim))
     means = np.zeros((len(projection.heads), head_dim))
     bias = None
     if projection.bias is not None and norm_after:
         bias = reader.weights(projection.bias)
 
-    # a piece is the rows of some heads, so that a large matrix is never in memory as a whole
-    for start, stop, heads in _pieces(projection, head_dim):
-        rows = reader.read(projection.tensor, start * columns, stop * columns)
-        rows = rows.reshape(-1, columns)
-        for head in heads:
-            first = projection.heads[head]
-            row_in_piece = first - start
-            matrix = rows[row_in_piece : row_in_piece + head_dim]  # W, [head_dim, columns]
-            if norm_bias is not None and norm_after:
-                means[head] += matrix @ norm_bias
-            if bias is not None:
-                means[head] += bias[first : first + head_dim]
+    for head, matrix in _matrices_of_heads(projection, reader, head_dim):
+        # W b_n + b
+        if norm_bias is not None and norm_after:
+            means[head] += matrix @ norm_bias
+        if bias is not None:
+            first_row = projection.heads[head]
+            means[head] += bias[first_row : first_row + head_dim]
 
-            # W diag(g)
-            if norm_weight is not None:
-                matrix = matrix * norm_weight
-            # a layer norm before the projection removes the mean of x, and so that of each row
-            if norm_before.startswith("layer-norm"):
-                matrix = matrix - matrix.mean(axis=1, keepdims=True)
-            # a layer norm after it removes the mean over the dimensions of the head
-            if norm_after.startswith("layer-norm"):
-                matrix = matrix - matrix.mean(axis=0)
-            variances[head] = np.square(matrix).sum(axis=1, dtype=np.float64)
+        # W diag(g)
+        if norm_weight is not None:
+            matrix = matrix * norm_weight
+        # a layer norm before the projection removes the mean of x, and so that of each row
+        if norm_before.startswith("layer-norm"):
+            matrix = matrix - matrix.mean(axis=1, keepdims=True)
+        # a layer norm after it removes the mean over the dimensions of the head
+        if norm_after.startswith("layer-norm"):
+            matrix = matrix - matrix.mean(axis=0)
+        variances[head] = np.square(matrix).sum(axis=1, dtype=np.float64)
 
     if not norm_after:
         return variances
     return _normalise(projection, reader, norm_after, variances, means)
+
+
+def _matrices_of_heads(
+    projection: Projection, reader: _Reader, head_dim: int
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield each head and the rows of the projection that make it, [head_dim, columns].
+
+    Args:
+        projection: The tensors that make the queries or the keys.
+        reader: Reads these tensors.
+        head_dim: The dimensions of a head.
+    """
+    # a piece is the rows of some heads, so that a large matrix is never in memory as a whole
+    columns = projection.tensor.shape[1]
+    for start, stop, heads in _pieces(projection, head_dim):
+        rows = reader.read(projection.tensor, start * columns, stop * columns)
+        rows = rows.reshape(-1, columns)
+        for head in heads:
+            row_in_piece = projection.heads[head] - start
+            yield head, rows[row_in_piece : row_in_piece + head_dim]
 
 
 def _normalise(
@@ -739,7 +753,8 @@ class HeadWeights:
         Raises:
             RecipeError: As `head_reach` does.
         """
-        # layers that see equally far are tested in one call, which is much faster
+        # Layers that see equally far are tested in one call, which is much faster. The limit is the
+        # window of a layer that has one.
         layers_by_limit: dict[int, list[tuple[int, PairWeights]]] = {}
         for layer, weights in self.layers:
             limit = self.below(layer, length)
@@ -747,29 +762,31 @@ class HeadWeights:
 
         results: list[LayerReach] = []
         for limit, layers in sorted(layers_by_limit.items()):
+            # the heads of all these layers, one after another
             rotated = np.concatenate([weights.rotated for _, weights in layers])
             unrotated = np.concatenate([weights.unrotated for _, weights in layers])
             all_heads = PairWeights(rotated, unrotated).times(schedule.attention_factor)
-            # per head: the first distance with a negative sum (0 without one), and how many there
-            # are
+
+            # for each head: the first distance with a negative sum (0 without one), and the number
+            # of such distances
             first_violations, counts = head_reach(schedule.inv_freq, all_heads, limit, advance)
 
-            # back from the heads of all these layers to those of each: `begin` to `end - 1`
-            begin = 0
+            # and back to the heads of each layer, which are next to each other
+            first_head = 0
             for layer, weights in layers:
-                end = begin + len(weights.unrotated)
+                heads = slice(first_head, first_head + len(weights.unrotated))
+                first_head = heads.stop
                 effective_lengths: list[int | None] = []
-                for distance in first_violations[begin:end].tolist():
+                for distance in first_violations[heads].tolist():
                     effective_lengths.append(distance - 1 if distance else None)
                 results.append(
                     LayerReach(
                         layer=layer,
                         below=limit,
                         effective_lengths=tuple(effective_lengths),
-                        violations=tuple(counts[begin:end].tolist()),
+                        violations=tuple(counts[heads].tolist()),
                     )
                 )
-                begin = end
         results.sort(key=lambda result: result.layer)
         return HeadLengths(tuple(results))
 

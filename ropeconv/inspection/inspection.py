@@ -487,17 +487,14 @@ def inspect_config(source: Source) -> ConfigInspection:
         first = first_spec(source, receipt)
         spec = _with_trained_context(spec, receipt, first)
 
-    # the newest transformers is judged now, since a config that it refuses is a problem; the other
-    # runtimes only when somebody asks for `verdicts`
+    # What runtimes compute from this config. The newest transformers is judged now, since a config
+    # that it refuses is a problem; the others only when somebody asks for `verdicts`.
     judge = Judge()
     planned = judge.planned(config, family, spec.current(), spec)
-    transformers = newest("transformers")
-    verdicts = []
-    for row in rows_for(family):
-        if row.name == transformers.name and row.covers(transformers.last):
-            verdicts.append(planned.verdict(row))
-    problems = _problems_of_checkpoint(source, spec, _as_draft(verdicts, draft, family))
+    in_transformers = _as_draft(_verdicts_in_newest_transformers(planned, family), draft, family)
+    problems = _problems_of_checkpoint(source, spec, in_transformers)
 
+    # the sizes that its memory follows from
     cache = config_cache(config, family)
     shape = config_shape(config, family, cache)
     if shape is not None:
@@ -520,6 +517,21 @@ def inspect_config(source: Source) -> ConfigInspection:
         draft=draft,
         fine_tuning=receipt.fine_tuning if receipt else None,
     )
+
+
+def _verdicts_in_newest_transformers(planned: PlannedConfig, family: Family) -> list[Verdict]:
+    """Return how the newest transformers reads a config: the verdict of each row that covers it.
+
+    Args:
+        planned: The config, which is judged by a row of the table of runtimes at a time.
+        family: Its family.
+    """
+    transformers = newest("transformers")
+    verdicts = []
+    for row in rows_for(family):
+        if row.name == transformers.name and row.covers(transformers.last):
+            verdicts.append(planned.verdict(row))
+    return verdicts
 
 
 def _as_draft(
@@ -564,12 +576,13 @@ def _problems_of_checkpoint(
     problems += wrapper_problems(config, family)
     problems += config_problems(config, family, spec)
 
-    # problems of other files: a limit there, as in tokenizer_config.json, may be below the context.
-    # The key from which the context was read, the first of the family's, cannot be a limit below it
+    # Problems of other files: a limit there, as in tokenizer_config.json, may be below the context.
+    # Config keys are limits too, such as max_position_embeddings, but not the one from which the
+    # context was read: the first of the family's keys that the config has.
     part = text_part(config, family)
-    context_keys = [key for key in family.keys.context if part.get(key) is not None]
-    declaring_key = context_keys[:1]
-    problems += limit_problems(length_limits(source), spec, declaring_key, "--as-is")
+    keys_of_context = [key for key in family.keys.context if part.get(key) is not None]
+    not_limits = keys_of_context[:1]
+    problems += limit_problems(length_limits(source), spec, not_limits, "--as-is")
     problems += stale_tensors(source)
 
     # the repairs so far are runs of `apply`; a family with a reason in `refuse` cannot be extended

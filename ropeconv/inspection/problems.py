@@ -253,9 +253,34 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             )
         return
 
+    used, ignored = _keys_used_and_ignored(part, family, spec)
+    if ignored:
+        # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
+        # own code may have read
+        yield Problem(
+            "ignored-key",
+            f"the {family.name} class of transformers ignores {' and '.join(ignored)} of"
+            f" config.json and uses {' and '.join(used) or 'its defaults'}; if it was trained with"
+            " them, write their values in rope_parameters, and remove these keys",
+        )
+
+
+def _keys_used_and_ignored(
+    part: Config, family: Family, spec: RopeSpec
+) -> tuple[list[str], list[str]]:
+    """Return the keys about RoPE that a class reads, and those that it ignores.
+
+    A key with the value that the class computes anyway is in neither of the two lists. Both are
+    empty for a class whose keys are not known.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model, which is that of the class.
+        spec: The RoPE that ropeconv read from the config.
+    """
     keys_of_class = class_keys().get(family.name)
     if keys_of_class is None:
-        return
+        return [], []
     values_read_by_class = _values_of(part, keys_of_class)
     used = []
     ignored = []
@@ -272,22 +297,18 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
         if key == ORIGINAL and isinstance(spec.form, (Yarn, Llama3, LongRope)):
             used.append(key)
             continue
-        # ropeconv reads some keys that the class ignores, such as rope_theta of GPT-NeoX. Then
-        # `spec` agrees with the key, whatever the class computes. So the value must be one that the
-        # class reads from another key.
-        spec_is_from_key = key in (*family.keys.theta, *family.keys.partial)
-        class_has_another_value = spec_is_from_key and value not in values_read_by_class
-        if class_has_another_value or not _says_the_same(key, value, spec):
+
+        # the class computes something else than this key says
+        if not _says_the_same(key, value, spec):
             ignored.append(key)
-    if ignored:
-        # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
-        # own code may have read
-        yield Problem(
-            "ignored-key",
-            f"the {family.name} class of transformers ignores {' and '.join(ignored)} of"
-            f" config.json and uses {' and '.join(used) or 'its defaults'}; if it was trained with"
-            " them, write their values in rope_parameters, and remove these keys",
-        )
+            continue
+        # Some keys are ones that ropeconv reads and the class ignores, such as rope_theta of
+        # GPT-NeoX, whose class has rotary_emb_base. Then `spec` is from the ignored key and agrees
+        # with it. What the class computes has this value only if one of its own keys has it.
+        spec_is_from_key = key in (*family.keys.theta, *family.keys.partial)
+        if spec_is_from_key and value not in values_read_by_class:
+            ignored.append(key)
+    return used, ignored
 
 
 def _values_of(part: Config, keys: frozenset[str]) -> list[object]:
@@ -550,24 +571,27 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
 def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
     """Return the YaRN scaling that a model was trained with, which llama.cpp may not compute.
 
+    They can differ in the ramp of YaRN, over which pairs change from kept to scaled frequencies:
+    in its ends beta_fast and beta_slow, and in whether these are rounded (`truncate`).
+
     Args:
         form: The scaling that llama.cpp computes.
         file: The file, whose header can have keys that llama.cpp does not read.
         arch: Its architecture.
         receipt: The receipt of an output of ropeconv, None for other files.
     """
-    # GGUF has no key for `truncate`, which says whether the ends of the ramp are rounded. A file
-    # with the factor and length of the published model of its family has the `truncate` of that
-    # too. One that ropeconv extended has a YaRN scaling of ropeconv, for which this says nothing.
+    # GGUF has no key for `truncate`. Where the family publishes its models with one scaling, such
+    # as gpt-oss with {"factor": 32.0, "truncate": False, ...}, a file with the same factor and
+    # length is such a model, and has its `truncate`. A file that ropeconv extended has a scaling of
+    # ropeconv, for which this says nothing.
     is_extended = receipt is not None and receipt.method != "as-is"
-    if not is_extended:
-        family = by_name().get(arch.family)
-        published: Config = {}
-        if family is not None and family.defaults.scaling:
-            published = family.defaults.scaling
-        same_factor = published.get("factor") == form.factor
-        same_length = published.get("original_max_position_embeddings") == form.original_context
-        if same_factor and same_length and published.get("truncate") is False:
+    family = by_name().get(arch.family)
+    if family is not None and family.defaults.scaling and not is_extended:
+        published = family.defaults.scaling
+        has_its_factor = published.get("factor") == form.factor
+        has_its_length = published.get("original_max_position_embeddings") == form.original_context
+        is_published_one = has_its_factor and has_its_length
+        if is_published_one and published.get("truncate") is False:
             return replace(form, truncate=False)
 
     # for some architectures llama.cpp reads beta_fast and beta_slow, so `form` has them already

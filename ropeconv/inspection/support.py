@@ -272,9 +272,15 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
     Args:
         rows: The verdicts on a runtime, oldest version first.
     """
-    # go back from the newest version as long as the word holds; untested versions do not end it
+    # versions are named where a test says something about them
     newest = rows[-1]
     word = WORDS[newest.status]
+    title = title_of(newest)
+    if word in ("untested", "unsupported"):
+        return word, title
+
+    # from the newest row back to the oldest with the same word; untested rows between them do not
+    # end it. A row is a range of versions, such as 0.20 to 0.33.
     oldest = newest
     for row in reversed(rows):
         if WORDS[row.status] == word:
@@ -282,20 +288,16 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
         elif WORDS[row.status] != "untested":
             break
 
-    # versions are named where a test says something about them
-    title = title_of(newest)
-    if word in ("untested", "unsupported"):
-        return word, title
-    # llama.cpp is named by a commit and not by a version
     newest_range = _range(newest)
     first_version = _range(oldest).first
-    has_versions = newest_range.last and first_version
+    last_version = newest_range.last
+    # llama.cpp is named by a commit and not by a version
+    has_versions = bool(first_version and last_version)
     if not has_versions or title.startswith("llama.cpp"):
         return word, title
-
     if oldest is newest:
         return word, f"{title} {newest_range.versions}"
-    return word, f"{title} {first_version}-{newest_range.last}"
+    return word, f"{title} {first_version}-{last_version}"
 
 
 def title_of(row: VerdictLike) -> str:

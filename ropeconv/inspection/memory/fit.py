@@ -129,18 +129,21 @@ class Fit:
                 text += f", with {self.setting}"
             return text
 
-        # without the weights, the longest context is only a bound
-        is_bound = self.need.weights is None
-        text = f"no, without weights already {share}; " if is_bound else f"no, {share}; "
+        # it does not fit; without the weights, the longest context that fits is only a bound
+        has_weights = self.need.weights is not None
+        answer = f"no, {share}" if has_weights else f"no, without weights already {share}"
         if not self.longest:
-            text += self._too_large
-        elif is_bound:
-            text += f"at most {self._up_to} tokens"
+            reach = self._too_large
+        elif has_weights:
+            reach = f"up to {self._up_to} tokens"
         else:
-            text += f"up to {self._up_to} tokens"
+            reach = f"at most {self._up_to} tokens"
+
+        # a smaller type of the cache, such as q8_0, lets more tokens fit
+        with_smaller_cache = ""
         if self.thrift:
-            text += f", {self.thrift.longest:,} with {self.thrift.option}"
-        return text
+            with_smaller_cache = f", {self.thrift.longest:,} with {self.thrift.option}"
+        return f"{answer}; {reach}{with_smaller_cache}"
 
     @property
     def _too_large(self) -> str:

@@ -165,7 +165,7 @@ class ModelShape:
 
 
 def config_shape(config: Config, family: Family, cache: KvCache | None) -> ModelShape | None:
-    """Return the shape of a checkpoint without its weights.
+    """Return the sizes of a checkpoint that its memory follows from, such as its hidden size.
 
     Args:
         config: The content of config.json.
@@ -173,7 +173,7 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         cache: Its key-value cache; None where it has none.
 
     Returns:
-        The shape; None where the config leaves out what the memory depends on.
+        The sizes, without the bytes of the weights; None where the config leaves some of them out.
     """
     if cache is None or not cache.layers:
         return None
@@ -188,7 +188,7 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
     if heads is None or hidden is None:
         return None
 
-    # the width of all queries
+    # the width of all queries; latent attention has further sizes, those of DeepSeek V3 by default
     queries = heads * sizes.head_dim
     latent = None
     if family.mla:
@@ -200,7 +200,8 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         )
         queries = heads * (latent.nope + latent.rope)
 
-    # a model with experts may have an ordinary MLP in some of its layers
+    # the MLP of a layer, four times as wide as the hidden states unless the config says otherwise;
+    # a model with experts may have such an MLP in some of its layers
     experts = _largest(part, USED_EXPERTS)
     mlp_width = _largest(part, WIDTHS) or 4 * hidden
     expert_width = 0
@@ -210,11 +211,6 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         if not has_dense_layers:
             mlp_width = 0
 
-    mlp_kind: Mlp = "gated"
-    if family.name in FUSED:
-        mlp_kind = "fused"
-    elif family.name in PLAIN:
-        mlp_kind = "plain"
     return ModelShape(
         family=family.name,
         layers=cache.layers,
@@ -226,14 +222,23 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         head_dim=sizes.head_dim,
         queries=queries,
         mlp=mlp_width,
-        mlp_kind=mlp_kind,
+        mlp_kind=_mlp_kind(family),
         experts=experts,
         expert_width=expert_width,
         latent=latent,
-        eager=family.name in EAGER,
-        sinks=family.name in SINKS,
+        eager=family.name in EAGER,  # classes that keep all scores of a layer
+        sinks=family.name in SINKS,  # of these, the ones with a learned sink, such as gpt-oss
         query_norm=bool(family.weights.q_norm),
     )
+
+
+def _mlp_kind(family: Family) -> Mlp:
+    """Return whether the MLP of a class has a gate, and whether one projection makes both parts."""
+    if family.name in FUSED:
+        return "fused"
+    if family.name in PLAIN:
+        return "plain"
+    return "gated"
 
 
 def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShape | None:

@@ -28,7 +28,6 @@ from .receipt import (
     OriginalRecord,
     Receipt,
     SourceRecord,
-    StepRecord,
     TextRecord,
 )
 from .storage import no_receipt, parse_receipt
@@ -380,9 +379,13 @@ def folder_record(
 ) -> FolderRecord:
     """Return the record of an output folder: in what it differs from its first source.
 
-    Where the source is an output too, its receipt has a record, and both differences are combined:
-    a.safetensors that one run renamed to b.safetensors and the next one to c.safetensors is
-    recorded as `{"c.safetensors": "a.safetensors"}`.
+    `ropeconv restore` needs that. Where the source is an output too, it differs from the first
+    source already, and both differences are combined:
+
+    - a file that one run added, and the next one changed, is one that was added;
+    - a text that one run changed, and the next one changed back, is recorded no more;
+    - a.safetensors that one run renamed to b.safetensors and the next one to c.safetensors is
+      recorded as `{"c.safetensors": "a.safetensors"}`.
 
     Args:
         source: The source of the output.
@@ -392,20 +395,20 @@ def folder_record(
         skipped: Names of files of the source that are left out.
         multiplied: Names of tensors multiplied by a factor.
     """
-    record = _known_record(source)
+    earlier = _known_record(source)  # how the source differs from the first source
 
-    # files that the first source does not have: those that earlier runs added and that are still
-    # there, and those that this run adds, which replace no file of the source
+    # Files that the first source does not have: those that earlier runs added and that are still
+    # there, and those that this run adds. A file that this run makes replaces the one of its name
+    # in the source, unless that gets another name.
     in_source = {file.name for file in source.files()}
-    not_renamed = in_source - set(renamed.values())
-    new = {*written, *generated} - not_renamed
-    added_before = in_source.intersection(record.added)
-    added = added_before | new
+    keep_their_names = in_source - set(renamed.values())
+    added_now = {*written, *generated} - keep_their_names
+    added_before = in_source.intersection(earlier.added)
 
     # texts of the first source that differ in the output
-    texts = {text.name: text for text in record.texts}
+    texts = {text.name: text for text in earlier.texts}
     for name, text in written.items():
-        if name in new or name in record.added:  # the first source does not have it
+        if name in added_now or name in earlier.added:  # the first source does not have it
             continue
         first_content = (source.text(name) or "").encode()
         if name in texts:  # an earlier run has changed it
@@ -417,7 +420,7 @@ def folder_record(
             texts[name] = _text_record(name, first_content, content)
 
     # names in the first source, by those in the output
-    first_names = dict(record.renamed)
+    first_names = dict(earlier.renamed)
     for name_in_output, name_in_source in renamed.items():
         # an earlier run may have renamed the file before
         first_name = first_names.pop(name_in_source, name_in_source)
@@ -426,10 +429,10 @@ def folder_record(
     left_out = {name for name in skipped if safe_name(name)}
     return FolderRecord(
         texts=tuple(texts.values()),
-        added=tuple(sorted(added)),
+        added=tuple(sorted(added_before | added_now)),
         renamed=first_names,
-        skipped=tuple(sorted(left_out.union(record.skipped))),
-        multiplied=tuple(sorted({*record.multiplied, *multiplied})),
+        skipped=tuple(sorted(left_out.union(earlier.skipped))),
+        multiplied=tuple(sorted({*earlier.multiplied, *multiplied})),
     )
 
 
@@ -452,7 +455,8 @@ def original_record(
     """Return the record of the model that an output comes from, for the receipt of the output.
 
     It is the first source, the model before the first run of `ropeconv apply`: an output can be
-    the source of a further run.
+    the source of a further run. If llama became llama-yarn2, and that llama-yarn4, the first source
+    of both is llama, and the record of llama-yarn4 also has the first run (its `steps`).
 
     Args:
         source: The source of the output; its receipt names the first source where it has one.
@@ -460,22 +464,17 @@ def original_record(
         folder: The parts of a folder that the output changes.
         gguf: The parts of a GGUF file that the output changes.
     """
-    # `steps` are the runs of `ropeconv apply` that made `source` from the first source. There are
-    # none with --replace, which starts from the first source again (`OriginalSource`).
-    receipt: Receipt | None
-    steps: tuple[StepRecord, ...] = ()
-    if isinstance(source, OriginalSource):
-        receipt = source.receipt
-    else:
-        receipt = valid_receipt(source)
-        if receipt is not None:
-            steps = receipt.steps
+    # with --replace, the output starts from the first source again, so no earlier run is in it
+    starts_again = isinstance(source, OriginalSource)
+    receipt = source.receipt if isinstance(source, OriginalSource) else valid_receipt(source)
+    if receipt is None:  # the source is not an output of ropeconv, so it is the first source
+        return OriginalRecord(source=record, folder=folder, gguf=gguf, steps=())
 
-    # a source that is no output of ropeconv is the first source
-    first = record
-    if receipt is not None and receipt.original is not None:
-        first = receipt.original.source
-    return OriginalRecord(source=first, folder=folder, gguf=gguf, steps=steps)
+    first_source = record
+    if receipt.original is not None:
+        first_source = receipt.original.source
+    steps = () if starts_again else receipt.steps
+    return OriginalRecord(source=first_source, folder=folder, gguf=gguf, steps=steps)
 
 
 def _text_record(name: str, old: bytes, new: bytes) -> TextRecord:

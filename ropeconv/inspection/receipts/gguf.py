@@ -276,11 +276,41 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
     return earlier(file, receipt, whole=True).edit
 
 
+def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: bool) -> None:
+    """Refuse a file whose first source cannot be made from it and its receipt.
+
+    Args:
+        file: A file that ropeconv wrote.
+        record: The record of the changes, from its receipt.
+        first: The first source in words, for messages.
+        whole: Whether all tensors must be restored, and not only the keys and RoPE tensors.
+
+    Raises:
+        BadSource: The record does not fit the file, or a tensor cannot be restored.
+    """
+    check_gguf(record, file)
+    if whole and record.changed:
+        raise BadSource(
+            f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
+            f" undone; take the source again, {first}"
+        )
+
+    # ropeconv adds tensors to the first shard only
+    in_other_shards = file.tensors.keys() - file.header.tensors.keys()
+    moved = sorted(in_other_shards.intersection(record.added))
+    if moved:
+        raise BadSource(
+            f"{moved[0]} of {file.name} is not in its first shard any more; take the source again,"
+            f" {first}"
+        )
+
+
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     """Return the first source of a file: how it was before the first run of `ropeconv apply`.
 
-    It is computed from the file and from the record of all changes in its receipt. Only the header
-    and the rope tensors are made; the edit makes the rest when it is written.
+    It is computed from the file and from its receipt, which records what the first source had in
+    place of each key and tensor that was changed. The result has the edit that turns the file back
+    into its first source, and the header and RoPE tensors that this gives; nothing is written.
 
     Args:
         file: A file that ropeconv wrote.
@@ -297,27 +327,16 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"the receipt of {file.name} does not say what its source had; take the source again, "
             f"{receipt.source.described}"
         )
-    # refuse files that cannot be restored
-    check_gguf(record, file)
     first = receipt.first.described  # the first source in words, for messages
-    if whole and record.changed:
-        raise BadSource(
-            f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
-            f" undone; take the source again, {first}"
-        )
-    # ropeconv adds tensors to the first shard only
-    added = frozenset(record.added)
-    in_other_shards = file.tensors.keys() - file.header.tensors.keys()
-    moved = sorted(added & in_other_shards)
-    if moved:
-        raise BadSource(
-            f"{moved[0]} of {file.name} is not in its first shard any more; take the source again,"
-            f" {first}"
-        )
+    _refuse_unrestorable(file, record, first, whole)
 
-    # the edit from the file to its first source
-    values = _first_values(file, record, first)
-    edit = Edit(base=values, changes=_first_tensors(file, record, first), removed=added)
+    # the edit: all keys of the first source, the tensors that were changed, and without those that
+    # were added
+    edit = Edit(
+        base=_first_values(file, record, first),
+        changes=_first_tensors(file, record, first),
+        removed=frozenset(record.added),
+    )
 
     # the header that the edit gives, with the layout of the first source: some versions of ropeconv
     # reserved spaces in the header, and with the layout they stay among its keys
@@ -336,7 +355,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     # the rope tensors (float32) that the first source had, with their restored contents
     vectors = {}
     for name, vector in rope_tensors(file).items():
-        if name in added:
+        if name in edit.removed:
             continue
         vectors[name] = vector
         if name in edit.changes:
@@ -366,7 +385,9 @@ def was_written(record: GgufRecord, header: GgufHeader) -> bool:
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     """Return where data began in the first source of a file, and the bytes behind its end.
 
-    The first source is the file as it was before ropeconv changed it.
+    The first source is the file as it was before ropeconv changed it. A GGUF file is a header, then
+    the data of the tensors. Space between the two, and behind the last tensor, is padding, of which
+    writers use different amounts; with the same layout, the restored file is the same byte by byte.
 
     Args:
         record: The record from the receipt of the file.
@@ -377,15 +398,16 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
         BadSource: The header of the first source is too short for its data to begin there.
     """
     # a first source that was not a file of these shards has no layout to restore: it gets that of
-    # gguf-py, padded to the alignment in front of the data and behind the last tensor
+    # gguf-py, padded to the alignment in front of the data (`plain`) and behind the last tensor
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
         padding = -rewritten.data_size % rewritten.alignment
         return Layout(version=3, data_start=len(rewritten.plain()), tail=padding)
 
+    # Data can begin no later than behind the header and its padding. A later place is one that
+    # somebody has written into the receipt.
     layout = Layout(record.version, record.data_start, record.tail)
     restored = rewrite(header, replace(edit, layout=layout))
-    # the header may be padded up to where data began, but not with more than its keys can hold
     if record.data_start > len(restored.plain()):
         raise BadSource(
             "the receipt of this file has another place for its data than its header can have; take"

@@ -111,24 +111,31 @@ def _attention(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tupl
     if shape.latent is not None:
         # queries, keys and values of every head are computed from the latent vector
         latent = shape.latent
-        head = latent.nope + latent.rope
-        vectors = width * shape.heads * (3 * head + latent.nope + 2 * latent.value)
+        head = latent.nope + latent.rope  # the dimensions of a head of queries or keys
+        numbers_of_head = 3 * head + latent.nope + 2 * latent.value
+        vectors = width * shape.heads * numbers_of_head
         if not on_cpu:
             return vectors, 0
-        # _scaled_dot_product_attention_math: two copies of the scores in float32, a mask of
-        # the entries that are -inf, and queries, keys and values in float32
+
+        # On a CPU, _scaled_dot_product_attention_math computes in float32: queries, keys and
+        # values; two copies of the scores, with a byte for each that says whether it is -inf; and
+        # the mask of a token.
         vectors += 3 * FLOAT * shape.heads * head
-        scores = shape.heads * tokens * (2 * FLOAT + 1) + FLOAT * tokens
-        return vectors, scores
+        bytes_of_score = 2 * FLOAT + 1
+        mask = FLOAT * tokens
+        return vectors, shape.heads * tokens * bytes_of_score + mask
 
     # most classes have a kernel that does not keep the scores
     vectors = width * (3 * shape.queries + 2 * (shape.keys + shape.values))
     if not shape.eager:
         return vectors, 0
+
+    # the others (eager_attention_forward) keep the scores, and their softmax in float32 and in the
+    # type of the model; those with a learned sink (gpt-oss) have no float32 copy
+    bytes_of_score = 2 * width + FLOAT
     if shape.sinks:
-        return vectors, 3 * width * shape.heads * tokens
-    # eager_attention_forward: the scores, and their softmax in float32 and in the type of the model
-    return vectors, (2 * width + FLOAT) * shape.heads * tokens
+        bytes_of_score = 3 * width
+    return vectors, shape.heads * tokens * bytes_of_score
 
 
 def _mlp(shape: ModelShape) -> int:

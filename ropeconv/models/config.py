@@ -79,8 +79,9 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     else:
         family = _by_model_type(config, shapes)
 
-    # the values of the keys that are read, then that the keys are where the class of the family
-    # reads them; a family with a reason in `refuse` cannot be extended anyway
+    # The types and ranges of the values that are read; then that the keys are where the class of
+    # the family reads them, and its own reasons against a config (`hooks.refusal`). A family with a
+    # reason in `refuse` cannot be extended anyway.
     parts = text_parts(config, family)
     check_config(config, parts, family)
     if not family.refuse:
@@ -91,14 +92,14 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
             if refusal:
                 raise BadSource(refusal)
 
-    # some families become one of several architectures in GGUF, by their config
-    gguf_kind = family.hooks.gguf_kind(parts[0])
+    # Two facts about a family follow from a config. Some families become one of several
+    # architectures in GGUF, and a decoder may be made an encoder.
+    first_part = parts[0]
+    gguf_kind = family.hooks.gguf_kind(first_part)
     if gguf_kind:
         family = msgspec.structs.replace(family, gguf=family.gguf_kinds[gguf_kind])
-
-    # a config can make an encoder of a decoder
-    if not family.encoder and reads_both_directions(config, parts[0], family):
-        return msgspec.structs.replace(family, encoder=True)
+    if not family.encoder and reads_both_directions(config, first_part, family):
+        family = msgspec.structs.replace(family, encoder=True)
     return family
 
 
@@ -459,8 +460,8 @@ def _head_dim(part: Config, family: Family) -> int:
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     """Return the share of a head that rotates, as the config has it: 0.5 for half of it.
 
-    It is looked for in rope_parameters, at the top level, and in the class default, in this order.
-    A class may have another default for layers with a window, and for a rope_parameters without
+    It is looked for in the RoPE dictionary, at the top level, and in the class default, in this
+    order. A class may have another default for layers with a window, and for a dictionary without
     the key.
 
     Args:
@@ -470,35 +471,39 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
             frequencies of their own, such as Gemma 3's layers with a window.
     """
     defaults = family.defaults
-    default = defaults.partial_rotary_factor
+    class_default = defaults.partial_rotary_factor
     if kind == "local" and defaults.local_partial is not None:
-        default = defaults.local_partial
+        class_default = defaults.local_partial
     keys = family.keys.partial
     if not keys:  # the class reads no share
-        return default
+        return class_default
 
-    # transformers 5 writes it into rope_parameters, beside rope_theta
-    settings = nested_settings(part, family, kind)
-    if not family.writing.nested and part.get("rope_scaling"):
-        # it uses rope_scaling instead, with the share of the top level (configuration_utils.py)
-        at_top = first_present(part, keys)
-        if at_top is not None:
-            settings = {"partial_rotary_factor": at_top, **part["rope_scaling"]}
-    if settings:
-        if settings.get("partial_rotary_factor") is not None:
-            return settings["partial_rotary_factor"]
-        if defaults.unstated_partial is not None:
-            default = defaults.unstated_partial
+    # The RoPE dictionary. transformers uses rope_scaling in place of rope_parameters where a config
+    # has both, and completes it by a share of the top level (configuration_utils.py).
+    at_top = first_present(part, keys)
+    uses_rope_scaling = not family.writing.nested and bool(part.get("rope_scaling"))
+    if uses_rope_scaling and at_top is not None:
+        settings = {"partial_rotary_factor": at_top, **part["rope_scaling"]}
+    else:
+        settings = nested_settings(part, family, kind)
+    in_dictionary = settings.get("partial_rotary_factor")
+    if in_dictionary is not None:
+        return in_dictionary
 
-    # a list with a share for each layer, of which those of one kind are alike
+    has_dictionary = bool(settings)
+    if has_dictionary and defaults.unstated_partial is not None:
+        class_default = defaults.unstated_partial
+
+    # the top level: one share, or a list with a share for each layer, of which those of one kind
+    # are alike
     shares = part.get(LAYER_SHARES)
     if not shares:
-        return first_present(part, keys, default)
+        return class_default if at_top is None else at_top
     kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
     for share, layer_kind in zip(shares, kinds, strict=False):
         if layer_kind == kind:
             return share
-    return default
+    return class_default
 
 
 def _states_share(part: Config, family: Family, kind: Kind) -> bool:

@@ -193,9 +193,12 @@ class ConfigSource(Source):
             if any(DENOISER.match(name) for name in tensors):
                 raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
 
-        # an empty or damaged .json is refused where it is read, in the words of that reader
-        is_damaged_json = file.suffix == ".json" and kind in UNTOLD
-        if kind != "json" and not is_damaged_json:
+        # A file of another kind is refused. An empty or damaged .json is not: its first bytes do
+        # not tell its kind (UNTOLD), and it is refused where it is read, in the words of that
+        # reader.
+        may_be_damaged_json = file.suffix == ".json" and kind in UNTOLD
+        is_accepted = kind == "json" or may_be_damaged_json
+        if not is_accepted:
             raise BadSource(_not_a_config(file))
         # by this, a change of the file while it is used is noticed
         self._seen = {file: identity(file)}

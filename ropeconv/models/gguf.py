@@ -80,7 +80,10 @@ class HubShard(Shard):
 
     @classmethod
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
-        """Find a GGUF file on the Hub; without an answer of the Hub, the one in its cache.
+        """Find a GGUF file on the Hub, at its present commit.
+
+        Without an answer of the Hub, it is the commit of the file in the Hub's cache on this
+        machine.
 
         Args:
             repo_id: The repository, owner/name.
@@ -99,18 +102,16 @@ class HubShard(Shard):
                 url = hf_hub_url(repo_id, place, revision=revision)
                 commit = get_hf_file_metadata(url).commit_hash
             except OfflineModeIsEnabled:
-                # hf_hub_download reads the cache then, or says what is missing there
-                cached = Path(
-                    hf_hub_download(repo_id, place, revision=revision, library_name="ropeconv")
-                )
-                commit = _commit(cached)
-            except EntryNotFoundError:
+                # the user wants the cache only: hf_hub_download reads it, or says what is missing
+                path = hf_hub_download(repo_id, place, revision=revision, library_name="ropeconv")
+                commit = _commit(Path(path))
+            except EntryNotFoundError:  # the Hub has answered, and has no such file
                 raise _absent_file(repo_id, place) from None
-            except Exception as problem:
-                # without a connection, which comes as many kinds of errors, the cached file will
-                # do; but not after an answer that is wrong
-                is_wrong_answer = isinstance(problem, BadAnswer)
-                if cached is None or is_wrong_answer:
+            except BadAnswer:  # something else than the Hub has answered
+                raise
+            except Exception:
+                # there is no connection, which comes as many kinds of errors
+                if cached is None:
                     raise
                 commit = _commit(cached)
         if commit is None:

@@ -125,6 +125,25 @@ def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
     return [rules.last if index % interval == at else rules.rest for index in range(count)]
 
 
+def _kinds_by_interval(part: Config, rules: Layers, count: int) -> tuple[Kind, ...]:
+    """Return the kinds of layers of which the last of each interval does not rotate.
+
+    With an interval of 4, these are the layers 3, 7, 11, ... Without one, all layers rotate.
+
+    Args:
+        part: The text part of the config, which may state the interval.
+        rules: The rules of the family, with the key of the interval and its default.
+        count: How many layers there are.
+    """
+    class_default = rules.interval or None
+    interval = positive_int(part, (rules.interval_key,), class_default)
+    kinds: list[Kind] = []
+    for layer in range(count):
+        is_last_of_interval = interval is not None and (layer + 1) % interval == 0
+        kinds.append("none" if is_last_of_interval else "global")
+    return tuple(kinds)
+
+
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
     """Return how each of `count` layers rotates.
 
@@ -140,15 +159,7 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
         if isinstance(flags, list) and flags:
             return tuple("global" if flag else "none" for flag in flags)
         if not rules.types:
-            # without the list, the last layer of each interval does not rotate; without an
-            # interval, all layers rotate
-            default = rules.interval or None
-            interval = positive_int(part, (rules.interval_key,), default) or count + 1
-            kinds: list[Kind] = []
-            for layer in range(count):
-                is_last = (layer + 1) % interval == 0
-                kinds.append("none" if is_last else "global")
-            return tuple(kinds)
+            return _kinds_by_interval(part, rules, count)
 
     # families whose layers are all alike, and those that have several kinds only with a window
     all_alike = not rules.types
@@ -314,30 +325,31 @@ def fused_heads(
         head_dim: Rows of one head.
         family: The family of the model, which knows the order of the rows.
     """
-    # a projection has a head of rows for each letter: those that are no gates and no queries are
-    # keys and values, as many of each
+    # each letter is a head, of head_dim rows
     order = family.weights.fused_order
-    gates = heads if order == "gate-and-blocks" else 0
-    kv_heads = (rows // head_dim - gates - heads) // 2
+    letters = rows // head_dim
 
-    # q q q q k k v v: a block of all queries, then one of all keys; gates come before both
+    # q q q q k k v v: a block of all queries, then one of all keys. In HRM-Text a gate for each
+    # head of queries comes before both. The rest are keys and values, as many of each.
     if order.endswith("blocks"):
+        gates = heads if order == "gate-and-blocks" else 0
+        kv_heads = (letters - gates - heads) // 2
         first_key = gates + heads
         places = range(gates, first_key)
         if which == "k":
             places = range(first_key, first_key + kv_heads)
         return tuple(place * head_dim for place in places)
 
-    # q q k v q q k v: a group for each head of keys, with its queries, itself and its values
-    if order == "per-head":  # q k v q k v
-        kv_heads = heads
-    queries = heads // kv_heads
-    heads_in_group = queries + 2
-    in_group = range(queries)
+    # q q k v q q k v: a group for each head of keys, with its queries, itself and its values;
+    # q k v q k v ("per-head") is the same with a group for each head of queries
+    groups = heads if order == "per-head" else (letters - heads) // 2
+    queries = heads // groups
+    letters_in_group = queries + 2
+    wanted_in_group = range(queries)
     if which == "k":
-        in_group = range(queries, queries + 1)
+        wanted_in_group = range(queries, queries + 1)
     starts = []
-    for group in range(kv_heads):
-        for place in in_group:
-            starts.append((group * heads_in_group + place) * head_dim)
+    for group in range(groups):
+        for place in wanted_in_group:
+            starts.append((group * letters_in_group + place) * head_dim)
     return tuple(starts)

@@ -469,41 +469,26 @@ class PthFiles:
     def rows(self, target: TensorTarget, first: int, stop: int) -> memoryview:
         """Return rows first .. stop - 1 of a tensor as bytes; elements of a vector are rows of one.
 
+        Meta's files have parts of the tensor, and queries and keys with other pairs of rows than
+        transformers rotates. The result has the rows of the whole tensor as transformers has them.
+
         Raises:
             BadSource: For tensors that are missing or of another dtype or shape.
         """
         import torch
 
-        # of queries and keys, all heads in which these rows are, since the rows of a head are
-        # reordered below; of other tensors exactly these rows
-        pieces, join = self._pieces(target)
-        head_rows = target.head or 1
-        begin = first // head_rows * head_rows
-        end = -(-stop // head_rows) * head_rows  # rounded up
-
-        # Meta divides each tensor between the files, by its rows (join 0) or its columns (join 1);
-        # norms (join None) are in each file
-        if join is None or len(pieces) == 1:
-            tensor = pieces[0][begin:end]
-        elif join == 1:
-            tensor = torch.cat([piece[begin:end] for piece in pieces], dim=1)
+        pieces, axis = self._pieces(target)
+        if not target.head:
+            tensor = _join_rows(pieces, axis, first, stop)
         else:
-            parts = []
-            piece_start = 0  # the row of the tensor with which a piece begins
-            for piece in pieces:
-                piece_stop = piece_start + len(piece)
-                overlaps = begin < piece_stop and end > piece_start
-                if overlaps:
-                    from_row = max(begin - piece_start, 0)
-                    parts.append(piece[from_row : end - piece_start])
-                piece_start = piece_stop
-            tensor = torch.cat(parts)
-
-        if target.head:
-            # Meta rotates the rows (0, 1), (2, 3), ... of a head, and transformers the rows
-            # (0, d/2), (1, d/2 + 1), ...: of 4 rows, 0 1 2 3 become 0 2 1 3
-            pairs = tensor.view(-1, target.head // 2, 2, tensor.shape[1])
-            heads = pairs.transpose(1, 2).reshape(tensor.shape)
+            # Queries and keys: all heads in which these rows are, since the rows of a head are
+            # reordered. Meta rotates the rows (0, 1), (2, 3), ... of a head, and transformers the
+            # rows (0, d/2), (1, d/2 + 1), ...: of 4 rows, 0 1 2 3 become 0 2 1 3.
+            begin = first // target.head * target.head
+            end = -(-stop // target.head) * target.head  # rounded up
+            in_meta_order = _join_rows(pieces, axis, begin, end)
+            pairs = in_meta_order.view(-1, target.head // 2, 2, in_meta_order.shape[1])
+            heads = pairs.transpose(1, 2).reshape(in_meta_order.shape)
             tensor = heads[first - begin : stop - begin]
         as_bytes = tensor.detach().contiguous().view(torch.uint8).numpy()
         return memoryview(as_bytes.reshape(-1))
@@ -539,6 +524,35 @@ class PthFiles:
                 " all; the files do not belong together, download the checkpoint again"
             )
         return pieces, join
+
+
+def _join_rows(pieces: Sequence[Tensor], axis: int | None, begin: int, end: int) -> Tensor:
+    """Return rows begin .. end - 1 of a tensor that Meta divides between several files.
+
+    Args:
+        pieces: The part of the tensor in each file, in order.
+        axis: 0 where each file has some of the rows, 1 where it has some of the columns, and None
+            for norms, which each file has as a whole.
+        begin: The first row, counted in the whole tensor.
+        end: The row behind the last.
+    """
+    import torch
+
+    if axis is None or len(pieces) == 1:
+        return pieces[0][begin:end]
+    if axis == 1:
+        return torch.cat([piece[begin:end] for piece in pieces], dim=1)
+
+    parts = []
+    piece_start = 0  # the row of the whole tensor with which a piece begins
+    for piece in pieces:
+        piece_stop = piece_start + len(piece)
+        overlaps = begin < piece_stop and end > piece_start
+        if overlaps:
+            from_row = max(begin - piece_start, 0)
+            parts.append(piece[from_row : end - piece_start])
+        piece_start = piece_stop
+    return torch.cat(parts)
 
 
 def _row_bytes(target: TensorTarget) -> int:

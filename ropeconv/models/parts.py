@@ -99,50 +99,63 @@ def _known_path(config: Config) -> Path:
 def text_candidates(config: Config) -> list[Part]:
     """Return the parts of a config that may be its language model.
 
-    Usually it is one, such as llm_config. The list is empty where the config is a language model
-    itself, and has several parts where neither their names nor their keys tell which of them it is.
+    A part is a dictionary inside the config. Usually one of them is the language model, such as
+    llm_config. The list is empty where the config is a language model itself, and has several parts
+    where neither their names nor their keys tell which of them it is.
     """
-    # a config with sizes of its own is the language model, unless a part has a name such as
-    # text_config
-    has_own_sizes = _count_sizes(config) >= 2
+    # A config with two or more sizes, such as hidden_size and num_hidden_layers, is the language
+    # model itself. Its parts are then something else, unless one has a name such as text_config.
+    is_model_itself = _count_sizes(config) >= 2
     candidates = []
     for part in _parts(config):
-        if has_own_sizes and part.name not in ALONE:
+        if is_model_itself and part.name not in ALONE:
             continue
-        if _is_model(part) and not _is_other(part):
+        is_for_images_or_sounds = _is_other(part)
+        if _is_model(part) and not is_for_images_or_sounds:
             candidates.append(part)
     if not candidates:
         return []
 
+    # those whose names say most that they are a language model, such as text_decoder; rank 0 is the
+    # most
     best = min(_rank(part) for part in candidates)
     return [part for part in candidates if _rank(part) == best]
 
 
 def other_parts(config: Config) -> list[Part]:
-    """Return the parts of a multimodal config for images and sounds, such as vision_config."""
-    text = text_path(config)
+    """Return the parts of a multimodal config for images and sounds, such as vision_config.
+
+    The path of a part is the keys that lead to it, such as ("thinker_config", "audio_config").
+    """
+    path_of_text = text_path(config)
     others: list[Part] = []
-    for part in _parts(config, text):
+    for part in _parts(config, path_of_text):
         # the language model, and what is around it
-        contains_text = part.path == text[: len(part.path)]
+        contains_text = _is_inside(path_of_text, part.path)
         if contains_text:
             continue
         # what is inside of a part that was found already
-        if any(part.path[: len(other.path)] == other.path for other in others):
+        if any(_is_inside(part.path, other.path) for other in others):
             continue
 
-        # a model by its sizes
+        # a model by its sizes, such as hidden_size and num_hidden_layers
         sizes = _count_sizes(part.config)
         if sizes >= 2:
             others.append(part)
             continue
-        # a model by its name, as audio_encoder is, if it has something of a config
+        # a model by its name, as audio_encoder is, if it also looks like a config
         has_name = bool(_words(part) & OTHER_WORDS)
+        is_named_config = part.path[-1].endswith("_config")
         has_type = isinstance(part.config.get("model_type"), str)
-        is_config = part.path[-1].endswith("_config") or has_type or sizes > 0
-        if has_name and is_config:
+        looks_like_config = is_named_config or has_type or sizes == 1
+        if has_name and looks_like_config:
             others.append(part)
     return others
+
+
+def _is_inside(path: Path, outer: Path) -> bool:
+    """Whether a part of a config, by its path, is another part or inside of it."""
+    return path[: len(outer)] == outer
 
 
 def _parts(config: Config, inside: Path = ()) -> Iterator[Part]:

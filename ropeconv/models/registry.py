@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import tomli
@@ -313,18 +314,20 @@ def assumed_family(config: Config, name: str) -> Family:
     # `assumed`, so that runtimes are judged with "if it runs TYPE as FAMILY".
     text = text_config(config) or {}
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    if model_type not in family.model_types:
+    is_unknown_type = model_type not in family.model_types
+    if is_unknown_type:
         model_types = (*family.model_types, model_type)
         return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
 
-    # the text model has a type of the family, so only the model around it may be unknown, such as
-    # "my_vlm": that is assumed unless transformers has a class for it
-    wrapper = wrapper_of(config, family)
-    if wrapper is None or wrapper in family.model_types:
+    # The text model has a type of the family. There may be a model around it, as in
+    # {"model_type": "my_vlm", "text_config": {"model_type": "llama"}}. That one is assumed, unless
+    # transformers has a class for it.
+    outer_type = wrapper_of(config, family)  # None without one, and "" for one without a type
+    if outer_type is None or outer_type in family.model_types:
         return family
-    if is_where_transformers_reads(config, family, wrapper):
+    if is_where_transformers_reads(config, family, outer_type):
         return family
-    return msgspec.structs.replace(family, assumed=wrapper or NAMELESS)
+    return msgspec.structs.replace(family, assumed=outer_type or NAMELESS)
 
 
 def _rotating_layers(family: Family) -> str:
@@ -515,11 +518,11 @@ def _unknown_rope_keys(part: Config) -> list[str]:
 
 
 def best_family(config: Config, shapes: Shapes | None = None) -> str:
-    """Return the family whose config keys are most like those of a model of unknown type, by name.
+    """Return the name of the family that a model of unknown type is most like; empty for none.
 
-    It is empty where none is. Keys that few families have count more. Where the keys of several
-    fit, a class that the config names decides, then the tensors, then how many keys fit, then how
-    common a family is.
+    A message suggests it for --family. It is found by the config keys that both have, of which
+    those that few families have count more. Where the keys of several fit, a class that the config
+    names decides, then the tensors, then how many keys fit, then how common a family is.
 
     Args:
         config: The whole config.json.
@@ -528,52 +531,72 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     part = text_config(config)
     if part is None:
         part = config
-    class_keys = config_keys()
     candidates = []
     for family in families():
-        if family.name in class_keys and not family.refuse:
+        if family.name in config_keys() and not family.refuse:
             candidates.append(family.name)
 
-    # where the config names the class of some families in `architectures`, only these count, and
-    # fewer of its keys have to fit; else what sets a family apart must be in the config
+    # 1. Where the config names the class of some families in `architectures`, only these count, and
+    # half of its keys must fit (NAMED). Else three quarters of them must (GOOD), and the config
+    # must state what sets a family apart.
     named = _with_class(candidates, _classes(config) | _classes(part))
     if named:
-        least_share = NAMED
-        candidates = named
+        shares = _shares_of_keys(part, named, least_of_config=NAMED)
     else:
-        least_share = GOOD
-        candidates = [name for name in candidates if _states_differences(part, by_name()[name])]
+        stated = [name for name in candidates if _states_differences(part, by_name()[name])]
+        shares = _shares_of_keys(part, stated, least_of_config=GOOD)
 
-    # the shared keys, as a share of all keys of the config, and of all that the class has
-    keys = set(part) - NOT_OF_MODELS
-    share_of_config = {}
-    share_of_class = {}
-    for name in candidates:
-        of_config, of_class = _shares(keys, class_keys[name])
-        if of_config >= least_share and of_class >= ALIKE:
-            share_of_config[name] = of_config
-            share_of_class[name] = of_class
-
-    # of these the ones whose tensors fit best, and among them those with nearly the most keys
-    fitting = _with_fewest_misfits(part, share_of_config, shapes or {})
+    # 2. those whose tensors fit best
+    fitting = _with_fewest_misfits(part, shares, shapes or {})
     if not fitting:
         return ""
-    most = max(share_of_config[name] for name in fitting)
-    near_best = [name for name in fitting if share_of_config[name] >= most - NEAR]
 
+    # 3. those with the most keys, or nearly as many
+    most = max(shares[name].of_config for name in fitting)
+    near_best = [name for name in fitting if shares[name].of_config >= most - NEAR]
+
+    # 4. the most common one, then one that rotates halves, then the most alike
     def place(name: str) -> tuple[int, bool, float]:
-        """The most common family first, then one that rotates halves, then the most alike."""
         commonness = COMMON.index(name) if name in COMMON else len(COMMON)
-        return commonness, by_name()[name].layout != "half", -share_of_class[name]
+        rotates_neighbours = by_name()[name].layout != "half"
+        return commonness, rotates_neighbours, -shares[name].of_class
 
     best = min(near_best, key=place)
 
     # No key of a config says that neighbours rotate as a pair (i, i + 1), so such a family is only
     # suggested for a class that the config names, or for latent attention, which has keys.
     family = by_name()[best]
-    if family.layout == "interleaved" and not family.mla and not named:
-        return ""
-    return best
+    is_only_a_guess = family.layout == "interleaved" and not family.mla and not named
+    return "" if is_only_a_guess else best
+
+
+class _Shares(NamedTuple):
+    """How many keys a config and a class have in common; keys that few families have count more."""
+
+    of_config: float
+    """Over all keys of the config."""
+
+    of_class: float
+    """Over all keys of the class."""
+
+
+def _shares_of_keys(
+    part: Config, names: Sequence[str], least_of_config: float
+) -> dict[str, _Shares]:
+    """Return the families that have enough keys in common with a config, by name.
+
+    Args:
+        part: The text part of the config.
+        names: The families to compare with it.
+        least_of_config: The share of the config's keys that a family must have.
+    """
+    keys = set(part) - NOT_OF_MODELS
+    shares = {}
+    for name in names:
+        of_config, of_class = _shares(keys, config_keys()[name])
+        if of_config >= least_of_config and of_class >= ALIKE:
+            shares[name] = _Shares(of_config, of_class)
+    return shares
 
 
 def _with_fewest_misfits(part: Config, names: Iterable[str], shapes: Shapes) -> list[str]:
@@ -681,21 +704,21 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     prefix = _first_prefix(family, shapes)
     if prefix is None:
         return MOST_MISFITS
-    # the rows of each projection; None where its shape is not known
-    rows: dict[str, int | None] = {}
-    for name in (weights.fused, weights.q, weights.k):
-        if not name:  # a family has either a fused projection, or one of queries and one of keys
-            continue
+    # a family has either a fused projection, or one of queries and one of keys; other names are ""
+    projections = [name for name in (weights.fused, weights.q, weights.k) if name]
+    rows: dict[str, int | None] = {}  # None where the shape is not known
+    for name in projections:
         if f"{prefix}{name}.weight" not in shapes:
             return MOST_MISFITS
         shape = shapes[f"{prefix}{name}.weight"]
         rows[name] = shape[0] if shape else None
+    # both are None for a fused projection
     query_rows = rows.get(weights.q)
     key_rows = rows.get(weights.k)
 
     # norms and biases that only one of the two has
     misfits = _count_misfit_norms(weights, prefix, query_rows, shapes)
-    has_bias = any(f"{prefix}{name}.bias" in shapes for name in rows)
+    has_bias = any(f"{prefix}{name}.bias" in shapes for name in projections)
     if has_bias and not weights.bias:
         misfits += 1
     has_input_norm = any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)

@@ -91,29 +91,29 @@ def unread_rope_keys(part: Config, family: Family) -> list[str]:
     """
     read_keys = set(key_types(family))
     switches = {need.key for need in family.rotates}  # a family may say by alibi that RoPE is off
-    other_models = {other.path[0] for other in other_parts(part)}
+    other_models = {other.path[0] for other in other_parts(part)}  # such as "vision_config"
     unread: list[str] = []
     for key, value in part.items():
-        # keys with a meaning that does not follow from their name
-        if key in SETTINGS:
+        # three kinds of keys with rules of their own
+        if key in SETTINGS:  # a RoPE dictionary, such as rope_scaling
             unread += _unread_settings(key, value, family)
-            continue
-        if key == "layer_types":
+        elif key == "layer_types":
             if not _reads_layer_types(value, family):
                 unread.append(key)
-            continue
-        if key == "alibi":
+        elif key == "alibi":
             if value and key not in switches:
                 unread.append(key)
+
+        elif key in read_keys:
             continue
 
-        # all others, if they are about RoPE by their name
-        if key in read_keys:
-            continue
-        if _is_about_rope(key):
+        # all others, if they are about RoPE by their name, such as rope_theta
+        elif _is_about_rope(key):
             reads_inside = any(name.startswith(f"{key}.") for name in read_keys)
             if not reads_inside and not _says_nothing(key, value):
                 unread.append(key)
+
+        # objects that may hold such keys, but for those of other models and of quantisation
         elif isinstance(value, dict):
             is_other = key in NOT_OF_ROPE or key in other_models
             if not is_other:
@@ -170,7 +170,6 @@ def _unread_settings(name: str, settings: Any, family: Family) -> Iterator[str]:
     if isinstance(rope_type, str) and ALIASES.get(rope_type, rope_type) not in known_types:
         yield f"{name}.rope_type"
 
-    known = {*ROPE, *WITHOUT_EFFECT, *family.writing.keep, family.keys.query_beta}
     layer_types = (*LAYER_TYPES, *family.layers.types)
     for key, value in settings.items():
         path = f"{name}.{key}"
@@ -183,14 +182,25 @@ def _unread_settings(name: str, settings: Any, family: Family) -> Iterator[str]:
 
         if not value:  # it is off, or null
             continue
-        # keys that are known, and that only some families read
-        if key == "partial_rotary_factor":
-            is_read = bool(family.keys.partial) or value == 1
-        elif key == "mrope_section":
-            is_read = key in family.writing.keep
-        elif key == "llama_4_scaling_beta":
-            is_read = key == family.keys.query_beta
-        else:
-            is_read = key in known
-        if not is_read:
+        if not _is_read_setting(key, value, family):
             yield path
+
+
+def _is_read_setting(key: str, value: Any, family: Family) -> bool:
+    """Whether a key of a RoPE dictionary, such as "factor", is read for a family, or has no effect.
+
+    Args:
+        key: The key.
+        value: Its value, which is neither null nor false.
+        family: The family.
+    """
+    # keys that only some families read
+    if key == "partial_rotary_factor":
+        return bool(family.keys.partial) or value == 1
+    if key == "mrope_section":
+        return key in family.writing.keep
+    if key == "llama_4_scaling_beta":
+        return key == family.keys.query_beta
+
+    known = {*ROPE, *WITHOUT_EFFECT, *family.writing.keep, family.keys.query_beta}
+    return key in known

@@ -206,10 +206,12 @@ def _bits_and_columns(stored: StoredTensors, packed: Tensor, scale: Tensor) -> t
 def _size_by_group(
     settings: dict[str, Any], packed: tuple[int, ...], scale: tuple[int, ...]
 ) -> tuple[int, int] | None:
-    """Return the bits and the columns of a weight, if it is of one of the `config_groups`.
+    """Return the bits of a number and the columns of a packed weight; None if it does not fit.
 
-    A config lists groups of layers with their settings. It is None where the shapes do not fit the
-    settings of this group.
+    A config of compressed-tensors lists groups of layers with their settings (`config_groups`). The
+    numbers of a row are packed into words of 32 bits, so the words do not say how many columns
+    there are. They follow from the settings of a group, if the weight is of that group: 512 words
+    of 4 bits are 4096 columns, and fit 32 groups of 128.
 
     Args:
         settings: The "weights" of the group, e.g. {"num_bits": 4, "strategy": "group",
@@ -222,24 +224,27 @@ def _size_by_group(
     if not has_bits or settings.get("type", "int") != "int":
         return None
 
+    # the columns: as many as the groups have together, or as the words hold
     rows, words = packed
-    columns = words * 32 // bits
     if settings.get("strategy") == "group":
         group_size: Any = settings.get("group_size")
         if type(group_size) is not int or len(scale) != 2:
             return None
-        columns = scale[1] * group_size
+        _, groups = scale
+        columns = groups * group_size
+    else:
+        columns = words * 32 // bits
 
     # the numbers of a row follow each other without gaps, and the last word may have room left
-    if words != -(-columns * bits // 32):
+    needed_words = -(-columns * bits // 32)  # rounded up
+    if words != needed_words:
         return None
 
-    if len(scale) == 2:
-        has_scale_per_row = scale[0] == rows
-        has_equal_groups = scale == (rows, 1) or columns % scale[1] == 0
-        fits = has_scale_per_row and has_equal_groups
-    else:
-        fits = scale == (1,)  # one for the whole layer
-    if not fits:
+    # the scales: one for the whole layer, one for each row, or one for each group of a row
+    if len(scale) != 2:
+        return (bits, columns) if scale == (1,) else None
+    scale_rows, groups = scale
+    if scale_rows != rows:
         return None
-    return bits, columns
+    has_equal_groups = groups == 1 or columns % groups == 0
+    return (bits, columns) if has_equal_groups else None

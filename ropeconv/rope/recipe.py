@@ -199,7 +199,9 @@ def _widen(
 def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
     """The scaling of a model, multiplied by what a method does to the unscaled model.
 
-    It is the case of `on_top` where the method is another one than the scaling.
+    It is the case of `on_top` where the method is another one than the scaling. The frequencies
+    follow from a product; the formula (`form`) is the one of which they are the frequencies, and
+    None where none is known.
 
     Args:
         method: The schedule of the method for the unscaled model.
@@ -222,21 +224,22 @@ def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
     )
 
     # LongRoPE's two lists, of the scaling, of the method or of both, give two lists again
-    if scaling.short_inv_freq is not None or method.short_inv_freq is not None:
+    scaling_has_two_lists = scaling.short_inv_freq is not None
+    method_has_two_lists = method.short_inv_freq is not None
+    if scaling_has_two_lists or method_has_two_lists:
         # Runtimes change from the short to the long list at one length. Where only the method has
         # two lists, its short one is for what the scaled model reaches.
-        switch = spec.original_context
-        if scaling.short_inv_freq is None:
-            switch = spec.context
+        switch = spec.original_context if scaling_has_two_lists else spec.context
         short = _short_or_only(scaling) * _ratio(_short_or_only(method), base)
         form = _factor_lists(spec, short, product.inv_freq, switch)
         return replace(product, form=form, short_inv_freq=short, original_context=switch)
 
     # where the scaling is only an attention factor, the frequencies are those of the method
-    if spec.form == unscaled.form:
+    scaling_keeps_frequencies = spec.form == unscaled.form
+    if scaling_keeps_frequencies:
         return replace(product, form=method.form)
 
-    # with a method that is another base, the scaling keeps its formula
+    # with a method that is another base (--theta 1e6), the scaling keeps its formula over that base
     if method.form is not None and method.form == spec.base_form(method.form.theta):
         rescaled = replace(spec.form, theta=method.form.theta)
         return replace(product, form=rescaled, inv_freq=rescaled.inv_freq(spec.rotary_dim))
@@ -292,28 +295,46 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
         RecipeError: Where the lists would need two attention factors or two softmax scales, where
             one of them is a pair already, and where the context does not go beyond that length.
     """
+    switch = source.context if source.scaled else schedule.original_context
+    _refuse_to_keep_short(schedule, source, switch)
+    short = source.current().inv_freq
+    form = _factor_lists(source, short, schedule.inv_freq, switch)
+    return replace(schedule, form=form, short_inv_freq=short, original_context=switch)
+
+
+def _refuse_to_keep_short(schedule: Schedule, source: RopeSpec, switch: int) -> None:
+    """Refuse two frequencies that LongRoPE's two factor lists cannot hold together.
+
+    Args:
+        schedule: The frequencies of the method, for the long list.
+        source: The present RoPE of the checkpoint, for the short list.
+        switch: The length in tokens at which the lists change.
+
+    Raises:
+        RecipeError: As `keep_short` does.
+    """
     if schedule.short_inv_freq is not None:
         raise RecipeError(
             "--keep-short: there are two factor lists already, and no runtime takes a third; leave"
             " it out"
         )
 
-    # the length at which the lists change
-    switch = source.context if source.scaled else schedule.original_context
     if schedule.context <= switch:
         raise RecipeError(
             f"--keep-short changes lists at {switch:,} tokens, and the context is"
             f" {schedule.context:,}; leave it out, or pass a longer --context"
         )
 
-    # what the two lists of LongRoPE share, or cannot hold
+    # the source may have two lists only if they are equal, which is one RoPE for all prompts
     current = source.current()
     short = current.short_inv_freq
-    if short is not None and short.tolist() != current.inv_freq.tolist():
+    has_two_different_lists = short is not None and not np.array_equal(short, current.inv_freq)
+    if has_two_different_lists:
         raise RecipeError(
             "--keep-short: the source has two factor lists already, and no runtime takes a third"
         )
 
+    # what the two lists of LongRoPE share
     attention_distance = abs(schedule.attention_factor - current.attention_factor)
     if attention_distance > SAME * current.attention_factor:
         raise RecipeError(
@@ -338,9 +359,6 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it"
             " out"
         )
-
-    form = _factor_lists(source, current.inv_freq, schedule.inv_freq, switch)
-    return replace(schedule, form=form, short_inv_freq=current.inv_freq, original_context=switch)
 
 
 SWITCHES = ("on_top", "keep_short")
@@ -473,6 +491,8 @@ class Recipe:
     def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
         """The frequencies, attention factor and context that this recipe gives a checkpoint.
 
+        For YaRN by 4 and a checkpoint of 32k tokens, these are YaRN's frequencies, 1.139 and 128k.
+
         Args:
             spec: The RoPE that the method is applied to, from `start`: unscaled, or with `on_top`
                 the present one.
@@ -482,10 +502,47 @@ class Recipe:
         Raises:
             RecipeError: Where the method does not fit it.
         """
+        # the lengths that the recipe sets take the place of those of the checkpoint
         original = self.original_context or spec.original_context
         context = self.context or max(original, spec.context)
-        start = replace(spec, original_context=original, context=context)
+        with_lengths = replace(spec, original_context=original, context=context)
+        schedule = self._schedule_of_method(spec, with_lengths)
 
+        # the modifiers of the recipe, which replace what the method gives
+        attention_factor = self._attention_factor(schedule)
+        log_n = None
+        if self.log_n is not None:
+            log_n = LogN(self.log_n, self.log_n_length or original)
+
+        # in latent attention (MLA), llama.cpp multiplies whole logits by the attention factor
+        # squared (`softmax_follows`): a modifier that changes the factor changes them all
+        softmax_scale = schedule.softmax_scale
+        if self.on_top and spec.softmax_follows:
+            softmax_scale *= (attention_factor / schedule.attention_factor) ** 2
+
+        modified = replace(
+            schedule,
+            context=self.context or schedule.context,
+            attention_factor=attention_factor,
+            softmax_scale=softmax_scale,
+            log_n=log_n,
+            query_scaling=spec.query_scaling,
+        )
+        if not self.keep_short:
+            return modified
+        present = spec if source is None else source
+        return keep_short(modified, present)
+
+    def _schedule_of_method(self, spec: RopeSpec, with_lengths: RopeSpec) -> Schedule:
+        """The frequencies and factors that the method gives, before the modifiers of the recipe.
+
+        Args:
+            spec: As in `schedule`.
+            with_lengths: The same with the trained length and the context that the recipe sets.
+
+        Raises:
+            RecipeError: The numbers are out of range.
+        """
         # the method, on top of the scaling that the model has or in place of it; numpy gives inf or
         # nan without an error, which Schedule refuses
         try:
@@ -493,7 +550,7 @@ class Recipe:
                 if self.on_top:
                     schedule = on_top(self.method, spec, self.context, self.explicit)
                 else:
-                    schedule = schedule_of(self.method, start)
+                    schedule = schedule_of(self.method, with_lengths)
         except RopeconvError:
             raise
         except (ArithmeticError, ValueError) as problem:
@@ -504,33 +561,12 @@ class Recipe:
 
         # a frequency that underflows would be read as a pair that stands still
         may_have_zeros = self.method.keeps_zeros or self.on_top
-        if not may_have_zeros and count_zero(schedule.inv_freq[: start.rotating_pairs]):
+        rotating = schedule.inv_freq[: with_lengths.rotating_pairs]
+        if not may_have_zeros and count_zero(rotating):
             raise RecipeError(
                 f"{self.method.flag()} gives frequencies that are 0; check its parameters"
             )
-
-        # The modifiers, which replace what the method gives. In latent attention (MLA), llama.cpp
-        # multiplies whole logits by the attention factor squared (`softmax_follows`): a modifier
-        # that changes the factor changes them all.
-        attention_factor = self._attention_factor(schedule)
-        softmax_scale = schedule.softmax_scale
-        if self.on_top and spec.softmax_follows:
-            softmax_scale *= (attention_factor / schedule.attention_factor) ** 2
-        log_n = None
-        if self.log_n is not None:
-            log_n = LogN(self.log_n, self.log_n_length or original)
-
-        modified = replace(
-            schedule,
-            context=self.context or schedule.context,
-            attention_factor=attention_factor,
-            softmax_scale=softmax_scale,
-            log_n=log_n,
-            query_scaling=spec.query_scaling,
-        )
-        if self.keep_short:
-            return keep_short(modified, spec if source is None else source)
-        return modified
+        return schedule
 
     def _attention_factor(self, schedule: Schedule) -> float:
         """The attention factor that the modifiers set, else that of the method.

@@ -425,36 +425,39 @@ def head_reach(
     weights_32 = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)  # [pairs, heads]
     unrotated_32 = weights.unrotated.astype(np.float32)
 
-    # An angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum. A head
-    # whose weights are all zero has the sum 0 exactly: its "error" of -1 is below every absolute
-    # value, so that float64 is not asked.
+    # The error of a sum in float32, [heads]: an angle and its cosine are off by 3e-7, and each of
+    # r/2 additions by 6e-8 of the sum. Sums that are nearer to zero are unclear. A head whose
+    # weights are all zero has the sum 0 exactly: with -1 in place of its error, none is unclear.
     total = weights.rotated.sum(axis=1) + weights.unrotated
     error = total * (1e-6 + 1e-7 * len(inv_freq))
-    error_32 = np.where(total > 0, error, -1).astype(np.float32)
+    has_weights = total > 0
+    error_32 = np.where(has_weights, error, -1).astype(np.float32)
 
-    # sums are [distances, heads]: all heads share the cosines [distances, pairs]
-    first = np.zeros(heads, np.int64)
-    count = np.zeros(heads, np.int64)
+    first_violations = np.zeros(heads, np.int64)
+    counts = np.zeros(heads, np.int64)
     size = max(16, ELEMENTS // heads)
     for start in range(1, length, size):
+        # sums are [distances, heads]: all heads share the cosines [distances, pairs]
         distances = np.arange(start, min(start + size, length))
         cosines = np.cos(phases(distances, inv_freq))
         sums = cosines @ weights_32 + unrotated_32
         is_negative = sums < 0
 
-        # the unclear sums again in float64: each is of one distance and one head, given by index
-        unclear, head = np.nonzero(np.abs(sums) <= error_32)
-        if len(unclear):
-            cosines_64 = np.cos(np.multiply.outer(distances[unclear], inv_freq))
-            sums_64 = (cosines_64 * weights.rotated[head]).sum(axis=1) + weights.unrotated[head]
-            is_negative[unclear, head] = sums_64 < 0
+        # the unclear sums again in float64, [unclear sums]; each is that of a distance and a head,
+        # by their indices
+        at_distance, at_head = np.nonzero(np.abs(sums) <= error_32)
+        if len(at_distance):
+            cosines_64 = np.cos(np.multiply.outer(distances[at_distance], inv_freq))
+            weighted = cosines_64 * weights.rotated[at_head]
+            sums_64 = weighted.sum(axis=1) + weights.unrotated[at_head]
+            is_negative[at_distance, at_head] = sums_64 < 0
 
         # heads that have their first violation among these distances; argmax finds the first True
-        is_first = is_negative.any(axis=0) & (first == 0)
-        first[is_first] = start + is_negative[:, is_first].argmax(axis=0)
-        count += is_negative.sum(axis=0)
+        has_first = is_negative.any(axis=0) & (first_violations == 0)
+        first_violations[has_first] = start + is_negative[:, has_first].argmax(axis=0)
+        counts += is_negative.sum(axis=0)
         advance(len(distances))
-    return first, count
+    return first_violations, counts
 
 
 @dataclass(frozen=True)
@@ -512,21 +515,23 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
         spec: The model as it was trained. Where it is scaled, it was trained with the scaling at
             its whole `context`.
     """
+    inv_freq = schedule.inv_freq
+    trained_inv_freq = spec.current().inv_freq
+
     # the distances that layers see, which a window limits, now and in training
     visible = spec.visible(schedule.context)
     trained_length = spec.context if spec.scaled else schedule.original_context
     trained_visible = spec.visible(trained_length)
 
-    # the largest angle of each pair, now and in training; one that completed a rotation has seen
-    # every angle
-    inv_freq = schedule.inv_freq
-    trained_inv_freq = spec.current().inv_freq
+    # The largest angle of each pair is distance times frequency, now and in training. A pair that
+    # completed a rotation has seen every angle. Another pair gets angles that it never saw where
+    # its largest angle is beyond that of training.
     largest_angle = visible * inv_freq
     trained_angle = trained_visible * trained_inv_freq
     saw_all_angles = trained_angle >= math.tau
-    is_beyond = largest_angle > trained_angle * (1 + ROUNDING)
+    gets_new_angles = ~saw_all_angles & (largest_angle > trained_angle * (1 + ROUNDING))
 
-    # how much each pair changes, whether it is slower or faster than in training
+    # how many times slower or faster each pair is than in training; 1 for pairs that do not rotate
     rotates = (inv_freq > 0) & (trained_inv_freq > 0)
     ratio = np.divide(trained_inv_freq, inv_freq, out=np.ones(len(inv_freq)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)
@@ -540,7 +545,7 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     return Profile(
         reach=reach(inv_freq, spec.unrotated, length),
         critical_dimension=2 * int(saw_all_angles.sum()),
-        outside=2 * int((is_beyond & ~saw_all_angles).sum()),
+        outside=2 * int(gets_new_angles.sum()),
         largest_change=float(change.max()),
         largest_change_at=largest_change_at,
         fast_change=float(change[saw_all_angles].max(initial=1.0)),

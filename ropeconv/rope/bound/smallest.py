@@ -516,25 +516,28 @@ class Walk:
             The other end of the piece as ln b, the distances as int64 [n], and for each the first
             ln b of the walk at which it violates, float64 [n].
         """
-        # The size h of the piece. The sum of distance m changes by at most steepness * m per ln b,
-        # and `reach` is by how much those of the largest distances may change in a piece. So h is
-        # reach / (steepness * length). Bounds on f' and f'' are largest at the smaller base.
+        # The size h of the piece, in ln b. The sum of distance m changes by at most steepness * m
+        # per ln b, and `reach` is by how much those of the largest distances may change in a piece.
+        # So h is reach / (steepness * length), unless a limit or the end of the walk is nearer. The
+        # bound on f' (and that on f'' below) is largest at the smaller base of a range.
         farthest_stop = begin + self.direction * LARGEST_PIECE
         steepness = self.sums.steepness(min(begin, farthest_stop))
+        size_by_reach = self.reach / (self.length * steepness)
         remaining = abs(end - begin)
-        size = min(self.reach / (self.length * steepness), LARGEST_PIECE, remaining)
-        stop = begin + self.direction * size
-        if size == remaining:
-            stop = end
+        size = min(size_by_reach, LARGEST_PIECE, remaining)
+        is_last_piece = size == remaining
+        stop = end if is_last_piece else begin + self.direction * size
 
         # distances whose sum can become negative within the piece: f < steepness * m * h
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
-        self._adapt(len(distances))  # a larger next piece after few distances, else a smaller one
+        # if these are few, the reach grows, so that the next piece is larger; else it shrinks
+        self._adapt(len(distances))
         if not len(distances):
             return stop, distances, np.empty(0)
 
-        # fewer are left with the slope of each distance: f - |f'| h - M h^2 / 2 < 0
+        # fewer are left with the slope of each distance: f - |f'| h - M h^2 / 2 < 0, with M the
+        # bound on its f''
         curvature = self.sums.curvature(distances, min(begin, stop))
         lowest = lower_bounds(self.sums, distances, begin, size, curvature)
         may_violate = lowest < self.sums.sure_margin

@@ -372,15 +372,18 @@ def _moments_on_sphere(variance: Vector, mean: Vector) -> tuple[Vector, Vector]:
     Returns:
         The first and the second moments, both float64 [n].
     """
-    t = np.exp(np.arange(-60, 60, LOG_STEP))[:, None]
+    t = np.exp(np.arange(-60, 60, LOG_STEP))[:, None]  # [t, 1]
 
-    # D_j for each t, and the product of the masses over all components, [t, 1]
+    # for each t and each component, [t, n]: D_j, and the logarithm of the mass
     damping = 1 / (1 + 2 * t * variance)
-    log_masses = 0.5 * np.log(damping) - t * mean**2 * damping
-    mass = np.exp(log_masses.sum(axis=1, keepdims=True))
-    weight = mass * t * LOG_STEP  # dt = t d(ln t)
+    log_mass = 0.5 * np.log(damping) - t * mean**2 * damping
 
-    # E y_j^2 = variance + mean^2 and E y_j = mean of the other gaussian, integrated over t
+    # int g(t) dt = int g(t) t d(ln t), where g has the product of the masses of all components
+    mass_of_all = np.exp(log_mass.sum(axis=1, keepdims=True))  # [t, 1]
+    weight = mass_of_all * t * LOG_STEP
+
+    # E[y_j^2 exp(-t |y|^2)] = mass (variance + mean^2) and E[y_j exp(-t |y|^2)] = mass * mean, with
+    # the variance and the mean of the other gaussian
     second = (weight * (variance * damping + (mean * damping) ** 2)).sum(axis=0)
     first = (weight * mean * damping / np.sqrt(math.pi * t)).sum(axis=0)
     return first, second

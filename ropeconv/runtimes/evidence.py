@@ -220,21 +220,25 @@ def unknown_key(
         runtime: The row of the table of runtimes.
         rules: The rules that the family is read by.
     """
-    # keys of the config that the runtime's model file of the family reads, and of the RoPE
-    # dictionary that it reads for any family, without those whose values say nothing new
-    extracted = read_keys(runtime)
+    # the keys that the code of the runtime reads, found by a search in its source
+    in_code = read_keys(runtime)
     keys_with_effect = []
+
+    # of the config: those in its model file of this family, without values that change nothing
     for key, value in part.items():
-        families = extracted.config.get(key, ())  # whose model files read the key
-        is_harmless = value in (None, HARMLESS_VALUES.get(key))
-        if family.name in families and not is_harmless:
+        families_that_read = in_code.config.get(key, ())
+        changes_nothing = value in (None, HARMLESS_VALUES.get(key))
+        if family.name in families_that_read and not changes_nothing:
             keys_with_effect.append(key)
+
+    # of the RoPE dictionary: those that it reads for any family
     for key, value in rope.items():
-        if value is not None and key in extracted.rope:
+        if key in in_code.rope and value is not None:
             keys_with_effect.append(key)
     if not keys_with_effect:
         return ""
 
+    # those that the rules of the runtime or the family describe, such as rope_theta
     known_keys = _known_keys(family, runtime, rules)
     for key in keys_with_effect:
         if key not in known_keys:

@@ -201,14 +201,17 @@ def refused_families(runtime: str) -> dict[str, dict[str, bool]]:
     """
     by_version = {}
     for record in reversed(runtime_records(runtime)):
-        if record.options:
+        if record.options:  # the server was started in another way than usual
             continue
-        refused: dict[str, bool] = {}
+
+        # whether each model that was run was refused, by family
+        outcomes: dict[str, list[bool]] = {}
         for name, model in record.models.items():
             if name not in lab_models() or not model.was_run:
                 continue
             family, _ = lab_models()[name]
-            refused_others = refused.get(family, True)  # no other one was run yet
-            refused[family] = refused_others and model.is_unsupported
-        by_version[record.version] = refused
+            outcomes.setdefault(family, []).append(model.is_unsupported)
+        by_version[record.version] = {
+            family: all(refusals) for family, refusals in outcomes.items()
+        }
     return by_version

@@ -284,8 +284,15 @@ def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False)
 
 
 def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
-    """Return the RopeSpec as in `read_spec`, by the rules of one version of one runtime."""
-    # where the settings are, and the base
+    """Return the RoPE of a config, by the rules of one version of one runtime.
+
+    Args:
+        config: The content of config.json.
+        family: Its family.
+        rule_set: How this runtime reads a config: where it looks for the RoPE dictionary, and how
+            it computes each rope type (`types`).
+    """
+    # the sizes, the RoPE dictionary ({"rope_type": "yarn", "factor": 4.0}), and the base
     part = text_part(config, family)
     sizes = geometry(config, family)
     rope, notes = rope_dict(part, family, rule_set)
@@ -299,10 +306,11 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
     if stated_type not in rule_set.types:
         raise UnknownRopeType(stated_type)
     kind = rule_set.types[stated_type].read_as or stated_type
-    rules = rule_set.types[kind]
+    rules = rule_set.types[kind]  # those of this type
     if rules.whole_base:  # the runtime makes an int of it
         theta = float(int(theta))
 
+    # in both, partial_rotary_factor has a meaning, and not the same
     if kind == Proportional.kind and family.keys.partial:
         raise BadSource(
             f"config.json has rope_type proportional in a {family.name} model, whose"
@@ -320,13 +328,12 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
         # transformers#42189: truncate is looked up beside the layer types, not inside
         form = replace(form, truncate=True)
 
-    # the rest: factors, the trained context, other layers
+    # what is not a frequency; the classes of some families have a fixed attention factor
     attention_factor = family.hooks.attention_factor
     if attention_factor is None:
         attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     trained = _trained_context(part, rope, form, family, sizes)
-
     query_scaling = None
     if rules.query_beta:
         query_scaling = _query_scaling(part, rope, family, rule_set, sizes)
@@ -370,8 +377,11 @@ def rope_dict(
         none.
     """
     rules = rules or newest("transformers").rule_set(family.name)
+
+    # Some families, as Gemma 3, have a dictionary for each layer type in rope_parameters:
+    # {"full_attention": {...}, "sliding_attention": {...}}. A runtime that does not look inside
+    # reads rope_scaling, or nothing. In one that reads both, rope_scaling wins.
     if _has_dictionary_of_each_type(part, family):
-        # a runtime that does not look inside rope_parameters reads rope_scaling, or nothing
         settings: JsonObject = {}
         if rules.nested:
             settings.update(nested_settings(part, family, "global"))
@@ -379,14 +389,18 @@ def rope_dict(
             settings.update(part.get("rope_scaling") or {})
         return settings, []
 
-    # the new name, rope_parameters, and the old one, rope_scaling, in the order of this runtime
-    for schema in rules.schemas:
-        if part.get(schema):
-            return part[schema], []
-    default = family.defaults.scaling
-    if default is None:
+    # one dictionary, under the new name, rope_parameters, or the old one, rope_scaling, in the
+    # order in which this runtime looks for them
+    for name in rules.schemas:
+        if part.get(name):
+            return part[name], []
+
+    # no dictionary: the class may have a scaling by default, as that of gpt-oss
+    class_default = family.defaults.scaling
+    if class_default is None:
         return {}, []
-    return default, [f"rope_scaling is absent: the class default {default['rope_type']} holds"]
+    note = f"rope_scaling is absent: the class default {class_default['rope_type']} holds"
+    return class_default, [note]
 
 
 def _has_dictionary_of_each_type(part: Config, family: Family) -> bool:

@@ -740,6 +740,29 @@ def canonical(text: str) -> str:
     return (known or name.lower()) + at + version
 
 
+def _unknown_runtime(runtime: str, name: str, also: Iterable[str]) -> RecipeError:
+    """Return the error for a runtime that has no rows, with what the user may have meant.
+
+    Args:
+        runtime: As `--runtime` has it.
+        name: The same without a version.
+        also: Other names that the caller knows.
+    """
+    known = [row.name for row in runtimes()]
+    names = list(dict.fromkeys((*known, *also)))  # each once
+
+    # `--runtime vllm,sglang`
+    words = runtime.replace(",", " ").split()
+    are_all_known = set(map(canonical, words)) <= set(names)
+    if len(words) > 1 and are_all_known:
+        options = " ".join(f"--runtime {word}" for word in words)
+        return RecipeError(f"--runtime {runtime}: name each on its own, as in {options}")
+
+    near = get_close_matches(name, names, 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return RecipeError(f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}")
+
+
 def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     """Return the rows for `name` (all current ones, the newest last), `name@version`, or "all".
 
@@ -754,28 +777,14 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
 
-    # other programs are known by name only: some have an answer in place of rows, and others run
-    # the code of a runtime that has rows
+    # Programs such as Ollama are known by name only: some have an answer in place of rows, and
+    # others run the code of a runtime that has rows.
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
     if not rows:
         if program is not None and program.answer:
             raise RecipeError(f"--runtime {runtime}: {program.answer}")
-        known = [row.name for row in runtimes()]
-        names = list(dict.fromkeys((*known, *also)))  # each once
-
-        # `--runtime vllm,sglang`
-        words = runtime.replace(",", " ").split()
-        are_all_known = set(map(canonical, words)) <= set(names)
-        if len(words) > 1 and are_all_known:
-            options = " ".join(f"--runtime {word}" for word in words)
-            raise RecipeError(f"--runtime {runtime}: name each on its own, as in {options}")
-
-        near = get_close_matches(name, names, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise RecipeError(
-            f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}"
-        )
+        raise _unknown_runtime(runtime, name, also)
 
     # a program that runs GGUF in llama.cpp has versions of its own
     if version and program is not None and program.runs == name:

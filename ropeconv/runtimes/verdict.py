@@ -344,14 +344,17 @@ class PlannedConfig:
         behind all others of that runtime, whatever its version, since the last one counts: first
         vllm@0.20 and vllm@0.33, then the installed vLLM, then sglang@0.5.
         """
-        verdicts = [self.verdict(row) for row in rows_for(self.family)]
+        by_runtime: dict[str, list[Verdict]] = {}
+        for row in rows_for(self.family):
+            verdict = self.verdict(row)
+            name, _, _ = verdict.runtime.partition("@")  # "vllm@0.20"
+            by_runtime.setdefault(name, []).append(verdict)
         for name, asked_verdict in self.asked_verdicts.items():
-            behind_others = len(verdicts)
-            for index, verdict in enumerate(verdicts):
-                verdict_name, _, _ = verdict.runtime.partition("@")  # "vllm@0.20"
-                if verdict_name == name:
-                    behind_others = index + 1
-            verdicts.insert(behind_others, asked_verdict)
+            by_runtime.setdefault(name, []).append(asked_verdict)
+
+        verdicts: list[Verdict] = []
+        for verdicts_of_runtime in by_runtime.values():
+            verdicts += verdicts_of_runtime
         return tuple(verdicts)
 
     @cached_property
@@ -437,33 +440,41 @@ class RuleReading:
         """
         # each finding is a status and its reason, e.g. ("ignored", "it has no code for this type");
         # the first one counts
-        planned = self.planned
         rules = self.rules
-        rope = self.rope
-        finding = _keys_finding(planned.part, rope, rules)
+        finding = _keys_finding(self.planned.part, self.rope, rules)
         if finding:
             return (*finding, rules.source)
-        types = rules.types.get(self.rope_type)  # how it reads this rope type
-        if types is None:
+        type_rules = rules.types.get(self.rope_type)  # how it reads this rope type
+        if type_rules is None:
             return (*_unknown_type_finding(self.rope_type, rules), rules.source)
 
-        # what it refuses comes before what it computes, which cannot be read from a config that it
-        # refuses
-        config = planned.config
-        family = planned.family
-        finding = _type_finding(types, rope, planned.schedule)
-        if finding is None:
-            finding = _rotation_finding(types, config, family, self.rope_type)
-        if finding is None:
-            finding = _factor_lists_finding(types, rope)
-        if finding is None:
-            spec = read_by(config, family, rules)
-            finding = _schedule_finding(planned.schedule, planned.before, spec, types)
-            if finding is None and rules.yarn_table:
-                finding = _table_finding(planned.schedule, spec)
+        finding = self._finding_on_type(type_rules)
         if finding is None:
             return None
         return (*finding, self.source)
+
+    def _finding_on_type(self, type_rules: TypeRules) -> Finding | None:
+        """Return why these rules do not compute the schedule from a rope type that they know.
+
+        A refusal comes first, since a config that they refuse does not say what they compute.
+
+        Args:
+            type_rules: How they read the rope type.
+        """
+        planned = self.planned
+        refusal = (
+            _type_finding(type_rules, self.rope, planned.schedule)
+            or _rotation_finding(type_rules, planned.config, planned.family, self.rope_type)
+            or _factor_lists_finding(type_rules, self.rope)
+        )
+        if refusal:
+            return refusal
+
+        spec = read_by(planned.config, planned.family, self.rules)
+        finding = _schedule_finding(planned.schedule, planned.before, spec, type_rules)
+        if finding is None and self.rules.yarn_table:
+            finding = _table_finding(planned.schedule, spec)
+        return finding
 
 
 def judge(
@@ -549,7 +560,8 @@ def judge_with_option(
 ) -> Verdict | None:
     """Return the verdict of a server that is started with an option that runs other classes.
 
-    Such an option is vLLM's `--model-impl transformers`.
+    Such an option is vLLM's `--model-impl transformers`, with which vLLM runs the classes of
+    transformers in place of its own.
 
     Args:
         planned: The config.
@@ -561,18 +573,12 @@ def judge_with_option(
         None unless it computes the schedule, and such a config was run with the option before (in
         ropeconv's laboratory, whose results come with the package).
     """
-    # the laboratory runs the families of the package, and no quantised weights; nor a config with
-    # one of the keys in `without`
+    if not _was_in_laboratory(planned, option):
+        return None
+
+    # who reads the config: the classes of a version of transformers, or the runtime by other rules
     family = planned.family
     model_type = planned.model_type
-    is_of_user = bool(family.assumed or family.origin)
-    if is_of_user or planned.config.get("quantization_config"):
-        return None
-    for part in (planned.config, planned.part):
-        if any(part.get(key) is not None for key in option.without):
-            return None
-
-    # it reads the config as a version of transformers does, or by rules of its own
     reader = runtime
     if option.transformers:
         reader = row_of_version("transformers", option.transformers)
@@ -581,18 +587,19 @@ def judge_with_option(
     else:
         rules = reader.rule_set(family.name, model_type)
 
-    # the option may change keys of the config before it is read
+    # what is read: the config in the file, of which the option may change keys before
     config_as_read = planned
     if option.changes:
         config = with_rope_keys(planned.config, family, option.changes)
         config_as_read = PlannedConfig(config, family, planned.schedule, planned.before)
     reading = config_as_read.read_by(rules)
 
-    # the evidence is about the written config
-    written_type = planned.read_by(rules).rope_type
-    known = evidence(runtime, family.name, written_type, model_type, option.words)
+    # was a model of this rope type run with the option?
+    rope_type_in_file = planned.read_by(rules).rope_type
+    known = evidence(runtime, family.name, rope_type_in_file, model_type, option.words)
     if known.grade != "run":
         return None
+
     # each of these says that it does not compute the schedule, or that this is not known
     if reading.of_model or reading.of_rope:
         return None
@@ -602,9 +609,29 @@ def judge_with_option(
         return None
 
     # a prompt is computed in chunks, and transformers chooses between two lists in each
-    if reading.rope.get("short_factor") != reading.rope.get("long_factor"):
+    has_two_lists = reading.rope.get("short_factor") != reading.rope.get("long_factor")
+    if has_two_lists:
         return None
     return with_option(replace(without, source=option.source), option, known)
+
+
+def _was_in_laboratory(planned: PlannedConfig, option: ServerOption) -> bool:
+    """Whether configs like this one are run with an option in ropeconv's laboratory.
+
+    It runs the families of the package, and no quantised weights.
+
+    Args:
+        planned: The config.
+        option: The option, which may not go with some keys of a config (`without`).
+    """
+    is_family_of_user = bool(planned.family.assumed or planned.family.origin)
+    is_quantised = bool(planned.config.get("quantization_config"))
+    if is_family_of_user or is_quantised:
+        return False
+    for part in (planned.config, planned.part):
+        if any(part.get(key) is not None for key in option.without):
+            return False
+    return True
 
 
 def with_rope_keys(config: Config, family: Family, changes: JsonObject) -> Config:
@@ -671,14 +698,16 @@ def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Findin
     that where it was executed, where a statement names it, and in transformers where its class was
     run and reads the text model in the same place.
     """
-    wrapper = wrapper_of(config, family)
+    wrapper = wrapper_of(config, family)  # such as "llava"; "" for a model without a type
     if wrapper is None or family.assumed:
         return None
     name = f"model_type {wrapper}" if wrapper else "a config without model_type"
 
-    # every runtime reads the text model where transformers has it
+    # every runtime reads the text model where the class of transformers has it; None is a type for
+    # which transformers has no class
     in_place = is_where_transformers_reads(config, family, wrapper)
-    if in_place is False:
+    is_elsewhere = in_place is False
+    if is_elsewhere:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
 
@@ -689,11 +718,12 @@ def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Findin
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
 
-    # a runtime that has the classes of transformers, from the version on that has this one, if the
-    # class of the wrapper itself was run
+    # A runtime that has the classes of transformers loads this one from the version on that has it.
+    # It counts if the class of the wrapper itself was run.
     if runtime.wrappers and in_place:
         known = wrapper_types()[wrapper]
-        if known.run and version_key(known.since) <= version_key(runtime.last):
+        is_new_enough = version_key(known.since) <= version_key(runtime.last)
+        if known.run and is_new_enough:
             return None
     return "unknown", f"untested: {name} around a {family.name} model"
 
@@ -873,17 +903,20 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
     """
     verdicts = []
     for row in rows_for(family):
+        # how the runtime treats the code of a checkpoint; "exact" if it runs that
         status: Status = row.custom_code
         reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
         runs_code = row.custom_code == "exact"
-        if runs_code:  # it needs the rest of the model too
+
+        # one that runs the code may still not run the family, or its quantised weights
+        if runs_code:
             of_family = without_config(row, family)
             if of_family is not None:
                 verdicts.append(of_family)
                 continue
-            weights = quantised(config, row, family)
-            if weights is not None:
-                status, reason = weights
+            problem_with_weights = quantised(config, row, family)
+            if problem_with_weights is not None:
+                status, reason = problem_with_weights
         verdicts.append(_verdict(row, family, "", status, reason, row.source, CUSTOM_CODE))
     return tuple(verdicts)
 

@@ -100,35 +100,36 @@ def _layer_count(file: ArchKeys) -> int:
 def _still_layers(file: ArchKeys, count: int) -> list[bool]:
     """Return whether each of `count` layers does not rotate, for any of four reasons."""
     arch = file.arch
-    still = [False] * count
+    still: set[int] = set()  # the numbers of the layers
 
-    # the header lists the layers that rotate
+    # 1. the header lists the layers that rotate
     if arch.pattern:
         pattern = file.get("attention.rope_pattern")
         if isinstance(pattern, list):
             for layer, rotates in enumerate(pattern[:count]):
-                still[layer] = not rotates
+                if not rotates:
+                    still.add(layer)
 
-    # one layer in an interval does not, as every fourth one of Llama 4
+    # 2. one layer in an interval does not, as every fourth one of Llama 4
     window = window_in_use(file, count)
     for layer in range(count):
         if _is_in_nope_interval(arch, layer, count, window is not None):
-            still[layer] = True
+            still.add(layer)
 
-    # only layers with a window rotate (Command R7B), and possibly the first, dense layers
+    # 3. only layers with a window rotate (Command R7B), and possibly the first, dense layers
     if window is not None and window.rotates == "window":
         dense = 0
         if arch.leading_dense:
             dense = file.whole("leading_dense_block_count", 0)
-        for layer, inside in enumerate(_window_layers(file, window, count)):
-            if not inside and layer >= dense:
-                still[layer] = True
+        for layer, has_window in enumerate(_window_layers(file, window, count)):
+            if not has_window and layer >= dense:
+                still.add(layer)
 
-    # a layer without attention has nothing to rotate
+    # 4. a layer without attention has nothing to rotate
     for layer, has_attention in enumerate(layers_with_attention(file, count)):
         if not has_attention:
-            still[layer] = True
-    return still
+            still.add(layer)
+    return [layer in still for layer in range(count)]
 
 
 def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) -> bool:

@@ -98,7 +98,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         file: The keys of the header, for its architecture.
         vectors: The rope tensors of the file by name, float64 [rotary_dim / 2].
     """
-    # the shape of the model, and its scaling
+    # the sizes of a head, the scaling, and the kinds of the layers
     arch = file.arch
     window = arch.window
     head_dim, rotary_dim = _widths(file)
@@ -113,7 +113,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     form_of_keys = scaling.form(file)
     attention_factor = factors.extended
     if window is not None and window.rotates == "window" and window.scaling == "base":
-        # only layers with a window rotate, and the keys of the scaling are about the others
+        # only layers with a window rotate, by a base alone: the scaling is about the other layers
         form_of_keys = Plain(window_theta(file, window, scaling.theta))
         attention_factor = factors.window
 
@@ -123,17 +123,19 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     form = _divide_form(form_of_keys, divisors, scaling.original, rotary_dim)
     trained = _trained_context(file, form, scaling.context)
 
-    # the layers with a window, and what is not a frequency
+    # layers with a window, which may have frequencies of their own
     local_form = None
     if "local" in layers:
         local_form = _local_form(file, form_of_keys)
-    # LLAMA_ROPE_TYPE_NORM rotates (2i, 2i + 1); with sections of positions, pairs are (i, i + r/2)
-    layout: Layout = "half"
-    if arch.pairs == "norm" and not sections:
-        layout = "interleaved"
     nope_query_scaling = None
     if any(windows):
         nope_query_scaling = arch.nope_query_scaling
+
+    # the pairs: LLAMA_ROPE_TYPE_NORM rotates (2i, 2i + 1); with sections of positions, as models of
+    # images have, pairs are (i, i + r/2)
+    layout: Layout = "half"
+    if arch.pairs == "norm" and not sections:
+        layout = "interleaved"
 
     spec = RopeSpec(
         head_dim=head_dim,
@@ -157,9 +159,11 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         mrope_section=sections,
         notes=_notes(arch, form, scaling.original, sections),
     )
-    local_factor = _local_attention_factor(file, factors.window)
     return Reading(
-        arch=arch, spec=spec, local_attention_factor=local_factor, dead=dead_keys(file, scaling)
+        arch=arch,
+        spec=spec,
+        local_attention_factor=_local_attention_factor(file, factors.window),
+        dead=dead_keys(file, scaling),
     )
 
 
@@ -324,11 +328,12 @@ def _divide_form(
     if lists is None or all(np.all(divisors == 1) for divisors in lists):
         return form
 
-    # convert_hf_to_gguf.py writes the scaling of Llama 3.1 as divisors; with its formula it can be
-    # shown, and extended further
+    # Two scalings are stored as one list of divisors: proportional, and that of Llama 3.1
+    # (convert_hf_to_gguf.py). With its formula, a scaling can be shown, and extended further.
     short, long = lists
     base = Plain(form.theta).inv_freq(rotary_dim)
-    if short is long and isinstance(form, Plain):
+    has_one_list = short is long
+    if has_one_list and isinstance(form, Plain):
         proportional = recognise_proportional(divide(base, long), form.theta)
         if proportional is not None:
             return proportional
@@ -338,18 +343,21 @@ def _divide_form(
 
     # ggml divides the angle of pair i by its divisor d_i, and then interpolates it by the scaling
     # of the keys (ggml_rope_ext in ggml/include/ggml.h): theta_i / d_i * (1 - r_i + r_i / s), with
-    # YaRN's ramp r, which is 1 for every pair without YaRN, and the factor s
+    # the factor s, and YaRN's ramp r. Position interpolation is r = 1 for every pair, and without a
+    # scaling s is 1 too.
     ramp = np.ones(rotary_dim // 2)
     if isinstance(form, Yarn):
         ramp = form.ramp(rotary_dim)
-    interpolation = 1 - ramp + ramp / getattr(form, "factor", 1.0)
+    factor = getattr(form, "factor", 1.0)
+    interpolation = 1 - ramp + ramp / factor
 
-    # LongRoPE's factors are what the frequencies without any scaling are divided by
-    factors = []
+    # LongRoPE divides the unscaled frequencies theta_i by its factors, which follow from that
+    factors_of_lists = []
     for divisors in lists:
         frequencies = base / np.minimum(divisors, NO_ROTATION) * interpolation
-        factors.append(tuple((base / frequencies).tolist()))
-    short_factor, long_factor = factors
+        factors = base / frequencies
+        factors_of_lists.append(tuple(factors.tolist()))
+    short_factor, long_factor = factors_of_lists
     return LongRope(
         theta=form.theta,
         short_factor=short_factor,
@@ -456,25 +464,32 @@ def _trained_context(file: ArchKeys, form: Form, context: int) -> TrainedLength:
         form: The frequencies.
         context: The declared context.
     """
-    # a scaling that uses the trained length, and others
-    original = file.whole("rope.scaling.original_context_length", 0)
+    # the key of the trained length; 0 in a header without it
+    in_header = file.whole("rope.scaling.original_context_length", 0)
+
+    # formulas that have the trained length among their numbers
     if isinstance(form, Llama3):
         return TrainedLength(form.original_context, "header")
     if isinstance(form, Yarn):
-        return TrainedLength(form.original_context, "header" if original else "declared")
+        # without the key, YaRN is computed with the declared context
+        return TrainedLength(form.original_context, "header" if in_header else "declared")
 
-    if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
-        if original:
-            return TrainedLength(original, "header")
+    # other scalings, also one that is only an attention factor
+    is_scaled = form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1
+    if is_scaled:
+        if in_header:
+            return TrainedLength(in_header, "header")
         if isinstance(form, InterpolatedForm):
             return TrainedLength(max(1, round(context / form.factor)), "factor")
         return TrainedLength(context, "declared")
 
-    # without a scaling, the key still has the trained length, unless it is the length from which on
-    # queries are scaled by position
-    is_shorter = 0 < original < context
-    if is_shorter and not file.number("attention.temperature_scale", 0.0):
-        return TrainedLength(original, "header")
+    # Without a scaling, the key still has the trained length, if that is shorter than the declared
+    # one. In models that scale queries by position, it is the length from which on they do that,
+    # and says nothing about training.
+    is_shorter = 0 < in_header < context
+    scales_queries = bool(file.number("attention.temperature_scale", 0.0))
+    if is_shorter and not scales_queries:
+        return TrainedLength(in_header, "header")
     family = by_name().get(file.arch.family)
     if family is not None:
         for known in family.trained:

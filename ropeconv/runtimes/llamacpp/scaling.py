@@ -230,40 +230,44 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
 
     For YaRN with s = 4 and no other keys the results are 1 + 0.1 ln 4 = 1.139, 1, and 1.
     """
+    # attn_factor
     arch = file.arch
-    factor = file.number("rope.scaling.attn_factor", 1.0)
+    handed_to_ggml = file.number("rope.scaling.attn_factor", 1.0)
     if arch.ext_factor and not scaling.yarn:
-        # grok.cpp:25; yarn overwrites it
-        factor *= file.number("rope.scaling.yarn_attn_factor", 1.0)
+        # Grok has a second key (grok.cpp:25), which llama.cpp overwrites for YaRN
+        handed_to_ggml *= file.number("rope.scaling.yarn_attn_factor", 1.0)
 
+    # mscale_all_dim; 0 without it. Architectures with MLA have a tenth of it in the key.
     mscale_all_dim = 0.0
     if arch.log_multiplier:
         mscale_all_dim = file.number("rope.scaling.yarn_log_multiplier", 0.0)
-    if arch.softmax:  # the key has a tenth of mscale_all_dim
+    if arch.softmax:
         mscale_all_dim /= YARN_SLOPE
 
-    # m(1), which is YaRN's own attention factor, and m(k)
+    # 0.1 ln s, m(1), which is YaRN's own attention factor, and m(mscale_all_dim)
     slope = 0.0
     if scaling.factor > 1:
         slope = YARN_SLOPE * math.log(scaling.factor)
-    own_factor = 1 + slope
-    all_dim_factor = 1 + slope * mscale_all_dim
+    m_1 = 1 + slope
+    m_all_dim = 1 + slope * mscale_all_dim
 
-    # what llama.cpp hands to ggml, and what ggml makes of it in the extended layers
+    # step 1; no key has mscale, which is equal to mscale_all_dim in some architectures, else 1
     if scaling.yarn and mscale_all_dim:
-        # mscale is as mscale_all_dim, or 1
-        mscale_factor = all_dim_factor if arch.same_mscale else own_factor
-        factor *= mscale_factor / all_dim_factor / own_factor
-    extended = factor
-    if scaling.yarn:
-        extended = factor * own_factor
+        m_mscale = m_all_dim if arch.same_mscale else m_1
+        handed_to_ggml *= m_mscale / m_all_dim / m_1
 
+    # steps 2 and 3
+    extended = handed_to_ggml
+    if scaling.yarn:
+        extended = handed_to_ggml * m_1
     softmax_scale = 1.0
     if arch.softmax:
-        softmax_scale = (factor * own_factor * all_dim_factor) ** 2
+        softmax_scale = (handed_to_ggml * m_1 * m_all_dim) ** 2
+
+    # some architectures rotate without any attention factor
     if arch.no_attention_factor or arch.fixed:
         return AttentionFactors(1.0, 1.0, softmax_scale)
-    return AttentionFactors(extended, factor, softmax_scale)
+    return AttentionFactors(extended, handed_to_ggml, softmax_scale)
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:

@@ -221,7 +221,20 @@ def _plan_batch(
 def _batch_of_plan(
     plan: Plan, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
-    """Return the batch of a plan that was made before: its output, and the draft of `draft=`."""
+    """Return the batch of a plan that was made before: its output, and the draft of `draft=`.
+
+    A batch has all outputs of one call of `apply`, and writes them.
+
+    Args:
+        plan: The plan, as `plan()` returned it.
+        recipe: The recipe that the user passed to `apply()`, which a plan does not allow.
+        given: The keywords that the user passed to `apply()`.
+        dry_run: Whether nothing will be written.
+        reporter: Receives what happens.
+
+    Raises:
+        UsageError: A keyword is one that the plan has decided already.
+    """
     # the plan has a method and a target already; only the options of writing are left
     decided = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
     refused = [name for name in given if name in decided]
@@ -230,10 +243,13 @@ def _batch_of_plan(
     if refused:
         raise UsageError(f"apply() of a plan does not accept {refused[0]}; pass it to plan()")
 
-    # the options of its target, as `plan` got them
+    # A batch keeps the options of the target with each output: the draft is planned with them.
+    # They are those that `plan` got, such as {"out": ..., "runtime": ...}.
+    options_of_target = {}
+    for option in options(Target):
+        options_of_target[option.parameter] = getattr(plan.target, option.name)
     reference = plan.source.reference
-    values = {option.parameter: getattr(plan.target, option.name) for option in options(Target)}
-    unit = OutputUnit(source=reference, given=values, folder=None, label=reference)
+    unit = OutputUnit(source=reference, given=options_of_target, folder=None, label=reference)
     batch = _make_batch(unit, replace(_request(given), dry_run=dry_run), reporter)
     batch.take(plan)  # in place of planning; plans the draft too
     return batch

@@ -31,15 +31,9 @@ def asking_installed(
     Raises:
         UsageError: Where an interpreter is named, and nothing is asked in it.
     """
-    # the runtimes that can be asked, such as "vllm" and "mlx-lm"
-    wanted = list(BEFORE_WRITING)
-    if python:
-        wanted = [askable.name for askable in ASKABLE]
-    if names is not None:
-        named = {canonical(name) for name in names}
-        wanted = [name for name in wanted if name in named]
+    wanted = _wanted_runtimes(names, python)
 
-    # nothing is imported where none of them is installed
+    # nothing is imported where none of them is installed here
     packages = [askable.package for askable in ASKABLE if askable.name in wanted]
     may_be_found = bool(python) or any(find_spec(package) for package in packages)
     if not may_be_found:
@@ -57,6 +51,23 @@ def asking_installed(
         raise _nothing_to_ask(wanted, python)
     with asking(found):
         yield
+
+
+def _wanted_runtimes(names: Iterable[str] | None, python: str) -> list[str]:
+    """Return the runtimes to ask, such as ["vllm", "mlx-lm"], whether they are installed or not.
+
+    Args:
+        names: Runtimes that the user named; None for every one.
+        python: The interpreter of another environment; empty for this one, of which transformers
+            is left out, since `apply` asks it about every output.
+    """
+    can_be_asked = list(BEFORE_WRITING)  # without transformers
+    if python:
+        can_be_asked = [askable.name for askable in ASKABLE]
+    if names is None:
+        return can_be_asked
+    named = {canonical(name) for name in names}
+    return [name for name in can_be_asked if name in named]
 
 
 def _nothing_to_ask(wanted: Sequence[str], python: str) -> UsageError:

@@ -187,13 +187,14 @@ class Batch:
         self._settle(plans)
 
     def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
-        """Complete plans: name companions, choose how to validate, and leave out taken places.
+        """Complete plans, and keep those that can be written in `plans`.
 
-        Companions are the draft model or the PEFT adapter that go with the first output. The result
-        is kept in `plans`, `adapter`, `refused` and `_choices`.
+        Also kept are `adapter`, the copy of a PEFT adapter; `_choices`, how each output is
+        validated; and `refused`, the outputs that could not be planned.
 
         Args:
-            plans: The plans with the outputs that were asked for, in which names are filled in.
+            plans: The plans with the outputs that were asked for. The first one is changed in the
+                list.
         """
         # the receipt of the first output names its draft (the second output), or its adapter
         if self.pair and len(plans) > 1:
@@ -206,7 +207,9 @@ class Batch:
 
         for _, plan in plans:
             self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
-        # each taken place becomes one of the failures, which so far are all from planning
+
+        # `_has_place` adds an output whose place is taken to the failures. All failures up to here
+        # are of planning; those of writing come later.
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
         self.refused = list(self.failures)
 
@@ -231,19 +234,21 @@ class Batch:
         """
         if self.plans:
             check_folder(self.units)
-        self._write_ahead()
+        self._write_ahead()  # what is written faster together: GGUF files that differ in types only
         self._finished = []
+
         # several conversions are compared in one process, which imports transformers once
         conversions = [plan for _, plan in self.plans if isinstance(plan, ExportPlan)]
         if probe is None and len(conversions) > 1 and Probe.available():
             probe = SharedProbe()
+
         for number, (unit, plan) in enumerate(self.plans, 1):
             title = "Writing"
             if self.several:
                 title = f"Writing {number} of {len(self.plans)}"
 
-            # after an error, which `_failing` adds to the failures, the block below ends before
-            # `output` has a value
+            # If one of several outputs fails, `_failing` keeps its error among the failures, and
+            # the next one follows. `output` has no value then. A single output raises the error.
             output = None
             with self._failing(unit, finished=len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
@@ -420,30 +425,34 @@ class Batch:
         return plan
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Whether an output can be written to its place, which nothing else has taken.
+        """Refuse an output whose place something else has taken; return whether it is not refused.
 
-        Where something has, that is noted among the failures of the batch, or raised where the
-        batch is one output. It is also True where the place is not checked before writing.
+        The refusal is added to the failures of the batch, so that the other outputs are written. It
+        is raised where the batch is one output.
         """
-        # an output without a place of its own: a file is changed in place, or published only
+        # nothing to check: the file is changed in place, or the output is only published
         request = self.request
         if plan.target.in_place or self.publication_alone(plan):
             return True
-        # A single output is refused by the function that writes it, and so is one that is published
-        # afterwards. A dry run writes nothing, so there it is refused here.
+
+        # not checked here: a single output, and one that is published afterwards, is refused by the
+        # function that writes it; but not in a dry run, which writes nothing
         is_left_to_writer = request.publication is not None or not self.several
         if is_left_to_writer and not request.dry_run:
             return True
-        # the output of an earlier run of this command, which was stopped, is taken over
+
+        # the place has the output of an earlier run of this command, which was stopped: it is taken
+        # over
         takes_over = self._continues() and not request.force
         if takes_over and earlier_output(plan) is not None:
             return True
 
-        # `_failing` adds the refusal to the failures, or raises it where the batch is one output
+        # `refuse_early` raises for a place that is taken, and `_failing` adds that to the failures
         failures_before = len(self.failures)
         with self._failing(unit):
             refuse_early(plan, request.force)
-        return len(self.failures) == failures_before
+        was_refused = len(self.failures) > failures_before
+        return not was_refused
 
     def _continues(self) -> bool:
         """Whether an output of an earlier run of the same command is taken over unchanged."""
@@ -463,10 +472,17 @@ class Batch:
     def _write_unit(self, unit: OutputUnit, plan: Plan, probe: Probe | None, title: str) -> Output:
         """Write, check and validate one output, or take it from an earlier run of the command.
 
-        Where it is published without -o, a folder is written to a temporary place and published
-        from there.
+        A folder that is only published (--push without -o) is written to a temporary place and
+        published from there.
+
+        Args:
+            unit: The output that the user asked for, or the draft model that goes with it.
+            plan: Its plan.
+            probe: A process with the installed transformers that checks it; None to start one.
+            title: The title of the progress bar.
         """
         request = self.request
+        validation = self.validation_of(plan)
         publication = self.publication_alone(plan)
         if publication:
             from .publishing import publish_staged
@@ -478,23 +494,17 @@ class Batch:
                 probe=probe,
                 checksum=request.checksum,
                 check=not request.no_check,
-                validation=self.validation_of(plan),
+                validation=validation,
             )
 
-        # the command that is shown for a target runs its draft too
+        # the command that is shown for running a target runs its draft too
         draft = None
         for other_unit, other_plan in self.plans:
             if other_unit.is_draft:
                 draft = other_plan
 
-        choice = self.validation_of(plan)
         if self._is_complete(plan):
-            self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-            if plan.out not in self._changed_before:  # a file in place has no source beside it
-                remember_source(plan.out, plan.source)
-            done = AppliedPlan(plan.out)
-            output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
-            output = replace(output, was_complete=True)
+            output = self._take_over(plan, validation, draft)
         else:
             writing = copied(  # the options of the request that writing has too
                 Writing,
@@ -503,12 +513,28 @@ class Batch:
                 check=not request.no_check,
                 modelfile=request.ollama,
             )
-            output = write_output(plan, writing, choice, self.reporter, probe, title, draft)
+            output = write_output(plan, writing, validation, self.reporter, probe, title, draft)
 
+        # a PEFT adapter of the model is copied beside the output
         if self.adapter is not None and not unit.is_draft:
             write_adapter(self.adapter, not request.no_fsync)
             output = replace(output, adapter=self.adapter.out)
         return output
+
+    def _take_over(self, plan: Plan, validation: ValidationChoice, draft: Plan | None) -> Output:
+        """Return an output that an earlier run of this command has written; validate it if asked.
+
+        Args:
+            plan: Its plan.
+            validation: Whether and where it is validated.
+            draft: The plan of the draft model that goes with it; None without one.
+        """
+        self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
+        if plan.out not in self._changed_before:  # a file in place has no source beside it
+            remember_source(plan.out, plan.source)
+        done = AppliedPlan(plan.out)
+        output = finish_output(plan, done, self.request.ollama, validation, self.reporter, draft)
+        return replace(output, was_complete=True)
 
     def _is_complete(self, plan: Plan) -> bool:
         """Whether an earlier run of the command has changed the file in place, or written it all.

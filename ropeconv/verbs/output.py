@@ -276,9 +276,15 @@ def refuse_untrained(plan: Plan, source: str) -> None:
 def _named_method(plan: Plan, length: str) -> str:
     """Return the options that name the method of a plan which --context chose: `--yarn 1M`.
 
-    With them the output is written, also if it needs training.
+    A user who gives only --context lets ropeconv choose the method, which refuses one that needs
+    training. With the method itself in its place, the same output is written.
+
+    Args:
+        plan: The plan, with the chosen recipe.
+        length: The length to reach, such as "1M".
     """
-    # --context chooses YaRN; on top of a trained scaling, it widens that (Llama 3.1's or YaRN)
+    # --context chooses YaRN. For a model that was trained with a scaling, it widens that one
+    # instead, which is YaRN or that of Llama 3.1.
     recipe = plan.recipe
     if recipe.on_top:
         method = "llama3" if plan.before.form.kind == "llama3" else "yarn"

@@ -9,28 +9,40 @@ llama.cpp are compared with those of transformers up to four times the trained l
 the states of all tokens. Model types that the record has are passed over, unless --fresh or
 --again. A model type is unknown where the converter does not have its class.
 
+Models that are published with code of their own are named by their architecture in llama.cpp
+(tests/data/own_code.toml), and compared with the class of transformers that computes the same.
+
 The converter runs in forks of one process; `ropeconv apply` runs it in a process of its own.
 """
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+import ropeconv
 from ropeconv.bake.apply import apply
+from ropeconv.bake.plan import Plan
 from ropeconv.convert.to_gguf.stock import StockConverter, find_converter
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.config import detect
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp.archs import arch_table
 from tests.support.baking import AS_IS, MIXED, YARN, make_plan
 from tests.support.converter_server import converter_server
 from tests.support.embedding_gemma import embedding_gemma
 from tests.support.llamacpp import beyond, checkpoint, of_llamacpp, of_transformers
 from tests.support.models import TINY
+from tests.support.own_code import MODELS as OWN_CODE
+from tests.support.own_code import OwnCode, reference, write_published, write_twin
 from tests.support.stock_tree import published, tree_for_tiny_models
 from tests.support.vision import MODELS as VISION
 from tests.support.vision import vision_checkpoint
@@ -43,19 +55,36 @@ UNREGISTERED = "is not supported"
 """The last words of the converter for a class that it does not have: the status is unknown."""
 LONGEST = 300
 EMBEDDING_GEMMA = "embedding_gemma"
+EVERY = [*TINY, *VISION, EMBEDDING_GEMMA, *OWN_CODE]
+STOPS = ("fails", "refused", "unknown")
+"""Outcomes without a method after which no method is tried."""
 
 
 def result_of(source: Path, method: str, folder: Path, **options: Any) -> dict[str, Any]:
     """The outcome for a checkpoint: a status with the divergence, or with the reason."""
     out = folder / "out.gguf"
+
+    def plan_it() -> Plan:
+        return make_plan(source, METHODS[method], out, to="gguf", outtype="f32", **options)
+
+    return compare(out, plan_it, functools.partial(of_transformers, source))
+
+
+def compare(
+    out: Path, plan_it: Callable[[], Plan], reference: Callable[[Plan | None], Tensor]
+) -> dict[str, Any]:
+    """The outcome of a plan: a status with the divergence, or with the reason.
+
+    out: the file that it writes. reference: what another program computes, scaled as a plan says.
+    """
     out.unlink(missing_ok=True)
     try:
-        plan = make_plan(source, METHODS[method], out, to="gguf", outtype="f32", **options)
+        plan = plan_it()
         apply(plan, check=False, fsync=False, remember=True)
-        expected = of_transformers(source, plan)
+        expected = reference(plan)
         computed = of_llamacpp(out)
         kl = max(bucket.kl_mean for bucket in beyond(expected, computed))
-        unscaled = of_transformers(source, None)
+        unscaled = reference(None)
         control = max(bucket.kl_mean for bucket in beyond(expected, unscaled))
     except UnsupportedBake as refusal:
         return {"status": "refused", "reason": str(refusal)[:LONGEST]}
@@ -100,10 +129,50 @@ def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[s
                 source = checkpoint(model_type, folder / "Unscaled")
             for method in methods:
                 results[method] = result_of(source, method, folder, **options)
-                if results["as-is"]["status"] in ("fails", "refused", "unknown"):
+                if results["as-is"]["status"] in STOPS:
                     break
             row[converter] = results
     return row
+
+
+def row_of_own_code(name: str, tree: Path, methods: list[str]) -> dict[str, Any]:
+    """The results of a model that is published with code of its own, by method.
+
+    The route says what a user runs: `apply --family NAME --converter`, or the converter and then
+    `apply` on its file.
+    """
+    model = OWN_CODE[name]
+    version = importlib.metadata.version("transformers")
+    row: dict[str, Any] = {
+        "class": model.architecture,
+        "reference": f"transformers {version}, {model.same_as}",
+        "route": f"--family {model.family}" if model.family else "the converter's file",
+    }
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        twin = write_twin(model, folder / "Twin")
+        source = write_published(model, twin, folder / "Tiny")
+        out = folder / "out.gguf"
+        for method in methods:
+            plan_it = functools.partial(plan_own_code, model, source, METHODS[method], out, tree)
+            results[method] = compare(out, plan_it, functools.partial(reference, model, twin))
+            if results["as-is"]["status"] in STOPS:
+                break
+    row["stock"] = results
+    return row
+
+
+def plan_own_code(model: OwnCode, source: Path, recipe: Recipe, out: Path, tree: Path) -> Plan:
+    """A plan for a published checkpoint, by its route."""
+    if model.family:
+        opened = ropeconv.open_source(str(source), family=model.family)
+        return make_plan(opened, recipe, out, to="gguf", outtype="f32", converter=tree)
+    converter = find_converter(tree)
+    assert converter is not None
+    converted = out.with_name("converted.gguf")
+    converter.convert(source, converted, "f32")
+    return make_plan(converted, recipe, out)
 
 
 def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
@@ -143,7 +212,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
-    parser.add_argument("model_types", nargs="*", default=[*TINY, *VISION, EMBEDDING_GEMMA])
+    parser.add_argument("model_types", nargs="*", default=EVERY)
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--again", action="store_true", help="convert the named ones again")
@@ -159,7 +228,10 @@ def main() -> None:
         for model_type in given.model_types:
             if model_type in record["rows"] and not given.again:
                 continue
-            row = row_of(model_type, tree, given.methods, own=not given.stock_only)
+            if model_type in OWN_CODE:
+                row = row_of_own_code(model_type, tree, given.methods)
+            else:
+                row = row_of(model_type, tree, given.methods, own=not given.stock_only)
             record["rows"][model_type] = row
             print(model_type, json.dumps(row), flush=True)
             whole = {

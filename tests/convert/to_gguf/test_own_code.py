@@ -1,0 +1,112 @@
+"""Models with modelling code of their own: llama.cpp computes what a class of transformers does.
+
+The record has every model and method; here a few are computed again, with controls that a mapping
+between the two checkpoints is needed and seen.
+"""
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scripts.llamacpp.stock_matrix import METHODS, OUT, compare, plan_own_code
+
+from ...support.optional import MISSING, skip
+from ...support.own_code import MODELS, OwnCode, reference, write_published, write_twin
+
+if "llama_cpp" in MISSING:
+    skip("llama_cpp")
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+RIGHT = 2e-6
+DIFFERENT = 0.1
+RECORD: dict[str, Any] = json.loads(OUT.read_text("utf-8"))
+PAGE = OUT.parents[1] / "gguf.md"
+
+
+def result(model: OwnCode, tree: Path, folder: Path, method: str = "as-is") -> dict[str, Any]:
+    """The outcome of a method for a model whose twin is as in the table."""
+    known = next(other for other in MODELS.values() if other.architecture == model.architecture)
+    twin = write_twin(known, folder / "Twin")
+    source = write_published(model, twin, folder / "Tiny")
+    out = folder / "out.gguf"
+    plan_it = partial(plan_own_code, model, source, METHODS[method], out, tree)
+    return compare(out, plan_it, partial(reference, known, twin))
+
+
+@pytest.mark.parametrize("name", ["orion", "llada", "graniteswitch"])
+def test_llama_cpp_computes_an_extended_model_as_its_twin(
+    name: str, tree: Path, tmp_path: Path
+) -> None:
+    found = result(MODELS[name], tree, tmp_path, "yarn")
+    assert found["status"] == "right"
+    assert found["arch"] == name
+    assert found["kl"] < RIGHT
+    # the control: the twin that is not extended
+    assert found["control"] > DIFFERENT
+
+
+def test_the_order_of_pairs_is_seen(tree: Path, tmp_path: Path) -> None:
+    maincoder = MODELS["maincoder"]
+    found = result(maincoder, tree, tmp_path)
+    assert found["status"] == "right"
+    assert found["kl"] < RIGHT
+
+    halves = msgspec.structs.replace(maincoder, neighbours="")
+    (tmp_path / "control").mkdir()
+    control = result(halves, tree, tmp_path / "control")
+    assert control["status"] == "wrong"
+    assert control["kl"] > DIFFERENT
+
+
+def test_an_encoder_is_compared_by_its_states(tree: Path, tmp_path: Path) -> None:
+    embed = MODELS["llama-embed"]
+    found = result(embed, tree, tmp_path, "mixed")
+    assert found["status"] == "right"
+    assert found["control"] > DIFFERENT
+
+    # the control is a finding: without the key, the file has the causal mask of a decoder
+    causal = msgspec.structs.replace(embed, removed=("is_causal",))
+    (tmp_path / "control").mkdir()
+    control = result(causal, tree, tmp_path / "control")
+    assert control["status"] == "wrong"
+    assert control["kl"] > DIFFERENT
+
+
+def test_llama_cpp_reads_the_heads_of_neobert_in_another_order(tree: Path, tmp_path: Path) -> None:
+    """A finding: as published, the rows of a head's queries, keys and values follow each other."""
+    neobert = MODELS["neo-bert"]
+    assert neobert.fused[0].by_heads
+    found = result(neobert, tree, tmp_path)
+    assert found["status"] == "wrong"
+    assert found["kl"] > DIFFERENT
+
+    # all else is right
+    blocks = msgspec.structs.replace(neobert.fused[0], by_heads=False)
+    in_blocks = msgspec.structs.replace(neobert, fused=(blocks, *neobert.fused[1:]))
+    (tmp_path / "blocks").mkdir()
+    other = result(in_blocks, tree, tmp_path / "blocks")
+    assert other["status"] == "right"
+    assert other["kl"] < RIGHT
+
+
+def test_the_record_has_every_model() -> None:
+    rows = {name: RECORD["rows"][name] for name in MODELS}
+    for name, model in MODELS.items():
+        assert rows[name]["class"] == model.architecture
+        assert rows[name]["reference"].endswith(f", {model.same_as}")
+        for cell in rows[name]["stock"].values():
+            assert cell.get("arch", name) == name
+
+
+def test_the_page_counts_them() -> None:
+    """The sentence says how many are right, of how many."""
+    statuses = [RECORD["by_architecture"][name] for name in MODELS]
+    said = re.search(r"(\d+) of (\d+) models with modelling\s+code of their own", PAGE.read_text())
+    assert said is not None
+    assert (int(said[1]), int(said[2])) == (statuses.count("right"), len(MODELS))

@@ -4,7 +4,7 @@ import functools
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -27,6 +27,9 @@ from .baking import apply, make_plan
 from .models import SOURCES, TINY, TRAINED, VOCABULARY, make, what_decides
 from .stored import stored
 from .tiny_gguf import hidden_states
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LENGTH = 4 * TRAINED
 
@@ -218,16 +221,25 @@ def of_transformers(
 
     queries: what they are scaled by.
     """
-    model = load_stock(source, "cpu")
+    encoder = detect(json.loads((source / "config.json").read_text())).encoder
+    return of_model(load_stock(source, "cpu"), plan, encoder, queries)
+
+
+def of_model(
+    model: "PreTrainedModel",
+    plan: Plan | None,
+    encoder: bool,
+    queries: LogN | QueryScaling | None = None,
+) -> torch.Tensor:
+    """The same of a model of transformers, which stays scaled."""
     if plan is not None:
         patch(model, plan.schedule, plan.before.mla)
     if queries is not None:
         scale_queries(ExitStack(), model, queries, "self_attn.q_proj")
-    is_encoder = detect(json.loads((source / "config.json").read_text())).encoder
-    settings = {"output_hidden_states": True} if is_encoder else {"use_cache": False}
+    settings = {"output_hidden_states": True} if encoder else {"use_cache": False}
     with torch.no_grad():
         output = model(input_ids=torch.tensor([sequence()]), **settings)
-    states = output.hidden_states[-1] if is_encoder else output.logits
+    states = output.hidden_states[-1] if encoder else output.logits
     return states[0].float()
 
 

@@ -18,9 +18,8 @@ import safetensors.torch
 import torch
 
 from ropeconv.bake.plan import Plan
-from ropeconv.engines.transformers.patch import patch
 
-from .llamacpp import lively, sequence, tokenizer_json
+from .llamacpp import lively, of_model, tokenizer_json
 from .models import COMMON, FAMILIES, by_transformers
 
 Tensors = dict[str, torch.Tensor]
@@ -187,12 +186,8 @@ def reference(model: OwnCode, twin: Path, plan: Plan | None) -> torch.Tensor:
     # the head of a decoder that stands for an encoder is not loaded, about which transformers warns
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+    # not load_stock, which loads diffusion models without their head, as it does encoders
     auto = AutoModel if model.encoder else AutoModelForCausalLM
     loaded = auto.from_pretrained(twin, dtype=torch.float32).eval()
-    if plan is not None:
-        patch(loaded, plan.schedule, plan.before.mla)
-    with torch.no_grad():
-        output = loaded(input_ids=torch.tensor([sequence()]))
-    states = output.last_hidden_state if model.encoder else output.logits
-    result: torch.Tensor = states[0].float()
-    return result
+    return of_model(loaded, plan, model.encoder)

@@ -31,12 +31,19 @@ PAGE = OUT.parents[1] / "gguf.md"
 
 def result(model: OwnCode, tree: Path, folder: Path, method: str = "as-is") -> dict[str, Any]:
     """The outcome of a method for a model whose twin is as in the table."""
+    folder.mkdir(exist_ok=True)
     known = next(other for other in MODELS.values() if other.architecture == model.architecture)
     twin = write_twin(known, folder / "Twin")
     source = write_published(model, twin, folder / "Tiny")
     out = folder / "out.gguf"
     plan_it = partial(plan_own_code, model, source, METHODS[method], out, tree)
     return compare(out, plan_it, partial(reference, known, twin))
+
+
+def assert_wrong(found: dict[str, Any]) -> None:
+    """llama.cpp computes something else, far beyond rounding."""
+    assert found["status"] == "wrong"
+    assert found["kl"] > DIFFERENT
 
 
 @pytest.mark.parametrize("name", ["orion", "llada", "graniteswitch"])
@@ -58,10 +65,7 @@ def test_the_order_of_pairs_is_seen(tree: Path, tmp_path: Path) -> None:
     assert found["kl"] < RIGHT
 
     halves = msgspec.structs.replace(maincoder, neighbours="")
-    (tmp_path / "control").mkdir()
-    control = result(halves, tree, tmp_path / "control")
-    assert control["status"] == "wrong"
-    assert control["kl"] > DIFFERENT
+    assert_wrong(result(halves, tree, tmp_path / "control"))
 
 
 def test_an_encoder_is_compared_by_its_states(tree: Path, tmp_path: Path) -> None:
@@ -72,24 +76,18 @@ def test_an_encoder_is_compared_by_its_states(tree: Path, tmp_path: Path) -> Non
 
     # the control is a finding: without the key, the file has the causal mask of a decoder
     causal = msgspec.structs.replace(embed, removed=("is_causal",))
-    (tmp_path / "control").mkdir()
-    control = result(causal, tree, tmp_path / "control")
-    assert control["status"] == "wrong"
-    assert control["kl"] > DIFFERENT
+    assert_wrong(result(causal, tree, tmp_path / "control"))
 
 
 def test_llama_cpp_reads_the_heads_of_neobert_in_another_order(tree: Path, tmp_path: Path) -> None:
     """A finding: as published, the rows of a head's queries, keys and values follow each other."""
     neobert = MODELS["neo-bert"]
     assert neobert.fused[0].by_heads
-    found = result(neobert, tree, tmp_path)
-    assert found["status"] == "wrong"
-    assert found["kl"] > DIFFERENT
+    assert_wrong(result(neobert, tree, tmp_path))
 
     # all else is right
     blocks = msgspec.structs.replace(neobert.fused[0], by_heads=False)
     in_blocks = msgspec.structs.replace(neobert, fused=(blocks, *neobert.fused[1:]))
-    (tmp_path / "blocks").mkdir()
     other = result(in_blocks, tree, tmp_path / "blocks")
     assert other["status"] == "right"
     assert other["kl"] < RIGHT

@@ -304,7 +304,7 @@ def _keys_used_and_ignored(
             continue
         # Some keys are ones that ropeconv reads and the class ignores, such as rope_theta of
         # GPT-NeoX, whose class has rotary_emb_base. Then `spec` is from the ignored key and agrees
-        # with it. What the class computes has this value only if one of its own keys has it.
+        # with it. The class computes with this value only if one of its own keys has it.
         spec_is_from_key = key in (*family.keys.theta, *family.keys.partial)
         if spec_is_from_key and value not in values_read_by_class:
             ignored.append(key)

@@ -576,7 +576,7 @@ def judge_with_option(
     if not _was_in_laboratory(planned, option):
         return None
 
-    # who reads the config: the classes of a version of transformers, or the runtime by other rules
+    # the reader of the config: a version of transformers, or the runtime itself by other rules
     family = planned.family
     model_type = planned.model_type
     reader = runtime

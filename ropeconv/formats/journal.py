@@ -194,35 +194,42 @@ class Journal(Generic[L]):
         has_checksums = CHECKSUM[:10] in data
         if not has_checksums:
             raise self._not_a_journal()
+        return self._read_lines(data + self._file.read(), fresh)
 
+    def _read_lines(self, data: bytes, fresh: bool) -> int:
+        """Keep the lines of a journal in `lines`, and return the length of the complete ones.
+
+        Args:
+            data: The content of the file.
+            fresh: Whether a new journal is begun, so that damaged lines do not matter.
+        """
         # the complete lines; a run that was killed may have left a part of a line behind them
-        data += self._file.read()
         complete = data.rfind(b"\n") + 1
         first, *others = data[:complete].removesuffix(b"\n").split(b"\n")
+
+        # The first line says whose journal it is; None for a damaged one. Then the others can tell:
+        # their checksums depend on the first line, so only lines of this journal fit.
         head = decode_line(first, Head)
         is_other_journal = head is not None and head != self._head
         if is_other_journal:  # of another model or version
             self._refuse(head, fresh)
             return complete
-
-        # The checksum of a line depends on the first line, so lines of another journal count as
-        # damaged. With a damaged first line, lines that fit show that the journal is this one.
-        damaged = 0
         self.lines = {}
+        damaged = 0
         for text in others:
             line = decode_line(text, self.kind.line, self._seed)
             if line is None:
                 damaged += 1
             else:
                 self.lines[line.key] = line
+        if head is None and not self.lines:
+            raise self._not_a_journal()
+
+        # the first line and a part of one count too
         if head is None:
             damaged += 1
         if complete < len(data):
             damaged += 1
-
-        # neither the first line nor any other shows whose journal it is
-        if head is None and not self.lines:
-            raise self._not_a_journal()
         if damaged and not fresh:
             be = "is" if damaged == 1 else "are"
             self.notes.append(

@@ -152,46 +152,46 @@ def numbers(
     Raises:
         BadSource: For a string that is too long.
     """
-    # For each object or list that is open, from the outermost one on: the present key of the object
-    # ("" before its first key, and for keys that do not count), or None for a list. In the example
-    # this is ["model", "b", None] at the number 2.
-    levels = list[str | None]()
-    last_string = b""  # a key or a value
-    missing = set(outer)  # keys that have not come yet
+    # The objects and lists that are open at a token, from the outermost one on: for an object its
+    # present key, for a list None. In the example, the number 1 is at ["model", "a"] and the number
+    # 2 at ["model", "b", None]. An object has the key "" before its first one.
+    open_keys = list[str | None]()
+    last_string = b""
+    missing = set(outer)  # keys of the outermost object that have not come yet
 
     # a token is a string, a bracket, a colon, or a number, which its first character tells
     for start, token in _tokens(blocks, name):
         begin = token[:1]
-        if begin == b'"':
+        if begin == b'"':  # a value, or a key, which the next token tells
             last_string = token
         elif begin == b"{":
-            levels.append("")  # its first key follows
+            open_keys.append("")
         elif begin == b"[":
-            levels.append(None)
+            open_keys.append(None)
         elif begin in b"}]":
-            levels = levels[:-1]  # not pop(), which fails on a text with too many brackets
+            open_keys = open_keys[:-1]  # not pop(), which fails on a text with too many brackets
 
-        elif begin == b":":  # the string before it was a key
-            is_in_object = bool(levels) and levels[-1] is not None
+        elif begin == b":":  # the string before it was a key of the innermost object
+            is_in_object = bool(open_keys) and open_keys[-1] is not None
             if not is_in_object:  # the text is not JSON
                 continue
-            is_outermost = len(levels) == 1
+            is_outermost = len(open_keys) == 1
             if first and is_outermost and not missing:
                 return
-            # only keys of the outermost object, and those below one of `outer`, are decoded
+            # to decode a key takes time, so that keys which lead to no wanted number stay ""
             key = ""
-            if is_outermost or levels[0] in outer:
+            if is_outermost or open_keys[0] in outer:
                 key = _key(last_string)
-            levels[-1] = key
+            open_keys[-1] = key
             if is_outermost:
                 missing.discard(key)
 
         else:  # a number
-            is_below_outer = bool(levels) and levels[0] in outer
-            is_in_list = None in levels
+            is_below_outer = bool(open_keys) and open_keys[0] in outer
+            is_in_list = None in open_keys
             if not is_below_outer or is_in_list:
                 continue
-            path = tuple(key for key in levels if key is not None)
+            path = tuple(key for key in open_keys if key is not None)
             with suppress(ValueError):  # such as 1-2, which the pattern accepts
                 yield Number(path=path, value=float(token), start=start, stop=start + len(token))
 
@@ -199,38 +199,41 @@ def numbers(
 def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     """Yield the tokens of a JSON text with their places, except those in levels beyond DEEPEST.
 
+    The blocks b'{"a": 12' and b'3}' give (0, b"{"), (1, b'"a"'), (4, b":"), (6, b"123"), (9, b"}").
+
     Args:
         blocks: The text in pieces, which may end within a token.
         name: The name of the file, for messages.
     """
-    at = 0  # the place of `data` in the text
-    rest = b""  # the end of the last block, which is read again together with the next one
+    start_of_data = 0  # its place in the text
+    unfinished = b""  # the end of the last block, which is read again together with the next one
     depth = 0  # how many objects and lists are open
 
-    for block in chain(blocks, (None,)):  # None ends the text, so that its last token is complete
+    end_of_text = (None,)  # a block of its own, with which the last token is complete
+    for block in chain(blocks, end_of_text):
         is_end_of_text = block is None
-        data = rest + (block or b"")
-        # The token at the end of a block may go on in the next one, and is left for that. So is a
+        data = unfinished + (block or b"")
+        # A token at the end of a block may continue in the next one, and is left for that. So is a
         # last byte that is not a token yet: it may be a sign, whose digits follow.
-        rest = data[-1:]
+        unfinished = data[-1:]
         for match in TOKEN.finditer(data):
             token = match[0]
-            is_at_end_of_block = match.end() == len(data)
-            if is_at_end_of_block and not is_end_of_text:
-                rest = data[match.start() :]
+            may_continue = match.end() == len(data) and not is_end_of_text
+            if may_continue:
+                unfinished = data[match.start() :]
                 break
             if token in (b"{", b"["):
                 depth += 1
             if depth <= DEEPEST:
-                yield at + match.start(), token
+                yield start_of_data + match.start(), token
             if token in (b"}", b"]"):
                 depth = max(0, depth - 1)
-        if len(rest) > LONGEST_STRING:
+        if len(unfinished) > LONGEST_STRING:
             raise BadSource(
                 f"{name} has a string of more than {LONGEST_STRING:,} bytes; fix it or download it"
                 " again"
             )
-        at += len(data) - len(rest)
+        start_of_data += len(data) - len(unfinished)
 
 
 def _key(string: bytes) -> str:

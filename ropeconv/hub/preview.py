@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..formats.jsontext import JsonObject
 from ..models.hub import answers
@@ -80,33 +81,20 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
         RopeconvError: The licence of the base model forbids it. Errors of huggingface_hub
             are raised too.
     """
-    # the base model, and the files that ropeconv makes for the repository, such as its card
     repository = Repository(upload, options)
-    blocked = ""
     try:
         with answers(options.repo_id):
-            base, note = repository.base
-            exists = repository.api.repo_exists(options.repo_id)
-            if exists:
-                blocked = repository.why_blocked()
-            generated = _generated_files(repository, base, exists)
-
+            state = _ask_hub(repository, options.repo_id)
     except Exception as problem:
         if not unreachable(problem):
             raise
-
         # without the network, a plan can still be shown as that of a new repository
-        name, _ = name_of(upload, options)
-        base = BaseModel(name, {**upload.known, **inheritable_metadata(upload.card)})
-        exists = False
-        generated = _generated_files(repository, base, exists)
-        note = (
-            f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was"
-            " not checked."
-        )
+        state = _assume_new(repository, upload, options)
 
-    # licence files of the base model that the output lacks (`missing_terms`): the Hub copies them
-    # from the source, and those of another repository are uploaded
+    # The files: those of the output, and licence files of the base model that the output lacks
+    # (`missing_terms`). The Hub copies files that the repository of the source has; those of
+    # another repository are uploaded.
+    base = state.base
     uploads = list(upload.adds)
     copies = set(upload.copies)
     if base.name == upload.source:
@@ -114,22 +102,61 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     else:
         uploads += base.missing_terms(upload)
     sizes = {name: upload.size(name) for name in uploads}
-    for name, data in generated.items():
+    for name, data in state.generated.items():
         sizes[name] = len(data)
 
     return Preview(
         repo_id=options.repo_id,
-        exists=exists,
-        private=None if exists else base.hides(options),
-        blocked=blocked,
+        exists=state.exists,
+        private=None if state.exists else base.hides(options),
+        blocked=state.blocked,
         uploads=sizes,
         copies=tuple(sorted(copies)),
         source=upload.source,
         commit=upload.commit,
         base=base,
-        note=note,
-        card=generated.get(CARD, b"").decode(),
+        note=state.note,
+        card=state.generated.get(CARD, b"").decode(),
     )
+
+
+class _HubState(NamedTuple):
+    """The answers of the Hub about a publication, before anything is sent."""
+
+    exists: bool
+    """Whether the repository exists."""
+
+    blocked: str
+    """Why the publication would be refused; empty where it would not."""
+
+    base: BaseModel
+
+    note: str
+    """The part of the base model that could not be read, or empty."""
+
+    generated: dict[str, bytes]
+    """The files that ropeconv makes for the repository, such as its card, by name."""
+
+
+def _ask_hub(repository: Repository, repo_id: str) -> _HubState:
+    """Return what the Hub says about a publication. Raises errors of huggingface_hub."""
+    base, note = repository.base
+    exists = repository.api.repo_exists(repo_id)
+    blocked = repository.why_blocked() if exists else ""
+    generated = _generated_files(repository, base, exists)
+    return _HubState(exists, blocked, base, note, generated)
+
+
+def _assume_new(repository: Repository, upload: UploadSet, options: PublishOptions) -> _HubState:
+    """Return the state that is shown without the network: that of a new repository."""
+    name, _ = name_of(upload, options)
+    base = BaseModel(name, {**upload.known, **inheritable_metadata(upload.card)})
+    generated = _generated_files(repository, base, exists=False)
+    note = (
+        f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was"
+        " not checked."
+    )
+    return _HubState(exists=False, blocked="", base=base, note=note, generated=generated)
 
 
 def _generated_files(repository: Repository, base: BaseModel, exists: bool) -> dict[str, bytes]:

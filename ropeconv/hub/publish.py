@@ -71,18 +71,15 @@ def staged(
     if writing is None:
         writing = nullcontext(lambda done: None)  # no progress is shown
     with scratch() as folder:
-        # the plan for the temporary folder; the name of the output stays, since the repository has
-        # files named after it
-        plan = replace(plan, out=folder / plan.out.name)
-        if not plan.is_folder:  # the target of a GGUF file has its place too
-            plan = replace(plan, target=replace(plan.target, out=plan.out))
+        plan = _place_in(folder, plan)
 
-        # a validation runs the model, so it needs the weights that are copied unchanged too
-        leave_out_copies = plan.is_folder and validate is None
+        # weights that are copied unchanged are needed here only by a validation, which runs the
+        # model; the Hub copies them itself
+        leaves_out_copies = plan.is_folder and validate is None
         with writing as advance:
             applied = apply(
                 plan,
-                staged=leave_out_copies,
+                staged=leaves_out_copies,
                 checksum=checksum,
                 fsync=False,
                 check=check,
@@ -100,6 +97,17 @@ def staged(
         else:
             upload = from_gguf(applied.path)
         yield applied, upload
+
+
+def _place_in(folder: Path, plan: Plan) -> Plan:
+    """Return a plan whose output is written into a folder, under the name that it has.
+
+    The name stays, since the repository has files named after it.
+    """
+    out = folder / plan.out.name
+    if plan.is_folder:
+        return replace(plan, out=out)
+    return replace(plan, out=out, target=replace(plan.target, out=out))  # GGUF has it there too
 
 
 def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda message: None) -> str:

@@ -252,6 +252,11 @@ def scale_queries(
 def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
     """Make one rotary module compute the frequencies and the attention factor of a schedule.
 
+    A forward pass takes frequencies from the buffer inv_freq and multiplies cosines and sines by
+    attention_scaling. Both are replaced, and so is all by which the module would write its own
+    frequencies back: the copy original_inv_freq and the rope_type of dynamic types, and the
+    function by which Phi 3.5 MoE computes them anew in every pass.
+
     Args:
         stack: Restores the module when it is closed.
         module: The rotary module.
@@ -262,28 +267,28 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
     import torch
 
     # remember the attributes that are overwritten, so that the stack can restore them
-    frequencies = f"{prefix}inv_freq"
-    original = f"{prefix}original_inv_freq"
+    buffer = f"{prefix}inv_freq"
+    original_buffer = f"{prefix}original_inv_freq"
     scaling = f"{prefix}attention_scaling"
-    names = [frequencies, original, scaling, "rope_type"]
-    # Phi 3.5 MoE computes its frequencies at every forward pass
-    computes_each_pass = "rope_init_fn" in vars(module)
+    names = [buffer, original_buffer, scaling, "rope_type"]
+    computes_each_pass = "rope_init_fn" in vars(module)  # Phi 3.5 MoE
     if computes_each_pass:
         names += COMPUTED
     old = {name: getattr(module, name) for name in names if hasattr(module, name)}
     for name, value in old.items():
         stack.callback(setattr, module, name, value)
-    device = old[frequencies].device
+    device = old[buffer].device
 
     def use_frequencies(inv_freq: Vector) -> None:
         """Put frequencies into every place from which a forward pass may take them."""
         new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
-        setattr(module, frequencies, new)
-        if original in old:
-            setattr(module, original, new.clone())
+        setattr(module, buffer, new)
+        if original_buffer in old:
+            setattr(module, original_buffer, new.clone())
         if computes_each_pass:
             module.rope_init_fn = lambda config: (new, schedule.attention_factor)
 
+    # the frequencies and the attention factor
     if computes_each_pass:
         # the module reads its config in each pass; all of the model shares that one, and servers
         # read it, so that a copy is changed
@@ -292,18 +297,18 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
     use_frequencies(schedule.inv_freq)
     setattr(module, scaling, schedule.attention_factor)
 
-    # other types, such as "dynamic", write their own frequencies back at every forward pass
+    # the type; any but "default" may write its own frequencies back at every forward pass
     old_type = old.get("rope_type")
     if isinstance(old_type, dict):  # by layer type: {"full_attention": "yarn", ...}
         layer_type = prefix.removesuffix("_")
         module.rope_type = {**old_type, layer_type: "default"}
     else:
         module.rope_type = "default"
+
     # attributes that the module did not have are deleted when the stack is closed
     for name in (scaling, "rope_type"):
         if name not in old:
             stack.callback(delattr, module, name)
-
     if schedule.short_inv_freq is not None:
         _switch_short_and_long(stack, module, schedule, schedule.short_inv_freq, use_frequencies)
 

@@ -272,10 +272,15 @@ class Compatibility(Summary):
         return [SummaryTable("misfits", ("model", "difference", "repair"), rows)]
 
     def to_dict(self) -> JsonObject:
-        """Return the result as JSON-ready data; keys stay within a schema."""
+        """Return the result as JSON-ready data: whether the models fit, and each misfit.
+
+        {"fits": false, "sentence": "They cannot be merged ...", "base": "Qwen/Qwen3-8B", "models":
+        [...], "adapters": [...], "misfits": [{"name": ..., "about": "rope", ...}], "notes": []}
+        """
+        # an adapter has the keys of `Adapter.to_dict`, and under "over" the model below it
         adapters = []
-        for adapter, over in self.adapters:
-            adapters.append({**adapter.to_dict(), "over": over.source.reference})
+        for adapter, model in self.adapters:
+            adapters.append({**adapter.to_dict(), "over": model.source.reference})
         return {
             "fits": self.fits,
             "sentence": self.sentence,
@@ -488,25 +493,31 @@ def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
 
     Args:
         base: The model whose config.json the merge gets.
-        other: The other model.
+        other: The other model, which declares more tokens (max_position_embeddings).
     """
     context = other.spec.context
     message = (
         f"declares {context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
     )
-    # If the scaling of the base reaches that far (a YaRN factor of 4 over 32k reaches 128k), the
-    # base only declares less, and a number in its config.json repairs that. Otherwise a larger
-    # number would promise a context that nobody has trained or tested.
-    reach = round(getattr(base.spec.form, "factor", 1.0) * base.spec.original_context)
-    if context <= reach:
+
+    # the tokens that the scaling of the base covers: a factor of 4 over 32k covers 128k
+    factor = getattr(base.spec.form, "factor", 1.0)  # RoPE without a scaling has none
+    covered = round(factor * base.spec.original_context)
+    if context <= covered:
+        # the base only declares less, so the same RoPE is written with another length
         repair = command_line("apply", base.source.reference, "--as-is", "--context", context)
     else:
+        # a larger number would promise a context that nobody has trained or tested
         repair = "evaluate the merge beyond that before it declares more"
     return Misfit(name=other.source.reference, about="context", message=message, repair=repair)
 
 
 def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
     """Yield what must be repaired in the RoPE of two models before they can be merged.
+
+    These are: another number of dimensions or layers that rotate, which nothing repairs; an
+    extension by ropeconv, which can be undone; another RoPE of the training; and factors that only
+    one of them has in its weights.
 
     Args:
         base: The base of the merge, whose config.json the result gets.
@@ -519,31 +530,37 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
         yield Misfit(name=name, about="structure", message=message, repair=LEAVE_OUT)
         return
 
-    # If both had the same RoPE before ropeconv extended one of them, the extension can be undone.
+    # If both had the same RoPE before ropeconv extended one of them, the extension can be undone;
+    # otherwise they were trained apart.
     extensions = list[Misfit]()
-    if compared.differs and _same_rope(base.first_spec, other.first_spec):
-        extensions = list(_extensions((base, other)))
-        yield from extensions
-    # Otherwise they were trained apart.
-    if compared.differs and not extensions:
-        yield _trained_apart(base, other, message)
+    if compared.differs:
+        if _same_rope(base.first_spec, other.first_spec):
+            extensions = list(_extensions((base, other)))
+        if extensions:
+            yield from extensions
+        else:
+            yield _trained_apart(base, other, message)
 
     # `ropeconv apply` can multiply (fold) the attention factor into the weights of queries and
-    # keys. Then equal settings are not enough, if that was done in only one of them.
+    # keys. If it did that in one model only, equal settings are not enough.
     base_is_folded = compared.first.folded
     other_is_folded = compared.second.folded
-    if base_is_folded == other_is_folded:
-        return
-    folded_model = compared.first.inspection if base_is_folded else compared.second.inspection
-    folded_name = folded_model.source.reference
-    is_undone_with_extension = any(misfit.name == folded_name for misfit in extensions)
-    if not is_undone_with_extension:
-        message = (
-            "has a part of its attention factor or query scale in its weights, and the other has"
-            " none there"
+    if base_is_folded != other_is_folded:
+        folded_model = base if base_is_folded else other
+        is_undone_already = any(
+            extension.name == folded_model.source.reference for extension in extensions
         )
-        repair = undo(folded_model)
-        yield Misfit(name=folded_name, about="folded", message=message, repair=repair)
+        if not is_undone_already:
+            yield _folded_misfit(folded_model)
+
+
+def _folded_misfit(model: Inspection) -> Misfit:
+    """Return the misfit of a model with factors in its weights, which the other model has not."""
+    message = (
+        "has a part of its attention factor or query scale in its weights, and the other has"
+        " none there"
+    )
+    return Misfit(name=model.source.reference, about="folded", message=message, repair=undo(model))
 
 
 def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
@@ -576,19 +593,16 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
     if not _same_rope(base.first_spec.unscaled(), other.first_spec.unscaled()):
         return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
 
-    # A config that has another scaling on the same base does not say whether the weights were
-    # trained with it. There is a command for each scaled model, empty where none undoes it.
+    # They differ only in a scaling over the same base, which may have been added to a config.json
+    # without training. Every scaling must have a command that takes it off.
+    scaled_models = [model for model in (base, other) if model.first_spec.scaled]
     commands = []
-    for model in (base, other):
-        if not model.first_spec.scaled:
-            continue
-        is_addable = isinstance(model.spec.form, ADDED_LATER)
-        command = ""
-        if is_addable and not marked_as_trained(model):
-            command = command_to(model.spec.unscaled(), model)
+    for model in scaled_models:
+        command = _removing_command(model)
+        if not command:
+            return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
         commands.append(command)
-    can_be_undone = len(commands) > 0 and all(commands)
-    if not can_be_undone:
+    if not commands:
         return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
 
     removal = " and ".join(f"`{command}`" for command in commands)
@@ -598,6 +612,18 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
         f" otherwise {TRAIN_ROPE}"
     )
     return Misfit(name=name, about="rope", message=message, repair=repair)
+
+
+def _removing_command(model: Inspection) -> str:
+    """Return the command that takes off a scaling which may have been added without training.
+
+    It is empty for a scaling that models are trained with, as Llama 3.1, and where no command gives
+    the model its unscaled RoPE.
+    """
+    may_be_added_later = isinstance(model.spec.form, ADDED_LATER)
+    if not may_be_added_later or marked_as_trained(model):
+        return ""
+    return command_to(model.spec.unscaled(), model)
 
 
 def _same_rope(first: RopeSpec, second: RopeSpec) -> bool:
@@ -639,46 +665,45 @@ def undo(model: Inspection) -> str:
 def command_to(spec: RopeSpec, model: Inspection) -> str:
     """Return the command that gives a model the RoPE of another one; empty where none does.
 
-    It is `restore` where an earlier bake is undone, else `apply` with a method. The command is
-    tried here, and returned where its schedule is the wanted one.
+    For a model that was extended by ropeconv and should be as before, that is `ropeconv restore
+    MODEL`, else such as `ropeconv apply MODEL --yarn 4 --context 131072`. The recipe of the command
+    is computed here, and the command returned only where its frequencies are the wanted ones.
 
     Args:
         spec: The RoPE that it should get.
         model: The model, which has another one now.
     """
+    # an output of ropeconv (`first` is the RoPE before it) that should be as before
     source = model.source.reference
     if model.first is not None and _same_rope(model.first, spec):
         return command_line("restore", source)
 
     # the options of `apply`; --original-context is left out where the model has this length already
     method = _method_of(spec)
-    original_option = getattr(spec.form, "original_context", spec.original_context)
-    if original_option == model.first_spec.original_context:
-        original_option = None
+    original_context = getattr(spec.form, "original_context", spec.original_context)
+    if original_context == model.first_spec.original_context:
+        original_context = None
 
-    # Most methods compute the attention factor themselves, and the shortest command is the one
-    # without --attention-factor. The second try has the option.
+    # first without --attention-factor, since most methods compute it themselves, and then with it
     for attention_factor in (None, spec.attention_factor):
         try:
             recipe = Recipe(
                 method=method,
                 context=spec.context,
-                original_context=original_option,
+                original_context=original_context,
                 attention_factor=attention_factor,
             )
             start = recipe.start(model.first_spec)
-            reached = recipe.schedule(start)
-            differs = difference(reached, start, spec)  # how the schedule differs from `spec`
+            schedule = recipe.schedule(start)
+            unlike = difference(schedule, start, spec)  # e.g. "frequencies"; empty if equal
         except RopeconvError:  # the method does not apply to this model
             continue
-        if differs:
-            continue
-
-        method_options = flags(recipe) or ()
-        words = [source, *method_options]
-        if model.extended:
-            words.append("--replace")
-        return command_line("apply", *words)
+        if not unlike:
+            method_options = flags(recipe) or ()
+            words = [source, *method_options]
+            if model.extended:
+                words.append("--replace")
+            return command_line("apply", *words)
     return ""
 
 
@@ -912,24 +937,27 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     adapter adds to a weight W was trained with W, and is too small or too large for W times a
     factor.
     """
-    # it was trained on this base
-    if adapter.base == base.source.reference:
+    was_trained_on_base = adapter.base == base.source.reference
+    if was_trained_on_base:
         return
 
-    # the tensors with factors in one of the models only, as far as the adapter changes them; where
-    # its tensors are not known, it may change any
+    # the tensors with factors in one of the two models only, such as
+    # {"model.layers.0.self_attn.k_proj.weight", ...}
     trained_on = adapter.trained_on
     folded_in_base = _folded_tensors(base)
     folded_in_trained = _folded_tensors(trained_on)
-    folded_in_one = folded_in_base ^ folded_in_trained
+    folded_in_one_only = folded_in_base ^ folded_in_trained
+    # those of them that the adapter changes; if its tensors are not known, it may change any
+    changed = folded_in_one_only
     if adapter.sizes:
-        folded_in_one &= set(adapter.sizes)
-    if not folded_in_one:
+        changed = folded_in_one_only & set(adapter.sizes)
+    if not changed:
         return
 
-    # the model with the factors is named; a fold changes many layers, so the other one has none
-    folded_model = base
-    if trained_on is not None and not folded_in_base:
+    # the model with the factors is named; it is the base unless that has none
+    if folded_in_base or trained_on is None:
+        folded_model = base
+    else:
         folded_model = trained_on
     message = (
         "changes weights that have factors of the attention in"

@@ -69,16 +69,20 @@ def _remove_scaling(rope: Config, name: str) -> None:
         rope: The dictionary; one that holds a dictionary for each layer type is changed inside.
         name: The key that is set outside it.
     """
-    overriding = {name, "rope_theta", "type"}
-    # the share of the dictionary would override that of another key; a base leaves it in force
-    sets_base = THETA_NAME.search(name) is not None
-    if not sets_base:
-        overriding.add("partial_rotary_factor")
-
-    for key, item in list(rope.items()):
+    # Gemma 3 has a dictionary for each layer type, {"full_attention": {...}, ...}
+    for item in rope.values():
         if isinstance(item, dict):
             _remove_scaling(item, name)
-        elif key in overriding:
+
+    # The class prefers these to keys beside the dictionary. `type` is the older name of rope_type.
+    # A test of another base keeps the share of the head that rotates; a test of the key of that
+    # share needs it gone.
+    removed = {name, "rope_theta", "type"}
+    is_test_of_base = THETA_NAME.search(name) is not None
+    if not is_test_of_base:
+        removed.add("partial_rotary_factor")
+    for key in list(rope):
+        if key in removed and not isinstance(rope[key], dict):
             rope.pop(key)
     holds_dictionaries = any(isinstance(item, dict) for item in rope.values())
     if not holds_dictionaries:
@@ -108,29 +112,33 @@ def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
     """Return a function that writes other RoPE settings into a config, with the base `PROBE_BASE`.
 
     Keys of the present dictionary stay where the new settings do not name them, such as a share of
-    the head or mrope_section.
+    the head or mrope_section. With the type "linear" and {"factor": 2.0}, the present
+    {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [16, 24, 24]} becomes
+    {"rope_type": "linear", "rope_theta": PROBE_BASE, "factor": 2.0, "mrope_section": ...}.
 
     Args:
         text: The config of the text model, of transformers, whose dictionary is the present one.
         rope_type: The type, such as "yarn".
         settings: The other keys of that type.
     """
-    present = getattr(text, "rope_parameters", None)
-    by_layer_type = is_nested(text)
+    present_rope = getattr(text, "rope_parameters", None) or {}
+    has_rope_of_each_type = is_nested(text)
+    new_settings = {"rope_type": rope_type, "rope_theta": PROBE_BASE, **settings}
 
     def change(part: Config) -> None:
-        """Write the settings into the text part of a config, in place."""
-        rope = {"rope_type": rope_type, "rope_theta": PROBE_BASE, **settings}
-        # a dictionary for each layer type gets them in each of these
-        if by_layer_type and isinstance(present, dict):
+        """Write the new settings into `part`, the text part of a config.json, in place."""
+        # Gemma 3: every layer type gets the new settings in its own dictionary
+        if has_rope_of_each_type:
             nested = {}
-            for layer_type, item in present.items():
-                nested[layer_type] = {**item, **rope} if isinstance(item, dict) else item
+            for layer_type, item in present_rope.items():
+                nested[layer_type] = {**item, **new_settings} if isinstance(item, dict) else item
             part["rope_parameters"] = nested
             part.pop("rope_scaling", None)
             return
 
-        for key, value in (present or {}).items():
+        # others: one dictionary, in which keys of the present one follow
+        rope = dict(new_settings)
+        for key, value in present_rope.items():
             rope.setdefault(key, value)
         # classes of transformers 4 read the base at the top level and the rest in rope_scaling,
         # those of transformers 5 read everything in rope_parameters

@@ -58,13 +58,13 @@ def _default_context(runs: ModelRuns) -> int:
 def _default_bases(runs: ModelRuns, keys: Config) -> Config:
     """Return the bases, and a scaling if any, that the class has without RoPE settings.
 
-    For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0}. The usual base is left out.
+    For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0}. The usual base, 10000, is left out.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
     """
-    # the first layer of each kind, as the class computes it without any setting
+    # how the first layer of each kind rotates, measured after all RoPE settings are left out
     theta_keys = keys.get("theta", ["rope_theta"])
     layers = runs.measure_changed(leave_out((*theta_keys, *SETTINGS_KEYS))) or []
     first_of_kind: dict[Kind, Attention | None] = {}
@@ -72,11 +72,13 @@ def _default_bases(runs: ModelRuns, keys: Config) -> Config:
         first_of_kind.setdefault(kind, layer)
 
     facts: Config = {}
-    theta = find_base(first_of_kind.get("global"))
     scaling = _default_scaling(runs)
     if scaling:
         facts["scaling"] = scaling
-        theta = scaling.get("rope_theta", theta)  # scaled frequencies show no base
+
+    # the base of global layers: that of the default scaling, if there is one, since scaled
+    # frequencies do not show their base; else the one that was measured
+    theta = scaling.get("rope_theta", find_base(first_of_kind.get("global")))
     if theta is not None and abs(theta / USUAL_BASE - 1) > SAME_BASE:
         facts["theta"] = _stated_base(runs, theta)
     local_theta = find_base(first_of_kind.get("local"))
@@ -99,16 +101,18 @@ def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config
     assert rotating.queries is not None
     facts: Config = {}
 
-    # without head_dim in a family file, heads have the width hidden // heads; in latent attention
-    # only the dimensions that rotate count
+    # the width of a head; a family file without it means hidden // heads
     if not _is_stated(runs, keys, "head_dim"):
-        width = rotating.queries.width if runs.is_latent else rotating.width
         hidden = runs.size("hidden") or 0
         heads = runs.size("heads") or rotating.heads
-        is_usual_width = heads and hidden // heads == width
-        if not is_usual_width:
+        usual_width = hidden // heads if heads else None
+        # of a head in latent attention (MLA), families count only the dimensions that rotate
+        width = rotating.queries.width if runs.is_latent else rotating.width
+        if width != usual_width:
             facts["head_dim"] = width
-    if "local_head_dim" in keys and not _is_stated(runs, keys, "local_head_dim"):
+    # only a class whose local layers have heads of another width, as Gemma 4, has a key for that
+    has_local_key = "local_head_dim" in keys
+    if has_local_key and not _is_stated(runs, keys, "local_head_dim"):
         facts["local_head_dim"] = runs.widths["local"]
 
     for quantity in ("kv_heads", "hidden", "heads", "layers"):
@@ -125,15 +129,16 @@ def _is_stated(runs: ModelRuns, keys: Config, quantity: str) -> bool:
 
 
 def _stated_base(runs: ModelRuns, base: float) -> float:
-    """Return the exact base for a measured one with six digits, from the config of the class.
+    """Return the base that the class states, for one that was measured: 1e6 for 999998.7.
 
-    Where none there is so near, the measured one is returned.
+    Where the class states none that is so near, the measured one is returned.
     """
-    text = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
-    rope = getattr(text, "rope_parameters", None) or {}
-    for settings in (rope, *rope.values()):  # for all layers, or for each layer type
-        if not isinstance(settings, dict):
-            continue
+    # the RoPE settings that the class makes for a config without any: one dictionary for all
+    # layers, {"rope_theta": 1e6, ...}, or one for each layer type, {"full_attention": {...}, ...}
+    defaults = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
+    rope = getattr(defaults, "rope_parameters", None) or {}
+    nested = [settings for settings in rope.values() if isinstance(settings, dict)]
+    for settings in (rope, *nested):
         stated = settings.get("rope_theta")
         if isinstance(stated, (int, float)) and abs(stated / base - 1) < SAME_BASE:
             return float(stated)
@@ -145,15 +150,22 @@ def _default_scaling(runs: ModelRuns) -> Config:
 
     For gpt-oss: {"rope_type": "yarn", "factor": 32.0, ...}.
     """
+    # the config that the class makes of a config.json without RoPE settings
     try:
-        text = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
-    except Exception:  # of any kind, from the class
+        defaults = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
+    except Exception:  # of any kind: a class that needs these settings has no default for them
         return {}
-    rope = getattr(text, "rope_parameters", None)
+
+    # a class may have a dictionary for each layer type: that of the layers that are extended counts
+    rope = getattr(defaults, "rope_parameters", None)
     if isinstance(rope, dict) and isinstance(rope.get(FULL_TYPE), dict):
         rope = rope[FULL_TYPE]
-    if not isinstance(rope, dict) or rope.get("rope_type", "default") == "default":
+    if not isinstance(rope, dict):
         return {}
+    is_unscaled = rope.get("rope_type", "default") == "default"
+    if is_unscaled:
+        return {}
+    # `type` is an older name of rope_type; keys that ropeconv does not know are left out
     return {key: value for key, value in rope.items() if key in ROPE and key != "type"}
 
 

@@ -43,6 +43,8 @@ CLOSE = 2e-4
 """The relative error of frequencies that are measured in float32."""
 LARGEST = 4 << 20
 """Bytes of the modelling files of a repository, together."""
+SAME_FACTOR = 1e-3
+"""The relative error of an attention factor that is measured in float32."""
 TRIED = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"}
 """The rope types that are tried in every class."""
 HERE = Path(__file__).parent
@@ -362,25 +364,28 @@ def _with_types(family: Family, answer: Derivation, config: Config) -> Family:
     """Return a family with the rope types that the class computes as ropeconv does.
 
     The class was given a config of each type, such as "yarn", and ropeconv reads the same config.
-    Where all have the same frequencies, the family is returned unchanged: it has all types.
+    A type counts where both have the same frequencies. A family that names no types has all of
+    `TRIED`, so where all count, it is returned unchanged.
 
     Args:
         family: The family, by which ropeconv reads a config.
         answer: The answer of the class, with the configs that were `tried` and their frequencies.
         config: The content of config.json.
     """
+    # the type of config.json itself, such as "proportional", which is in no list of tries; `_check`
+    # has compared its frequencies already
     types = []
-    # that of this config, which was compared already, may be one that is not tried (proportional)
     settings, _ = rope_dict(text_part(config, family), family)
     own_type = settings.get("rope_type", settings.get("type"))
     if own_type is not None and own_type not in TRIED:
         types.append(own_type)
+
+    # the types that were tried, e.g. {"kind": "yarn", "config": {...}, "inv_freq": [...]}
     for item in answer.tried:
         if _computes(item["config"], family, item["inv_freq"]):
             types.append(item["kind"])
-
-    computes_all = set(types) >= TRIED
-    if computes_all:
+    counts_all = set(types) >= TRIED
+    if counts_all:
         return family
     writing = msgspec.structs.replace(family.writing, types=tuple(types))
     return msgspec.structs.replace(family, writing=writing)
@@ -417,8 +422,11 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
     Args:
         config: The content of config.json.
         family: The family by which ropeconv reads it.
-        answer: The numbers that the class, run in its own process, computed from the same config;
-            `frequency_numbers.measure_numbers` explains the keys of `measured`.
+        answer: The numbers that the class, run in its own process, computed from the same config.
+            `measured` is such as {"layers": ["local", "global"], "head_dim": 128, "rotary_dim":
+            128, "inv_freq": {"global": [1.0, ...], "local": [...]}, "factor": 1.0, "grows": False}:
+            the kind of each layer, the frequencies of each kind, the attention factor, and whether
+            queries grow with the position.
     """
     # keys that change what the class computes, and that ropeconv does not read
     measured = answer.measured
@@ -444,17 +452,19 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
 
     # frequencies and factors are compared within what float32 shows
     schedule = spec.current()
-    computed = measured["inv_freq"]
-    if not _equal(schedule.inv_freq, computed["global"]):
+    frequencies = measured["inv_freq"]
+    if not _equal(schedule.inv_freq, frequencies["global"]):
         raise BadSource(_disagreement("frequencies", answer))
-    local = spec.local_inv_freq
-    if "local" in computed and (local is None or not _equal(local, computed["local"])):
-        raise BadSource(_disagreement("frequencies of local layers", answer))
-    if abs(schedule.attention_factor / measured["factor"] - 1) > 1e-3:
-        ours = schedule.attention_factor
-        raise BadSource(_disagreement("the attention factor", answer, ours, measured["factor"]))
-    grows_with_position = bool(measured["grows"])
-    if grows_with_position and spec.query_scaling is None:
+    if "local" in frequencies:
+        local = spec.local_inv_freq
+        if local is None or not _equal(local, frequencies["local"]):
+            raise BadSource(_disagreement("frequencies of local layers", answer))
+    our_factor = schedule.attention_factor
+    their_factor = measured["factor"]
+    if abs(our_factor / their_factor - 1) > SAME_FACTOR:
+        raise BadSource(_disagreement("the attention factor", answer, our_factor, their_factor))
+    queries_grow = bool(measured["grows"])
+    if queries_grow and spec.query_scaling is None:
         raise BadSource(
             f"{answer.origin} scales its queries by the position, by keys that are not"
             " derived, so it cannot be extended"

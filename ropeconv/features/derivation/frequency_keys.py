@@ -152,37 +152,44 @@ def _width_in(runs: ModelRuns, layers: Sequence[Attention | None] | None, kind: 
 def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]:
     """Return the keys of the base of global layers, and those of the base of local layers only.
 
-    For Gemma 3: (["rope_theta"], ["rope_local_base_freq"]).
+    For Gemma 3: (["rope_theta"], ["rope_local_base_freq"]). Each key that may be one is set to a
+    base that no model has, and the layers that then rotate by this base show what it is.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         has_local: Whether some layers are local.
     """
     part = runs.subject.part
-    candidates = {"rope_theta", *_candidates(runs, THETA_NAME, lambda number: number > 1)}
+    candidates = set(_candidates(runs, THETA_NAME, lambda number: number > 1))
     if has_local:
         candidates |= set(HIDDEN_THETA_KEYS)
+    # the usual key comes first, also in the family file
+    candidates.discard("rope_theta")
+    names = ["rope_theta", *sorted(candidates)]
 
-    # each key is set to another base, and the kinds of layers that then have this base are noted
     theta = []
     local_theta = []
-    # a family file names the usual key first
-    for name in sorted(candidates, key=lambda name: (name != "rope_theta", name)):
-        if name in SETTINGS_KEYS or isinstance(part.get(name), (dict, list, bool)):
+    for name in names:
+        holds_no_number = isinstance(part.get(name), (dict, list, bool))
+        if name in SETTINGS_KEYS or holds_no_number:
             continue
         layers = runs.measure_changed(set_key(name, PROBE_BASE))
-        if layers is None:
+        if layers is None:  # the class does not accept this key
             continue
+
+        # whether each layer now has the base, and the kinds of those that do
         has_base = layers_with_base(layers, PROBE_BASE)
         kinds_with_base = set()
         for layer_has_base, kind in zip(has_base, runs.few_kinds, strict=False):
             if layer_has_base:
                 kinds_with_base.add(kind)
-
-        if kinds_with_base - {"local"}:
+        sets_other_than_local = bool(kinds_with_base - {"local"})
+        if sets_other_than_local:
             theta.append(name)
         elif any(has_base):
             local_theta.append(name)
+
+    # a class of transformers 5 may read the base only in its dictionary, rope_parameters
     if not theta and _reads_base_in_settings(runs):
         theta = ["rope_theta"]
     return theta, local_theta

@@ -165,6 +165,9 @@ def name_scales(
 ) -> None:
     """Name the scales of scores that no field of a family describes.
 
+    There are two: queries that grow with their position in layers without RoPE (Llama 4), and
+    scores that are divided by another number than the square root of the width of a head.
+
     Args:
         runs: The model, which can be built from a changed config and run again.
         attention: The attention of each layer.
@@ -172,26 +175,26 @@ def name_scales(
             measured.
         not_derived: Gets a sentence for each of them.
     """
-    for layer in attention:
-        if layer is None or layer.rotates or layer.queries is None:
-            continue
-        if _is_growing(layer.queries):
-            not_derived.append(
-                "the scale of queries by their position in layers that do not rotate"
-            )
-            break
+    if any(_grows_without_rotating(layer) for layer in attention):
+        not_derived.append("the scale of queries by their position in layers that do not rotate")
 
-    scale_with_factor = runs.softmax_scale()
-    if scale_with_factor is None:
+    # attention(Q, K, V) = softmax(s Q K^T) V. The measured scale has the attention factor in it,
+    # once for queries and once for keys.
+    measured_scale = runs.softmax_scale()
+    if measured_scale is None:
         not_derived.append("the scale of its scores before the softmax")
         return
-
-    # attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V, where d is the width of a head; the attention
-    # factor multiplies queries and keys
-    scale = scale_with_factor / _attention_factor(runs) ** 2
+    scale = measured_scale / _attention_factor(runs) ** 2
     usual_scale = rotating.width**-0.5
     if abs(scale / usual_scale - 1) > DIFFERS:
         not_derived.append(
             f"the key of the scale of its scores, which is {scale:.4g} and not 1 over the square"
             f" root of {rotating.width}"
         )
+
+
+def _grows_without_rotating(layer: Attention | None) -> bool:
+    """Whether queries of a layer get longer with their position, and do not rotate."""
+    if layer is None or layer.rotates or layer.queries is None:
+        return False
+    return _is_growing(layer.queries)

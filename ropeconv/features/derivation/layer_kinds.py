@@ -118,20 +118,23 @@ def _index_of_global(
 
     Args:
         rotations: The different rotations, one or two.
-        of_layer: The index of the rotation of each layer; None for one that does not rotate.
+        of_layer: The index in `rotations` of that of each layer, such as [1, 1, 0]; None for a
+            layer that does not rotate.
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
     """
-    indices_of_full = []
+    # all layers of one type rotate alike in nearly every model; else the last of them counts
+    global_index = None
     for layer_type, index in zip(types or (), of_layer, strict=False):
         if layer_type == FULL_TYPE and index is not None:
-            indices_of_full.append(index)
-    if indices_of_full:
-        return indices_of_full[-1]
+            global_index = index
+    if global_index is not None:
+        return global_index
 
-    slowest = []
+    slowest_pairs = []
     for rotation in rotations:
-        slowest.append(min(inv_freq for inv_freq in rotation.inv_freq if inv_freq > 0))
-    return slowest.index(min(slowest))
+        turning_pairs = [inv_freq for inv_freq in rotation.inv_freq if inv_freq > 0]
+        slowest_pairs.append(min(turning_pairs))
+    return slowest_pairs.index(min(slowest_pairs))
 
 
 def find_widths(attention: Sequence[Attention | None], kinds: Sequence[Kind]) -> dict[Kind, int]:
@@ -161,6 +164,9 @@ def describe_layers(
 
         {"types": {"sliding_attention": "local", "full_attention": "global"}, "interval": 6}
 
+    There are four cases: all layers are alike; a list of flags says which rotate; the class names
+    types that stand for the kinds; or it does not, and the family gets types of our own.
+
     Args:
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
         kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
@@ -171,29 +177,30 @@ def describe_layers(
     Returns:
         The fields of `models.family.Layers`; {} where all layers are alike.
     """
+    # all layers are alike
     is_all_global = set(kinds) == {"global"}
     has_several_types = types is not None and len(set(types)) > 1
     if is_all_global and not has_several_types:
         return {}
+
+    # a list of flags, as in SmolLM 3
     flags = _find_flags(kinds, part, text)
     if flags:
         return flags
 
-    # the types of the class, if all layers of a type are of one kind
+    # types of the class, of which each stands for one kind
     if types is not None and _is_function(types, kinds):
-        types_of_layers = list(types)
-    elif is_all_global:
-        return {}
-    elif "layer_types" in part:
-        raise NotDerivable("layers of one type rotate in different ways")
-    else:  # the family names a type for each kind
-        types_of_layers = [TYPE_OF_KIND[kind] for kind in kinds]
+        order = _describe_order(types, not_derived)
+        if is_all_global:  # only the window differs, and the order says which layers have it
+            return order
+        return {"types": dict(zip(types, kinds, strict=True)), **order}
 
-    facts: Config = {}
-    # types that are all global still have an order, which says which layers have the window
-    if not is_all_global:
-        facts["types"] = dict(zip(types_of_layers, kinds, strict=True))
-    return facts | _describe_order(types_of_layers, not_derived)
+    # types of our own, unless config.json lists types that say something else
+    if "layer_types" in part:
+        raise NotDerivable("layers of one type rotate in different ways")
+    own_types = [TYPE_OF_KIND[kind] for kind in kinds]
+    order = _describe_order(own_types, not_derived)
+    return {"types": dict(zip(own_types, kinds, strict=True)), **order}
 
 
 def _is_function(types: Sequence[str], kinds: Sequence[Kind]) -> bool:
@@ -213,29 +220,45 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
         part: The settings of the text model in config.json.
         text: The config of the text model, of transformers, which may have made the list.
     """
+    # flags have two values, so they can only tell layers that rotate from layers that do not
     if "none" not in kinds or "local" in kinds:
         return {}
     rotates = [kind != "none" for kind in kinds]
+    name_of_list = _find_list(rotates, part, text)
+    if not name_of_list:
+        return {}
+
+    # a config may lack the list, and its class then makes it from an interval: with 4, the layers
+    # 4, 8, 12, ... do not rotate, counted from 1
+    facts: Config = {"flags": name_of_list}
+    interval = rotates.index(False) + 1
+    by_interval = [number % interval != 0 for number in range(1, len(rotates) + 1)]
+    if rotates == by_interval:
+        facts["interval"] = interval
+    for key in vars(text):
+        if key.endswith("layer_interval"):
+            facts["interval_key"] = key
+            break
+    return facts
+
+
+def _find_list(rotates: Sequence[bool], part: Config, text: Any) -> str:
+    """Return the key about RoPE whose list says which layers rotate; empty without one.
+
+    Args:
+        rotates: Whether each layer rotates, as measured.
+        part: The settings of the text model in config.json.
+        text: The config of the text model, of transformers, which may have made the list.
+    """
+    count = len(rotates)
     for name in dict.fromkeys((*part, *vars(text))):
         if "rope" not in name:
             continue
         flags = part.get(name, getattr(text, name, None))
-        if not isinstance(flags, list) or len(flags) < len(kinds):
-            continue
-        if [bool(flag) for flag in flags[: len(kinds)]] != rotates:
-            continue
-
-        facts: Config = {"flags": name}
-        # the list may be absent from a config, and its class then makes it from an interval
-        interval = rotates.index(False) + 1
-        at_interval = [(index + 1) % interval != 0 for index in range(len(rotates))]
-        if rotates == at_interval:
-            facts["interval"] = interval
-        key = next((key for key in vars(text) if key.endswith("layer_interval")), "")
-        if key:
-            facts["interval_key"] = key
-        return facts
-    return {}
+        is_list_of_layers = isinstance(flags, list) and len(flags) >= count
+        if is_list_of_layers and [bool(flag) for flag in flags[:count]] == rotates:
+            return name
+    return ""
 
 
 def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:

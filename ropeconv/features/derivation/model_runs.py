@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 NORM_SWITCH = re.compile(r"^(use_)?qk_?(layer)?_?norm$")
 """Config keys with which queries and keys get norms."""
+LARGEST_ROW_ERROR = 0.01
+"""How far a measured number of a row may be from a whole one, by rounding in float32."""
 SMALL = 0.01
 """The output of projections where scores are measured: their soft cap does not change scores near
 0 (Gemma 2)."""
@@ -63,6 +65,9 @@ class ModelRuns:
 
     def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
         """Build the model without weights, run it once, and find what makes its queries and keys.
+
+        The calm run, the first one, shows which modules do nothing for queries and keys. So the
+        model is built again without these, before the many runs that find the projections.
 
         Args:
             subject: The model: its config.json and its class.
@@ -93,22 +98,13 @@ class ModelRuns:
         self._rows: tuple[Seen, Seen] | None = None
         """The result of `_run_rows` for the present `rotating_layer`; None before it."""
 
-        try:
-            self.observer = self._observe(shorten(text, few))
-        except Exception:  # a class may tie layers to later ones (Gemma 3n)
-            self.few = layer_count(text)
-            self.observer = self._observe(text)
-
         # the calm run, in which nothing is replaced: what the model does to zeros
+        self.observer = self._observe_first_layers()
         self.calm = self.observer.run(keep_outputs)
         """The attention of each of the first layers in the calm run, by the layer's name."""
-        if not self.calm:
-            raise NotDerivable("no layer multiplies queries and keys in a way that is known")
-        self._refuse_unseen()
-        if any(seen.count > 1 for seen in self.calm.values()):
-            raise NotDerivable("a layer computes attention more than once")
+        self._refuse_unknown_attention()
 
-        # it showed which modules run after the attention; without them all other runs are fast
+        # the modules that ran after the attention in every layer; without them runs are fast
         self.idle = tuple(name for name, may_be in self.observer.tail.items() if may_be)
         self.observer = self._observe(shorten(text, self.few))
         self.projections: Projections = find_projections(self.observer, self.calm)
@@ -116,6 +112,22 @@ class ModelRuns:
 
         self.rotating_layer = self.projections.layer
         """The name of the layer whose rows are examined: the first global one."""
+
+    def _observe_first_layers(self) -> AttentionObserver:
+        """Return the first layers of the model; all of them where the class needs later ones."""
+        try:
+            return self._observe(shorten(self.text, self.few))
+        except Exception:  # a class may tie layers to later ones (Gemma 3n)
+            self.few = layer_count(self.text)
+            return self._observe(self.text)
+
+    def _refuse_unknown_attention(self) -> None:
+        """Raise NotDerivable where the calm run shows attention that cannot be measured."""
+        if not self.calm:
+            raise NotDerivable("no layer multiplies queries and keys in a way that is known")
+        self._refuse_unseen()
+        if any(seen.count > 1 for seen in self.calm.values()):
+            raise NotDerivable("a layer computes attention more than once")
 
     def _refuse_unseen(self) -> None:
         """Raise NotDerivable for layers that know positions in a way that is not seen."""
@@ -130,27 +142,31 @@ class ModelRuns:
     def keep_kinds(self, kinds: Sequence[Kind], widths: dict[Kind, int]) -> None:
         """Note the kinds of layers; all later runs have only the first layers that show each kind.
 
+        With the kinds local, local, global, local, local, global, these are three layers.
+
         Args:
             kinds: The kind of each layer of the whole model.
             widths: The width of a head in layers of each kind.
         """
         self.widths = widths
-        # a config with layer_types was shortened by that list already (`few`)
+
+        # up to the first layer of the kind that comes last; for a config with layer_types, `few`
+        # was chosen by that list when this object was made
         lists_types = bool(getattr(self.text, "layer_types", None))
         if not lists_types:
-            first_of_each = [kinds.index(kind) for kind in set(kinds)]
-            self.few = max(first_of_each) + 1
+            first_of_each_kind = [kinds.index(kind) for kind in set(kinds)]
+            self.few = max(first_of_each_kind) + 1
         self.few_kinds = list(kinds[: self.few])
 
-        # which rows of the projections make a head is examined in a global layer, whose heads may
-        # be wider than those of others
+        # Which rows of the projections make a head is examined in a global layer, whose heads may
+        # be wider than those of others. Rows of another layer that are known already do not count.
         if "global" in self.few_kinds:
             first_global = self.few_kinds.index("global")
             for name in self.calm:
                 if name.endswith(f".{first_global}"):  # such as "layers.5"
                     self.rotating_layer = name
                     break
-            self._rows = None  # these were of another layer
+            self._rows = None
 
     # facts that the config states
 
@@ -190,17 +206,18 @@ class ModelRuns:
         Args:
             quantity: A key of `SIZE_KEYS`.
         """
-        usual = SIZE_KEYS[quantity][0]
-        renamed = getattr(type(self.text), "attribute_map", {})
-        of_class = renamed.get(usual, usual)
-        keys_of_class = [usual] if of_class == usual else [of_class, usual]
+        # {"hidden_size": "n_embd"} in GPT-2's class, which then reads a config with either key
+        usual_key = SIZE_KEYS[quantity][0]
+        attribute_map = getattr(type(self.text), "attribute_map", {})
+        own_key = attribute_map.get(usual_key, usual_key)
+        keys_of_class = list(dict.fromkeys((own_key, usual_key)))
 
-        # the first key that this config has
-        for name in (of_class, *SIZE_KEYS[quantity]):
+        # the first key that this config has; one that the class does not rename is the only one
+        for name in (own_key, *SIZE_KEYS[quantity]):
             value = self.subject.part.get(name, getattr(self.text, name, None))
             is_size = isinstance(value, int) and not isinstance(value, bool)
             if is_size:
-                return keys_of_class if name == of_class else [name]
+                return keys_of_class if name == own_key else [name]
         return keys_of_class
 
     def size(self, quantity: str) -> int | None:
@@ -395,10 +412,12 @@ def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, floa
         numbers = with_row_numbers.keys[:, 0]
         factors = with_ones.keys[:, 0]
 
-    # n = (f * n) / f, and rows are counted from 0
-    is_unmade = factors == 0
-    rows = np.where(is_unmade, -1.0, numbers / np.where(is_unmade, 1.0, factors) - 1)
+    # n = (f * n) / f, and rows are counted from 0. A dimension whose f is 0 is made by no row; it
+    # is divided by 1, so that numpy does not warn, and gets the row -1.
+    is_made = factors != 0
+    divisors = np.where(is_made, factors, 1.0)
+    rows = np.where(is_made, numbers / divisors - 1, -1.0)
     whole_rows = np.rint(rows)
-    if np.abs(rows - whole_rows).max() > 0.01:
+    if np.abs(rows - whole_rows).max() > LARGEST_ROW_ERROR:  # a sum of rows, say
         raise NotDerivable("its queries are not rows of a projection")
-    return whole_rows.astype(int), float(np.median(factors[~is_unmade]))
+    return whole_rows.astype(int), float(np.median(factors[is_made]))

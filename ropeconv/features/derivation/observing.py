@@ -166,32 +166,43 @@ class AttentionObserver:
     def _add_hooks(self) -> None:
         """Add hooks to each layer of the model and to the modules inside it.
 
-        A layer is a numbered item of a list of modules that is in no other such item. Its hooks say
-        that it begins and ends; those of the modules inside see and replace their outputs. Modules
-        that run after the attention (`idle`) are made to return their input, which is faster.
+        A layer is an outermost numbered item of a list of modules, such as model.layers.3. Its
+        hooks note that it begins and ends.
         """
         modules = dict(self.model.named_modules())
         for name, module in modules.items():
-            parent_name, _, own_name = name.rpartition(".")
-            is_item = isinstance(modules.get(parent_name), ModuleList) and own_name.isdigit()
             layer = _layer_around(name, modules)
-            if is_item and layer == name:
-                module.register_forward_pre_hook(self._begin_layer(name))
+            if not layer:  # outside of all layers, as embeddings are
+                continue
+            if name == layer:
+                module.register_forward_pre_hook(self._begin_layer(layer))
                 module.register_forward_hook(self._end_layer)
                 continue
-            if not layer:
-                continue
+            name_inside = name.removeprefix(f"{layer}.")
+            self._add_hooks_inside(layer, name_inside, module)
 
-            inside = name[len(layer) + 1 :]
-            is_child = "." not in inside
-            if inside in self.idle:
-                module.forward = _return_input
-            elif is_child:
-                module.register_forward_hook(self._note_tail(layer, inside), with_kwargs=True)
-            has_parameters = any(True for _ in module.parameters(recurse=False))
-            if has_parameters or NORM_NAME.search(type(module).__name__):
-                module.register_forward_hook(self._see_output(layer, inside), with_kwargs=True)
-                self.modules.setdefault(inside, module)
+    def _add_hooks_inside(self, layer: str, inside: str, module: Module) -> None:
+        """Add the hooks of a module inside a layer, by which its output is seen and replaced.
+
+        Args:
+            layer: The name of the layer, such as "model.layers.3".
+            inside: The name of the module below it, such as "mlp" or "self_attn.q_proj".
+            module: The module.
+        """
+        # a module after the attention returns its input, which is faster; any other child of the
+        # layer shows in a run whether it may do so too
+        is_child = "." not in inside
+        if inside in self.idle:
+            module.forward = _return_input
+        elif is_child:
+            module.register_forward_hook(self._note_tail(layer, inside), with_kwargs=True)
+
+        # only projections and norms change numbers; a norm need not have weights
+        has_parameters = any(True for _ in module.parameters(recurse=False))
+        is_norm = NORM_NAME.search(type(module).__name__) is not None
+        if has_parameters or is_norm:
+            module.register_forward_hook(self._see_output(layer, inside), with_kwargs=True)
+            self.modules.setdefault(inside, module)
 
     def _begin_layer(self, name: str) -> Callable[..., None]:
         """Return the hook that torch calls before a layer runs: forget what the last layer did."""
@@ -235,35 +246,59 @@ class AttentionObserver:
     def _see_output(self, layer: str, inside: str) -> Callable[..., Any]:
         """Return the hook that torch calls after a module inside a layer has run.
 
-        It notes that the module ran and which module made its input. torch continues with its
-        result in place of the output: the numbers of the override, or the input of a norm that
-        shall do nothing.
+        Args:
+            layer: The name of the layer, such as "model.layers.3".
+            inside: The name of the module below it, such as "self_attn.q_proj".
         """
 
         def see(module: Module, args: Any, kwargs: Any, output: Any) -> Any:
-            # the input: whether it was lost (NaN), for `reaches`, and which module made it
+            """Note a call of the module, and return the tensor that torch takes for its output."""
             given = _first_input(args, kwargs)
-            if self._watched == (layer, inside) and is_lost(given):
-                self._is_reached = True
-            if id(given) in self._made:
-                maker, _ = self._made[id(given)]
-                self._input_from[inside] = maker
-            self._ran.append(inside)
-
-            # the output, or what takes its place
-            if self.layer != layer or not isinstance(output, torch.Tensor):
+            self._note_call(layer, inside, given)
+            runs_in_its_layer = self.layer == layer
+            if not runs_in_its_layer or not isinstance(output, torch.Tensor):
                 return output
 
-            result = output
-            replacement = self._override(inside, output)
-            if replacement is not None:
-                result = replacement
-            elif self._norms_do_nothing and _is_norm_call(module, inside, given, output):
-                result = torch.clone(given)
-            self._made[id(result)] = (inside, result)  # the tensor is kept, so that its id stays
+            result = self._replace_output(module, inside, given, output)
+            # by its id, a later module whose input it is finds who made it; the tensor is kept,
+            # since another one could get the id of one that is gone
+            self._made[id(result)] = (inside, result)
             return result
 
         return see
+
+    def _note_call(self, layer: str, inside: str, given: Any) -> None:
+        """Note that a module was called: its place in the order, and which module made its input.
+
+        Args:
+            layer: The layer around the module.
+            inside: The name of the module below the layer.
+            given: Its input.
+        """
+        if self._watched == (layer, inside) and is_lost(given):  # the question of `reaches`
+            self._is_reached = True
+        if id(given) in self._made:
+            maker, _ = self._made[id(given)]
+            self._input_from[inside] = maker
+        self._ran.append(inside)
+
+    def _replace_output(
+        self, module: Module, inside: str, given: Any, output: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the output of a module in this run: its own, or what the run puts in its place.
+
+        Args:
+            module: The module.
+            inside: Its name below the layer, by which the override knows it.
+            given: Its input, which a norm returns where norms shall do nothing.
+            output: Its own output.
+        """
+        replacement = self._override(inside, output)
+        if replacement is not None:
+            return replacement
+        if self._norms_do_nothing and _is_norm_call(module, inside, given, output):
+            return torch.clone(given)
+        return output
 
     # runs
 
@@ -365,24 +400,25 @@ class AttentionObserver:
         self._pending = (queries, keys)
 
     def note_softmax(self, visible: Any, scores: Any = None) -> None:
-        """Keep the queries and keys of the layer that runs, since its softmax is computed now.
+        """Keep the queries and keys whose product goes through a softmax now, in `seen`.
 
-        They were multiplied before (`_pending`), and are kept in `seen`.
+        Models multiply many tensors. A product is that of queries and keys, Q K^T, if a softmax
+        follows it in the same layer; `note_product` has set its factors aside in `_pending`.
 
         Args:
             visible: Whether each token sees each other one, of shape (tokens, tokens); None where
                 no mask was found.
             scores: The scores, of shape (..., tokens, keys); None for those that are not seen.
         """
-        if not self.layer:
+        if not self.layer:  # a softmax outside of all layers is not attention
             return
-        if self._pending is None:  # no product of queries and keys came before
+        if self._pending is None:  # attention whose product was written in an unknown way
             self.unknown[self.layer] = None
             return
 
         queries, keys = self._pending
         self._pending = None
-        earlier = self.seen.get(self.layer)
+        earlier = self.seen.get(self.layer)  # some layers compute attention more than once
         first_score = None
         if scores is not None:
             first_score = float(scores.detach().flatten()[0])

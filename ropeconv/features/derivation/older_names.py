@@ -66,7 +66,9 @@ class OlderNames:
     def _give_default_formula(self) -> None:
         """Put the unscaled formula into transformers' table of formulas, ROPE_INIT_FUNCTIONS.
 
-        Code for transformers 4 takes it from there; transformers 5 has it in each class instead.
+        Code for transformers 4 takes it from there, as `ROPE_INIT_FUNCTIONS["default"](config,
+        device)`; transformers 5 has it in each class instead. The name counts as replaced once the
+        code calls it.
         """
         import torch
         from transformers import modeling_rope_utils
@@ -74,22 +76,25 @@ class OlderNames:
         def compute_default(
             config: Any, device: Any = None, *_: Any, **given: Any
         ) -> tuple[Any, float]:
-            """Return inv_freq and the attention factor 1, as the class of a model calls it.
+            """Return inv_freq, [rotary_dim / 2], and the attention factor of unscaled RoPE, 1.
 
             inv_freq[i] = base ** (-2i / rotary_dim), as _compute_default_rope_parameters in
             modeling_rope_utils.py of transformers 4.57.
             """
             if FORMULA not in self.replaced:
                 self.replaced.append(FORMULA)
-            # transformers 5 moves the base and the share from the config into these settings
+
+            # transformers 5 moves the base and the share from the config into rope_parameters
             settings = getattr(config, "rope_parameters", None) or {}
             base = getattr(config, "rope_theta", None) or settings["rope_theta"]
-            own_share = getattr(config, "partial_rotary_factor", None)
-            share = own_share or settings.get("partial_rotary_factor") or 1.0
-            own_width = getattr(config, "head_dim", None)
-            width = own_width or config.hidden_size // config.num_attention_heads
+            share = getattr(config, "partial_rotary_factor", None)
+            if not share:
+                share = settings.get("partial_rotary_factor") or 1.0
+            head_dim = getattr(config, "head_dim", None)
+            if not head_dim:
+                head_dim = config.hidden_size // config.num_attention_heads
 
-            rotary_dim = int(width * share)
+            rotary_dim = int(head_dim * share)
             exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
             return 1.0 / base**exponents, 1.0
 

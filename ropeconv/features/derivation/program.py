@@ -97,23 +97,34 @@ def find_model(folder: Path) -> tuple[AskedModel, str]:
 
     The class that is run need not have the head that computes logits; people know the one with it,
     so the name is that of LlamaForCausalLM rather than LlamaModel.
+
+    Args:
+        folder: The folder with its config.json.
+
+    Raises:
+        NotDerivable: The class of a model for images and text finds no settings of its text model.
     """
     from ropeconv.features.derivation.asked_model import AskedModel, NotDerivable, text_of
 
     whole = json.loads((folder / "config.json").read_bytes())
-    config = load_config(folder, trust=False)
-    make = config_maker(config)
-    made = make(whole)
-    text = text_of(made)
-    if text is not made and not text_path(whole) and not reads_top_level(make, whole):
+    make = config_maker(load_config(folder, trust=False))
+    config = make(whole)
+    text = text_of(config)
+
+    # A class whose config has one of a text model inside reads that from "text_config" of
+    # config.json, or for a few from the top level. Without either it would run with its defaults.
+    path_in_json = text_path(whole)  # ("text_config",), or empty
+    has_text_inside = text is not config
+    if has_text_inside and not path_in_json and not reads_top_level(make, whole):
         raise NotDerivable(
             "it reads its text model from an object in config.json, as text_config, which is not"
             " there, so that it computes its defaults"
         )
+
     name = class_of(text).__name__
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # the name is only for people
         name = name_with_head(text) or name
-    return AskedModel(whole, make, class_of, text_path(whole)), name
+    return AskedModel(whole, make, class_of, path_in_json), name
 
 
 def reads_top_level(make: Callable[[dict[str, Any]], Any], whole: dict[str, Any]) -> bool:

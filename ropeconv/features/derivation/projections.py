@@ -348,8 +348,9 @@ def _find_norm_before(
 ) -> str:
     """Return the norm whose output reaches a module through other computations; empty without one.
 
-    From the target backwards, the output of each earlier module is replaced by NaN. If the input of
-    the target is NaN then too, that module is the norm, or the next target.
+    From the target backwards, the output of each earlier module is replaced by NaN. NaN passes
+    through any computation, so if it arrives at the input of the target, the target is computed
+    from that module. Then the module is the norm, or it is traced further in place of the target.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
@@ -361,12 +362,12 @@ def _find_norm_before(
         attention_module: The name of the module that has the projections.
     """
     order = seen.ran_before
-    earlier = order[: order.index(target)]
-    while earlier:
-        candidate = earlier.pop()
-        if not observer.reaches(layer, candidate, target):
+    ran_earlier = order[: order.index(target)]
+    traced = target
+    for candidate in reversed(ran_earlier):
+        if not observer.reaches(layer, candidate, traced):
             continue
         if _is_outer_norm(observer, candidate, attention_module):
             return candidate
-        target = candidate
+        traced = candidate
     return ""

@@ -117,22 +117,20 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     first_token = numbers[:, 0]  # [heads, width]
     size = float(np.sqrt((first_token**2).mean())) or 1.0  # the root mean square
 
-    # Llama 4 multiplies queries by a number that grows with the position: it is divided out, so
-    # that what remains is a rotation
-    lengths = np.sqrt((numbers**2).sum((0, 2)))  # [tokens]
-    growth = lengths / (lengths[0] or 1.0)
+    # a number by which queries grow is divided out, so that what remains is a rotation
+    growth = _growth(numbers)
     divisors = np.where(growth > 0, growth, 1.0)
-    numbers = numbers / divisors[None, :, None]  # of each token, for all heads and dimensions
+    numbers = numbers / divisors[None, :, None]
     grows = tuple(growth.tolist())
 
     # the dimensions of a head that change from token to token
-    largest_change = np.abs(numbers - first_token[:, None]).max((0, 1))
+    largest_change = np.abs(numbers - first_token[:, None]).max((0, 1))  # [width]
     turning = np.flatnonzero(largest_change > MOVED * size)
     if not len(turning):
         is_scaled = np.abs(growth - 1).max() > EQUAL
         return Rotation(0, "half", (), grows) if is_scaled else None
 
-    # which of them are a pair, and the angle of each pair per position
+    # the pairs: those whose two dimensions move on a circle by the same angle in all heads
     start = int(turning[0])
     for pairing, count in _possible_pairs(turning):
         if start + 2 * count > width:
@@ -142,41 +140,67 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
             continue
         inv_freq = _frequencies(angles, positions)
         _refuse_other_angles(angles, inv_freq, positions)
-        if inv_freq.max() <= 0:  # NanoChat turns queries and keys the other way
-            inv_freq = -inv_freq
-        if inv_freq.min() < 0:
-            raise NotARotation("some of its pairs rotate backwards")
-        return Rotation(start, pairing, tuple(inv_freq.tolist()), grows)
+        return Rotation(start, pairing, tuple(_forwards(inv_freq).tolist()), grows)
     raise NotARotation("its queries or keys change with the position, and not in pairs")
+
+
+def _growth(numbers: Numbers) -> Numbers:
+    """Return the length of each token's queries in parts of that of the first, shape (tokens,).
+
+    It is 1 for all in most models. Llama 4 multiplies queries by a number that grows with the
+    position.
+
+    Args:
+        numbers: Queries or keys, of shape (heads, tokens, width).
+    """
+    lengths = np.sqrt((numbers**2).sum((0, 2)))
+    growth: Numbers = lengths / (lengths[0] or 1.0)
+    return growth
+
+
+def _forwards(inv_freq: Numbers) -> Numbers:
+    """Return frequencies as positive numbers; NanoChat turns all its pairs the other way.
+
+    Raises:
+        NotARotation: Some pairs turn one way and some the other.
+    """
+    turns_backwards = inv_freq.max() <= 0
+    positive = -inv_freq if turns_backwards else inv_freq
+    if positive.min() < 0:
+        raise NotARotation("some of its pairs rotate backwards")
+    return positive
 
 
 def _possible_pairs(turning: Numbers) -> list[tuple[Pairing, int]]:
     """Return the pairings that the dimensions that rotate allow, the likely one first.
 
+    The dimensions 0 to 7 may be 4 pairs (i, i + 4), or 4 pairs (2i, 2i + 1): the result is
+    [("half", 4), ("interleaved", 4)].
+
     Args:
-        turning: The numbers of those dimensions, in order. The slowest pairs may be missing: their
-            angles are too small to be seen. In halves, that leaves a gap after each half.
+        turning: The numbers of those dimensions, in order.
 
     Returns:
         The pairing and the number of pairs, each.
     """
-    start = int(turning[0])
-    span = int(turning[-1]) + 1 - start
     possible: list[tuple[Pairing, int]] = []
+    start = int(turning[0])
 
-    # Two runs of consecutive dimensions are two halves, with a gap behind each. So 0 1 2 and 8 9 10
-    # are 8 pairs (i, i + 8), of which the five slowest are not seen.
-    has_gap_behind = np.diff(turning) > 1
-    runs = np.split(turning, np.flatnonzero(has_gap_behind) + 1)
-    if len(runs) == 2:
-        first_run, second_run = runs
-        if len(first_run) == len(second_run):
-            possible.append(("half", int(second_run[0]) - start))
+    # The slowest pairs may be missing, since their angles are too small to be seen. In halves, they
+    # are the last ones of each half. So the two blocks 0 1 2 and 8 9 10 are what is seen of 8 pairs
+    # (i, i + 8), and the number of pairs is the distance between the beginnings of the blocks.
+    ends_of_blocks = np.flatnonzero(np.diff(turning) > 1)
+    blocks = np.split(turning, ends_of_blocks + 1)
+    if len(blocks) == 2:
+        first_block, second_block = blocks
+        if len(first_block) == len(second_block):
+            possible.append(("half", int(second_block[0]) - start))
 
     # all dimensions from the first to the last one
-    if span % 2 == 0:
-        possible.append(("half", span // 2))
-        possible.append(("interleaved", span // 2))
+    count = int(turning[-1]) + 1 - start
+    if count % 2 == 0:
+        possible.append(("half", count // 2))
+        possible.append(("interleaved", count // 2))
     return possible
 
 

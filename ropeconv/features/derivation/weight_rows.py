@@ -185,19 +185,20 @@ def _describe_rows(
     """
     rotation = rotating.queries
     assert rotation is not None
-    projections = runs.projections
     rows = runs.rows_of("queries")
-    heads, width = rows.shape
+    _, width = rows.shape
     starts = _first_rows(rows)
 
     # where only a part of a head rotates, it may not be its first rows
     facts: Config = {}
+    rotates_in_part = rotation.width < width
     rotating_rows = rows[0, rotation.start : rotation.start + rotation.width]
-    if rotation.width < width and rotating_rows.min() > starts[0]:
+    if rotates_in_part and rotating_rows.min() > starts[0]:
         facts["rows"] = "last"
 
-    # one projection of queries, keys and values
-    if projections.q == projections.k:
+    # one projection may make queries, keys and values
+    is_fused = runs.projections.q == runs.projections.k
+    if is_fused:
         key_starts = _first_rows(runs.rows_of("keys"))
         facts["fused_order"] = _find_fused_order(starts, key_starts, width)
         if not facts["fused_order"] and not has_norms:
@@ -205,19 +206,34 @@ def _describe_rows(
             not_derived.append("the order of the rows of the fused projection")
         return facts
 
-    # rows from the first one of a head to that of the next head
-    steps = set(np.diff(starts).tolist())
-    if has_norms or not steps or steps == {width}:
-        return facts
-    # after the queries of each head, as many rows make a gate for its output (Qwen 3.5)
-    has_gate = steps == {2 * width} and _count_rows(runs, projections.q) == 2 * heads * width
-    if has_gate:
-        facts["fixed"] = "its projection of queries also makes a gate"
-        not_derived.append("a key for the output gate behind the queries of each head")
-    else:
-        facts["fixed"] = "the order of the rows of its queries is not known"
-        not_derived.append("the order of the rows of queries")
+    # else heads follow each other, or why factors cannot be folded into the rows
+    if not has_norms:
+        facts |= _describe_gaps(runs, starts, width, not_derived)
     return facts
+
+
+def _describe_gaps(
+    runs: ModelRuns, starts: Sequence[int], width: int, not_derived: list[str]
+) -> Config:
+    """Return {"fixed": why} where the rows of heads do not follow each other, else {}.
+
+    Args:
+        runs: The model, which can be built from a changed config and run again.
+        starts: The first row of each head: 0, 128, 256, ... for heads that follow each other.
+        width: The width of a head, such as 128.
+        not_derived: Gets a sentence for an order that no family describes.
+    """
+    distances = set(np.diff(starts).tolist())  # from head to head; none for a single head
+    if not distances or distances == {width}:
+        return {}
+    # Qwen 3.5: after the queries of each head, as many rows make a gate for its output
+    rows_with_gates = 2 * len(starts) * width
+    is_every_other_block = distances == {2 * width}
+    if is_every_other_block and _count_rows(runs, runs.projections.q) == rows_with_gates:
+        not_derived.append("a key for the output gate behind the queries of each head")
+        return {"fixed": "its projection of queries also makes a gate"}
+    not_derived.append("the order of the rows of queries")
+    return {"fixed": "the order of the rows of its queries is not known"}
 
 
 def _first_rows(rows: Numbers) -> list[int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -28,6 +28,8 @@ READS_A_NUMBER = ("_local_scalar_dense", "equal", "is_nonzero")
 """Operators that return a number of Python: 0 for zeros, which is also False."""
 CHOOSES = ("index", "index_select", "gather")
 """Operators that choose among the rows of a tensor."""
+GROUPED_PRODUCT = "_grouped_mm"
+"""The operator that multiplies the tokens of each expert by its weights."""
 CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
 """Functions of torch that make a tensor, of which a large one gets no memory."""
 MOST_ZEROS = 1 << 26
@@ -76,42 +78,63 @@ class Absent(torch.Tensor):  # type: ignore[misc]
             return 0
         if func._schema.is_mutable:  # of a buffer or a result, whose numbers do not matter
             return args[0]
+        result = _run_on_meta(func, args, kwargs)
 
-        real_inputs = []
-
-        def to_meta(value: Any) -> Any:
-            """Called for each value in the arguments: tensors lose their numbers."""
-            if isinstance(value, Absent):
-                return value.shape_only
-            if isinstance(value, torch.Tensor):
-                real_inputs.append(value)
-                return value.to("meta")
-            return value
-
-        if kwargs.get("device") is not None:
-            kwargs["device"] = torch.device("meta")
-        inputs = tree_map(to_meta, args)
-        is_grouped = name == "_grouped_mm"
-        if is_grouped:  # its shape function takes bfloat16 only (torch 2.13)
-            inputs = [inputs[0].bfloat16(), inputs[1].bfloat16(), *inputs[2:]]
-            kwargs["out_dtype"] = None
-        result = func(*inputs, **tree_map(to_meta, kwargs))
-        # a choice among weights by real numbers, such as those of an expert, is a weight
+        # of weights only, or a choice among weights by real numbers, such as those of an expert
+        real_inputs = [value for value in tree_leaves((args, kwargs)) if _is_real_tensor(value)]
         is_choice = name in CHOOSES and isinstance(args[0], Absent)
-        is_weight = is_choice or not real_inputs
+        if is_choice or not real_inputs:
+            return tree_map(_to_absent, result)
 
-        def to_result(value: Any) -> Any:
-            """Called for each value in the result: tensors of "meta" become absent or zeros."""
+        def to_zeros(value: Any) -> Any:
+            """Called for each value in the result: a tensor of "meta" becomes one of zeros."""
             if not isinstance(value, torch.Tensor):
                 return value
-            if is_weight:
-                return Absent(value)
             if value.numel() > MOST_ZEROS:
                 raise MemoryError(f"{name} would make {value.numel():,} numbers")
-            dtype = real_inputs[0].dtype if is_grouped else value.dtype
+            # `_run_on_meta` has computed these products in bfloat16
+            dtype = real_inputs[0].dtype if name == GROUPED_PRODUCT else value.dtype
             return torch.zeros(value.shape, dtype=dtype, device="cpu")
 
-        return tree_map(to_result, result)
+        return tree_map(to_zeros, result)
+
+
+def _run_on_meta(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the result of an operator on the device "meta": tensors with shapes and no numbers.
+
+    Args:
+        func: The operator.
+        args: Its arguments by position, in which tensors are absent or real.
+        kwargs: Its arguments by name.
+    """
+    inputs = tree_map(_to_meta, args)
+    named = {name: tree_map(_to_meta, value) for name, value in kwargs.items()}
+    if named.get("device") is not None:
+        named["device"] = torch.device("meta")
+    # the product of experts: its function of shapes takes bfloat16 only (torch 2.13)
+    if func.overloadpacket.__name__ == GROUPED_PRODUCT:
+        inputs = [inputs[0].bfloat16(), inputs[1].bfloat16(), *inputs[2:]]
+        named["out_dtype"] = None
+    return func(*inputs, **named)
+
+
+def _is_real_tensor(value: Any) -> bool:
+    """Whether a value is a tensor with numbers."""
+    return isinstance(value, torch.Tensor) and not isinstance(value, Absent)
+
+
+def _to_meta(value: Any) -> Any:
+    """Return a tensor without its numbers; any other value is returned unchanged."""
+    if isinstance(value, Absent):
+        return value.shape_only
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    return value
+
+
+def _to_absent(value: Any) -> Any:
+    """Return a tensor of the device "meta" as an absent weight; any other value unchanged."""
+    return Absent(value) if isinstance(value, torch.Tensor) else value
 
 
 class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]

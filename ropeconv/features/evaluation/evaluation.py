@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -231,8 +231,16 @@ def over_budget(seconds: float, budget: float, fits: str) -> UsageError:
     )
 
 
-Possible = tuple[Row, str, set[str]]
-"""A row that can be run, its digest, and the names of the measures that it can be run with."""
+class PossibleRow(NamedTuple):
+    """A row that can be run."""
+
+    row: Row
+
+    digest: str
+    """A digest of all that its numbers depend on, apart from the sequence that it reads."""
+
+    measures: set[str]
+    """The names of the measures that the runtime can compute for it: {"growth", "passkey"}."""
 
 
 @dataclass
@@ -260,7 +268,7 @@ class Evaluation:
     def units(self) -> list[EvaluationUnit]:
         """All units in the order in which they are run: each a sequence that one row reads.
 
-        A row is a variant of the model, such as `base` or `yarn-4`; a measure, such as the loss,
+        A row is a variant of the model, such as `base` or `yarn:4`; a measure, such as the loss,
         has a case for each sequence of tokens. A unit is one case of one row.
 
         Those that cannot be run are among the refusals of `outcome`.
@@ -268,33 +276,44 @@ class Evaluation:
         Raises:
             UsageError: No row can be run; the message has the first reason.
         """
-        runner = self.runner
         cases = all_cases(self.measures, self.texts, self.sizes)
-        possible = self._possible_rows(cases)
-        if runner.swaps:
+        possible_rows = self._possible_rows(cases)
+        if self.runner.swaps:
             # one load serves all rows, so each sequence is read by all of them: a run that is
             # stopped early has compared them
-            pairs = list(product(cases, possible))
+            pairs = [(case, row) for case, row in product(cases, possible_rows)]
         else:
             # each row is a load of its own, so it reads all sequences before the next is loaded
-            pairs = [(case, row) for row, case in product(possible, cases)]
+            pairs = [(case, row) for row, case in product(possible_rows, cases)]
 
         units = []
-        computed_by = (runner.runtime, runner.device, runner.dtype)
-        for (measure, case), possible_row in pairs:
-            row, row_digest, supported_measures = possible_row
-            if measure.name not in supported_measures:
-                continue
-            # The key names the pass of the model over the sequence in the journal, where later runs
-            # find it. A measure that reads the losses of another one (`pass_of`) shares its pass.
-            pass_name = measure.pass_of or measure.name
-            key = text_digest(*computed_by, row_digest, pass_name, case.digest)
-            units.append(EvaluationUnit(row=row, measure=measure, case=case, key=key))
+        for (measure, case), possible in pairs:
+            if measure.name in possible.measures:
+                key = self._pass_key(measure, case, possible.digest)
+                unit = EvaluationUnit(row=possible.row, measure=measure, case=case, key=key)
+                units.append(unit)
         if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")
         return units
 
-    def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[Possible]:
+    def _pass_key(self, measure: Measure, case: Case, row_digest: str) -> str:
+        """Return the key of a pass of the model over a sequence, by which the journal keeps it.
+
+        Later runs find the losses of the pass there. A measure that reads the losses of another one
+        (`pass_of`) has the same key, so that the model runs once for both.
+
+        Args:
+            measure: The measure.
+            case: The sequence.
+            row_digest: The digest of the row.
+        """
+        runner = self.runner
+        pass_name = measure.pass_of or measure.name
+        return text_digest(
+            runner.runtime, runner.device, runner.dtype, row_digest, pass_name, case.digest
+        )
+
+    def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[PossibleRow]:
         """Return the rows that can be run, and refuse the other rows and single measures.
 
         A runtime may refuse a row as a whole (one whose scaling llama.cpp lacks), or only a
@@ -304,8 +323,7 @@ class Evaluation:
             cases: All sequences, each with its measure.
 
         Returns:
-            For each row that can be run: the row, its digest, and the names of the measures that
-            the runtime can compute for it, such as {"growth", "passkey"}.
+            The rows that can be run, each with the measures that the runtime can compute for it.
         """
         refusals = self.outcome.refusals
 
@@ -331,7 +349,7 @@ class Evaluation:
                     refusals.append(Refusal(row.name, reason, measure_name))
                 else:
                     supported_measures.add(measure_name)
-            possible.append((row, digest, supported_measures))
+            possible.append(PossibleRow(row, digest, supported_measures))
         return possible
 
     @cached_property
@@ -532,17 +550,21 @@ class Evaluation:
     def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
         """Add the reason why a pass was not measured to the outcome.
 
-        A pass is one run of the model over a sequence, whose losses may serve several measures. If
-        the refusal names a measure, each of these measures is refused. If not, the row is refused.
+        A pass is one run of the model over a sequence, whose losses may serve several measures. The
+        refusal names the one that was run; all others that read its losses lack them too, so each
+        is refused by its own name. A refusal without a measure is one of the whole row.
 
         Args:
             refusal: Why the pass was not measured.
-            units: The units that use the pass.
+            units: The units that use the pass, one for each measure.
         """
         for unit in units:
-            measure = unit.measure.name if refusal.measure else ""
-            if not self.outcome.refused(refusal.row, measure, refusal.column):
-                self.outcome.refusals.append(replace(refusal, measure=measure))
+            refused = refusal
+            if refusal.measure:
+                refused = replace(refusal, measure=unit.measure.name)
+            is_known = self.outcome.refused(refused.row, refused.measure, refused.column)
+            if not is_known:
+                self.outcome.refusals.append(refused)
 
     def _run_and_announce(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]

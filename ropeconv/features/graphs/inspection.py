@@ -710,34 +710,39 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     Returns:
         A row for each RoPE of the graphs, and the differences in words; none where all are equal.
     """
-    # the first part is the RoPE of the layers that an extension changes
+    # the RoPEs of the other model: that of the layers which see the whole context and which an
+    # extension changes, and then that of layers with a window, if they have one of their own
     if isinstance(other, GraphInspection):
-        parts = list[ModelRope](other.ropes)
+        other_ropes = list[ModelRope](other.ropes)
         context = 0  # a graph does not state one
     else:
-        parts = parts_of(other.spec)
+        other_ropes = parts_of(other.spec)
         context = other.spec.context
-    main = parts[0]
+    extended_rope = other_ropes[0]
 
+    # each RoPE of the graph must be one of them
     rows = list[tuple[str, str]]()
     problems = list[str]()
+    has_extended_rope = False
     for rope in graph.ropes:
-        part = _same_part(rope, parts)
-        if part is not None:
-            rows.append((rope.name, part.words))
-        else:
-            difference = _difference(rope, main)
+        same_rope = _same_part(rope, other_ropes)
+        if same_rope is None:
+            difference = _difference(rope, extended_rope)
             rows.append((rope.name, difference))
             problems.append(f"{rope.name} has {difference}")
+        else:
+            rows.append((rope.name, same_rope.words))
+            if same_rope.words == extended_rope.words:
+                has_extended_rope = True
+
+        # a table of cosines has a row for each position
         if rope.positions is not None and rope.positions < context:
             problems.append(
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
-    # Every RoPE of a graph may be one of the other model, and yet none of them the main one, that
-    # of the layers which see the whole context: then the graph has layers with a window only.
-    has_main = any(result == main.words for _, result in rows)
-    if not problems and not has_main:
+    # all of them may be that of layers with a window
+    if not problems and not has_extended_rope:
         problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(
         graph=graph.source.reference,

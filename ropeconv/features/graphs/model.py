@@ -431,6 +431,9 @@ class OnnxGraph(Graph):
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
         """Multiply what a Cos or Sin computes by a number, by new operations in the graph.
 
+        A Cos whose result is named `c` gives `c_unscaled` afterwards, and a new Mul multiplies that
+        by the number into `c`. So the operations that read `c` need not change.
+
         Args:
             rotation: The Cos or Sin.
             scaling: The Mul that multiplies its result by a constant already, or None. It gets the
@@ -446,33 +449,32 @@ class OnnxGraph(Graph):
                 f" {LEAST_OPSET}; export it again with that opset or a newer one"
             )
 
-        # the values: `name` is the cosine or sine as others read it, `plain` that without the
-        # factor, `number` the factor in float32, and `like` the factor in the type of the cosine or
-        # sine
+        # the names of the values: the cosine, and the factor in float32 and in the cosine's type
         scope, rotation_node = rotation.handle
-        name = rotation_node.output[0]
-        number = self._add_unique_name({}, f"{name}_attention_factor")
-        like = self._add_unique_name({}, f"{name}_attention_factor_like")
-        plain = name if scaling else self._add_unique_name({}, f"{name}_unscaled")
+        cosine = rotation_node.output[0]
+        factor_name = self._add_unique_name({}, f"{cosine}_attention_factor")
+        cast_factor = self._add_unique_name({}, f"{cosine}_attention_factor_like")
+        unscaled = cosine
+        if not scaling:
+            unscaled = self._add_unique_name({}, f"{cosine}_unscaled")
 
         # ONNX requires that an operation comes after those whose outputs it reads
-        indices = [index for index, node in enumerate(scope.node) if name in node.output]
+        indices = [index for index, node in enumerate(scope.node) if cosine in node.output]
         after_rotation = indices[0] + 1
 
+        number = from_array(np.array(factor, np.float32))
         new_nodes = [
-            make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
-            make_node("CastLike", [number, plain], [like]),
+            make_node("Constant", [], [factor_name], value=number),
+            make_node("CastLike", [factor_name, unscaled], [cast_factor]),
         ]
         if scaling:
-            # a Mul is there already, with two inputs: exchange the one that is not the rotation
+            # a Mul is there already: of its two inputs, the one that is not the cosine is replaced
             _, multiply_node = scaling.handle
-            other_input = 1 - scaling.inputs.index(rotation.outputs[0])
-            multiply_node.input[other_input] = like
+            index_of_factor = 1 - scaling.inputs.index(rotation.outputs[0])
+            multiply_node.input[index_of_factor] = cast_factor
         else:
-            # The product gets the name of the cosine or sine, so that the operations that read it
-            # need not change.
-            rotation_node.output[0] = plain
-            new_nodes.append(make_node("Mul", [plain, like], [name]))
+            rotation_node.output[0] = unscaled
+            new_nodes.append(make_node("Mul", [unscaled, cast_factor], [cosine]))
 
         for index, node in enumerate(new_nodes, after_rotation):
             scope.node.insert(index, node)

@@ -242,29 +242,27 @@ class GraphEdit:
     def _find_wrong_row(self, rope: GraphRope) -> int | None:
         """Return the first row of a table that is not that of its position; None without one.
 
-        `ropes_of` reads the rows 0, 1, 2, 4, ... only. Here all rows are compared, and made in
-        another way than they were written: as powers of exp(i w), of which twice as many follow by
-        one product. The real part of exp(i p w) is the cosine, and the imaginary part the sine.
+        Row p of the tables has A cos(p w) and A sin(p w), for the attention factor A and each
+        frequency w: the real and the imaginary part of A exp(i p w). `ropes_of` reads the rows
+        0, 1, 2, 4, ... only. Here all rows are compared, with numbers that are made in another way
+        than those that were written.
+
+        Args:
+            rope: The tables in the written graph; None of its rows is compared if it has none.
         """
         if rope.positions is None:
             return None
         inv_freq = self.schedule.inv_freq
         factor = self.schedule.attention_factor
-
-        # the rows from 0 on as complex numbers: the first n rows, turned by n positions, are the
-        # next n rows
-        first_rows = np.full((1, len(inv_freq)), factor, np.complex128)
-        turn = np.exp(1j * inv_freq)
-        while len(first_rows) < min(ROWS, rope.positions):
-            first_rows = np.concatenate([first_rows, first_rows * turn])
-            turn = turn * turn
-
-        # blocks of the tables: such a block is the first one, turned by the position of its start
         cosines, sines = rope.constants
         allowed = 4 * PRECISION[rope.dtype] * factor
+
+        # block by block: exp(i (start + p) w) = exp(i start w) exp(i p w), so each block is the
+        # first one, turned by the position at which it starts
+        first_block = factor * _powers(inv_freq, min(ROWS, rope.positions))
         for start in range(0, rope.positions, ROWS):
             rows = range(start, min(start + ROWS, rope.positions))
-            expected = first_rows[: len(rows)] * np.exp(1j * start * inv_freq)
+            expected = first_block[: len(rows)] * np.exp(1j * start * inv_freq)
             for constant, numbers in ((cosines, expected.real), (sines, expected.imag)):
                 error = np.abs(table_rows(constant, rows) - with_repeat(numbers, rope.repeat))
                 wrong_rows = np.flatnonzero((error > allowed).any(axis=1))
@@ -279,6 +277,24 @@ class GraphEdit:
             self.changed.save(path)
             path.with_suffix(target.suffix).replace(target)
         advance(target.stat().st_size)
+
+
+def _powers(inv_freq: NDArray[np.float64], count: int) -> NDArray[np.complex128]:
+    """Return exp(i p w) for the positions p = 0, 1, ..., [positions, pairs].
+
+    They are products of powers: exp(i (n + p) w) = exp(i n w) exp(i p w) gives rows n to 2n - 1
+    from the first n rows.
+
+    Args:
+        inv_freq: The frequencies w, in radians per token.
+        count: The least number of positions; there are up to twice as many.
+    """
+    rows = np.ones((1, len(inv_freq)), np.complex128)
+    turn = np.exp(1j * inv_freq)  # by as many positions as there are rows
+    while len(rows) < count:
+        rows = np.concatenate([rows, rows * turn])
+        turn = turn * turn
+    return rows
 
 
 def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan:

@@ -108,20 +108,25 @@ class Subject:
     def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
         """Return what is tested: a source, and the RoPE that a recipe gives it.
 
-        ropeconv did not write the model, so no receipt has a recipe.
+        It is for an output that ropeconv did not write, whose recipe no receipt has.
 
-        The recipe is computed from the RoPE that the model has now (`present`), in most recipes
-        without its scaling (`start`).
+        Args:
+            against: The place or the name of the source.
+            recipe: The method that the output should have, such as `--yarn 4`.
 
         Raises:
             BadSource: The source cannot be read.
             RecipeError: The recipe does not fit it.
         """
+        # From the RoPE of the source to that of the recipe in two steps: most methods replace a
+        # scaling, so they start without it (`start`), and take over some of its settings, such as
+        # YaRN's beta_fast, from the RoPE with it.
         opened = open_source(against)
         inspection = inspect_source(opened)
-        present = inspection.basis(recipe)
-        start = recipe.start(present)
-        schedule = recipe.schedule(start, present)
+        with_scaling = inspection.basis(recipe)
+        start = recipe.start(with_scaling)
+        schedule = recipe.schedule(start, with_scaling)
+
         # transformers runs the source, so the weights of a GGUF file are dequantised
         source = opened
         if isinstance(source, GgufSource):
@@ -336,12 +341,11 @@ def _judge(
 ) -> tuple[tuple[CandidateResult, ...], float]:
     """Return which candidates a runtime may compute, the nearest first, and the KL that is allowed.
 
-    A candidate is the right RoPE or a known mistake.
-
-    A runtime that computes in the precision of the candidates is compared by its rounding. For
-    one that rounds otherwise (a GGUF file whose activations are quantised, a server in bfloat16),
-    the noise of a long text is not known. There the nearest fits if it is far nearer than most, and
-    with it those that are not farther beyond chance.
+    A candidate is the right RoPE or a known mistake. A runtime that computes in the precision of
+    the candidates is compared by its rounding: a candidate fits if 95 % of the tokens are within
+    the KL that rounding causes. For a runtime that rounds otherwise (a GGUF file whose activations
+    are quantised, a server in bfloat16), the noise of a long text is not known, and `_near_nearest`
+    decides.
 
     Args:
         distances: The KL of each compared token, by candidate.
@@ -349,33 +353,53 @@ def _judge(
         noise: The KL after single tokens.
         last: The last position.
     """
-    means = [float(kl.mean()) for _, kl in distances]
-    lowest_mean = min(means)
-    nearest_index = means.index(lowest_mean)
-    _, nearest_kl = distances[nearest_index]  # of each token
+    kl_by_candidate = [kl for _, kl in distances]  # of each token
+    means = [float(kl.mean()) for kl in kl_by_candidate]
+    kls_95 = [float(kl.quantile(0.95)) for kl in kl_by_candidate]
     if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
+        fits = [kl_95 <= allowed for kl_95 in kls_95]
     else:
         # most candidates are wrong, so their median is the distance of a wrong one
         allowed = SHARE * statistics.median(means)
+        fits = _near_nearest(kl_by_candidate, allowed)
 
     results = []
-    for (candidate, kl), mean in zip(distances, means, strict=True):
-        kl_95 = float(kl.quantile(0.95))
-        if is_exact:
-            fits = kl_95 <= allowed
-        else:
-            # a paired test over the tokens: is it farther than the nearest one by more than chance?
-            farther = kl - nearest_kl
-            standard_error = float(farther.std()) / math.sqrt(len(farther))
-            is_as_near = float(farther.mean()) <= DEVIATIONS * standard_error
-            fits = lowest_mean <= allowed and is_as_near
+    for index, (candidate, _) in enumerate(distances):
         result = CandidateResult(
-            name=candidate.name, words=candidate.words, kl=mean, kl_95=kl_95, fits=fits
+            name=candidate.name,
+            words=candidate.words,
+            kl=means[index],
+            kl_95=kls_95[index],
+            fits=fits[index],
         )
         results.append(result)
     results.sort(key=lambda result: result.kl)
     return tuple(results), allowed
+
+
+def _near_nearest(kl_by_candidate: list[Tensor], allowed: float) -> list[bool]:
+    """Return whether each candidate is the nearest one, or not farther than it beyond chance.
+
+    All are False where even the nearest one is not within what is allowed.
+
+    Args:
+        kl_by_candidate: The KL of each compared token, for each candidate.
+        allowed: The mean KL that the nearest one may have.
+    """
+    means = [float(kl.mean()) for kl in kl_by_candidate]
+    lowest_mean = min(means)
+    if lowest_mean > allowed:
+        return [False] * len(means)
+
+    # a paired test over the tokens: the mean by which a candidate is farther, in standard errors
+    nearest_kl = kl_by_candidate[means.index(lowest_mean)]
+    are_near = []
+    for kl in kl_by_candidate:
+        farther = kl - nearest_kl
+        standard_error = float(farther.std()) / math.sqrt(len(farther))
+        are_near.append(float(farther.mean()) <= DEVIATIONS * standard_error)
+    return are_near
 
 
 def _weights_like(baked: Path | None, source: Source) -> Source:

@@ -100,47 +100,63 @@ def imatrix(
     require("llama_cpp", "an importance matrix")
     reporter = reporter or SilentReporter()
     source = expand_home(Path(model))
-    if (source / "config.json").is_file():
-        convert = command_line("apply", str(source), "--as-is", "--to", "gguf", "--outtype", "bf16")
-        raise UsageError(f"{source} is a checkpoint; `{convert}` writes the GGUF file for it")
-    if not is_gguf(source):
-        raise UsageError(refusal(source, "a GGUF file"))
-    GgufFile.open(source)  # raises for a damaged one
-    page = expand_home(Path(text))
-    if not page.is_file():
-        raise UsageError(refusal(page, "a text file"))
+    _refuse_model(source)
+    text_file = expand_home(Path(text))
+    if not text_file.is_file():
+        raise UsageError(refusal(text_file, "a text file"))
     place = Path(f"{source.stem}.imatrix.gguf") if out is None else expand_home(Path(out))
     if place.exists() and not force:
         raise UsageError(f"{place} exists; pass --force to replace it, or choose another -o")
 
+    # llama.cpp runs in another process, which leaves the sums in a file
     with scratch() as folder:
         arrays = folder / "sums.npz"
         settings = {
             "model": str(source),
-            "text": str(page),
+            "text": str(text_file),
             "chunk_size": chunk_size,
             "chunks": chunks,
             "threads": threads(),
             "out": str(arrays),
         }
-        read = _collect(settings, chunk_size, reporter)
-        sums: dict[str, NDArray[np.float32]] = {}
-        counts: dict[str, NDArray[np.int64]] = {}
-        with np.load(arrays) as stored:
-            for title in stored.files:
-                kind, _, name = title.partition(" ")
-                if kind == "sums":
-                    sums[name] = stored[title]
-                else:
-                    counts[name] = stored[title]
+        pieces_read = _collect(settings, chunk_size, reporter)
+        sums, counts = _read_sums(arrays)
     if not sums:
         raise RopeconvError(f"{source} has no layer whose inputs llama.cpp shows; report it")
 
-    write_file(place, imatrix_file(sums, counts, page.name, read, chunk_size))
-    unseen = 0
-    for numbers in counts.values():
-        unseen += int((numbers == 0).sum())
-    return CollectedImatrix(place, len(sums), read, chunk_size, unseen)
+    write_file(place, imatrix_file(sums, counts, text_file.name, pieces_read, chunk_size))
+    unseen_experts = 0
+    for rows_of_experts in counts.values():
+        unseen_experts += int((rows_of_experts == 0).sum())
+    return CollectedImatrix(place, len(sums), pieces_read, chunk_size, unseen_experts)
+
+
+def _refuse_model(source: Path) -> None:
+    """Raise UsageError for a model that is not a GGUF file, and BadSource for a damaged one."""
+    if (source / "config.json").is_file():
+        convert = command_line("apply", str(source), "--as-is", "--to", "gguf", "--outtype", "bf16")
+        raise UsageError(f"{source} is a checkpoint; `{convert}` writes the GGUF file for it")
+    if not is_gguf(source):
+        raise UsageError(refusal(source, "a GGUF file"))
+    GgufFile.open(source)
+
+
+def _read_sums(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.int64]]]:
+    """Return the sums of squares and the counts of rows that the program wrote, by weight.
+
+    The file has two arrays for each weight: "sums blk.0.attn_q.weight", [matrices, columns], and
+    "counts blk.0.attn_q.weight", one number or one for each expert.
+    """
+    sums: dict[str, NDArray[np.float32]] = {}
+    counts: dict[str, NDArray[np.int64]] = {}
+    with np.load(path) as stored:
+        for title in stored.files:
+            kind, _, weight = title.partition(" ")
+            if kind == "sums":
+                sums[weight] = stored[title]
+            else:
+                counts[weight] = stored[title]
+    return sums, counts
 
 
 def _collect(settings: JsonObject, chunk_size: int, reporter: Reporter) -> int:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 LEAST_TOKENS = 16
 """Products with fewer rows of inputs are left out."""
+ALL_LAYERS = 999
+"""More layers than any model has."""
 F32 = 0
 INT32 = 26
 MOST_DIMS = 4
@@ -105,20 +107,22 @@ class Collector:
     def _add(self, node: GgmlTensor) -> None:
         """Add the squares of the inputs of a matrix product to the sums of its weight.
 
-        These sums, one for each column of the weight, are the importance matrix. A weight may be a
-        stack of several matrices.
+        These sums, one for each column of the weight, are the importance matrix. A weight is one
+        matrix in most models, and may be a stack of several.
+
+        Args:
+            node: The product, whose sources are the weight and its inputs.
         """
         name = weight_name(node)
 
-        # the weight is a stack [outer, inner, rows, columns] of matrices, of which most models have
-        # one; ggml has the fastest dimension first
+        # Both are stacks [outer, inner, rows, columns]; `ne` has the fastest dimension, the
+        # columns, first. A stack of inputs may be larger than that of matrices: ggml then takes
+        # the matrices again in turn (broadcast): of two, matrix 0 gets the inputs 0, 2, 4, ...
         _, _, inner_matrices, outer_matrices = node.src[0].contents.ne
         matrix_count = int(inner_matrices * outer_matrices)
         inputs = self._numbers(node.src[1], np.float32)
         outer_inputs, inner_inputs, rows, columns = inputs.shape
 
-        # each matrix is multiplied by the inputs at its place, or, where there are more inputs than
-        # matrices, by those at each multiple of the number of matrices too (ggml's broadcast)
         no_sums = np.zeros((matrix_count, columns), np.float32)
         sums = self.sums.setdefault(name, no_sums)
         for outer in range(outer_inputs):
@@ -128,6 +132,7 @@ class Collector:
                 matrix = outer_matrix * inner_matrices + inner_matrix
                 sums[matrix] = _add_squares(sums[matrix], inputs[outer, inner])
 
+        # one count for the weight: the rows of inputs by which each of its matrices was multiplied
         all_rows = outer_inputs * inner_inputs * rows
         counts = self.counts.setdefault(name, np.zeros(1, np.int64))
         counts += all_rows // matrix_count
@@ -136,24 +141,31 @@ class Collector:
     def _add_experts(self, node: GgmlTensor) -> None:
         """Add the squares of the inputs of experts to the sums of each expert.
 
-        Each token has chosen some of the experts of a mixture, so only these get its inputs.
-        """
-        name = weight_name(node)
-        _, _, expert_count, _ = node.src[0].contents.ne
+        Each token has chosen some of the experts of a mixture, so only these get its inputs. With
+        four choices for each token, one product computes four experts for it.
 
-        # The inputs, [tokens, 1, columns], or [tokens, choices, columns] where each chosen expert
-        # has inputs of its own. And the numbers of the chosen experts, [tokens, choices].
-        inputs = self._numbers(node.src[1], np.float32)[0]
-        chosen = self._numbers(node.src[2], np.int32)[0, 0]
-        _, inputs_of_token, columns = inputs.shape
-        _, choices = chosen.shape
+        Args:
+            node: The product, whose sources are the stacked weights of all experts, the inputs, and
+                the numbers of the experts that each token has chosen.
+        """
+        # ggml's tensors have four dimensions, of which the unused ones have the size 1
+        name = weight_name(node)
+        _columns, _rows, expert_count, _ = node.src[0].contents.ne
+        (inputs,) = self._numbers(node.src[1], np.float32)
+        ((chosen,),) = self._numbers(node.src[2], np.int32)
+        _tokens, choices = chosen.shape
+
+        # The first matrix of an expert gets the state of the token, which all chosen experts share,
+        # [tokens, 1, columns]. The last one gets what each expert has computed, [tokens, choices,
+        # columns]. ggml takes the inputs of a token again in turn where there are more choices.
+        _tokens, inputs_of_token, columns = inputs.shape
 
         no_sums = np.zeros((int(expert_count), columns), np.float32)
         sums = self.sums.setdefault(name, no_sums)
         counts = self.counts.setdefault(name, np.zeros(int(expert_count), np.int64))
         for choice in range(choices):
-            inputs_of_choice = inputs[:, choice % inputs_of_token]  # [tokens, columns]
             experts_of_choice = chosen[:, choice]  # [tokens]
+            inputs_of_choice = inputs[:, choice % inputs_of_token]  # [tokens, columns]
             for expert in np.unique(experts_of_choice):
                 inputs_of_expert = inputs_of_choice[experts_of_choice == expert]
                 sums[expert] = _add_squares(sums[expert], inputs_of_expert)
@@ -197,20 +209,72 @@ def tokens_of(llama: Any, vocabulary: Any, text: bytes) -> list[int]:
     return list(array[:count])
 
 
+def load_model(llama: Any, path: str) -> Any:
+    """Return a model, with all its layers on a GPU if there is one; None where that fails."""
+    settings = llama.llama_model_default_params()
+    settings.n_gpu_layers = ALL_LAYERS if llama.llama_supports_gpu_offload() else 0
+    return llama.llama_model_load_from_file(path.encode(), settings)
+
+
+def make_context(llama: Any, model: Any, callback: Any, size: int, threads: int) -> Any:
+    """Return a context, in which the model reads pieces of text; None where that fails.
+
+    Args:
+        llama: The module of the bindings.
+        model: The model.
+        callback: Called before and after each operation of the model.
+        size: The tokens of a piece.
+        threads: How many threads compute.
+    """
+    options = llama.llama_context_default_params()
+    # a piece is read at once: it is the whole context and one batch
+    options.n_ctx = size
+    options.n_batch = size
+    options.n_ubatch = size
+    options.n_threads = threads
+    options.n_threads_batch = threads
+    options.cb_eval = callback
+    # keys and values in F32 and no flash attention: llama-imatrix has F16, and so less exact sums
+    options.type_k = F32
+    options.type_v = F32
+    options.flash_attn_type = 0
+    return llama.llama_init_from_model(model, options)
+
+
+def fill_batch(batch: Any, tokens: list[int]) -> None:
+    """Put the tokens of a piece into llama.cpp's batch, at the positions 0, 1, 2, ..."""
+    for place, token in enumerate(tokens):
+        batch.token[place] = token
+        batch.pos[place] = place
+        # all tokens are of one sequence, number 0
+        batch.n_seq_id[place] = 1
+        batch.seq_id[place][0] = 0
+        # all positions, since the last layer otherwise computes only those that are asked for
+        batch.logits[place] = True
+    batch.n_tokens = len(tokens)
+
+
+def fail(reason: str) -> int:
+    """Write why there is no importance matrix on stderr, and return the exit code."""
+    sys.stderr.write(f"error: {reason}\n")
+    return 1
+
+
 def main() -> int:
-    """Collect as the settings say, and return the exit code."""
+    """Collect as the settings say, and return the exit code.
+
+    The settings are such as {"model": "model.gguf", "text": "wiki.txt", "chunk_size": 512,
+    "chunks": 0, "threads": 8, "out": "sums.npz"}; 0 chunks are the whole text.
+    """
     given = json.loads(sys.argv[1])
     import llama_cpp as llama
     from llama_cpp._ggml import libggml
 
-    collector = Collector(libggml)
+    # the model, and how many whole pieces the text has
     llama.llama_backend_init()
-    settings = llama.llama_model_default_params()
-    settings.n_gpu_layers = 999 if llama.llama_supports_gpu_offload() else 0
-    model = llama.llama_model_load_from_file(given["model"].encode(), settings)
+    model = load_model(llama, given["model"])
     if not model:
-        sys.stderr.write("error: llama.cpp does not load the model\n")
-        return 1
+        return fail("llama.cpp does not load the model")
     vocabulary = llama.llama_model_get_vocab(model)
     with open(given["text"], "rb") as file:
         tokens = tokens_of(llama, vocabulary, file.read())
@@ -222,42 +286,30 @@ def main() -> int:
     if not pieces:
         return 0
 
+    # llama.cpp calls this function for each operation while it reads; ctypes frees it with its name
+    collector = Collector(libggml)
+
     @llama.ggml_backend_sched_eval_callback  # type: ignore[untyped-decorator, unused-ignore]
     def callback(address: int, is_question: bool, user_data: Any) -> bool:
         return collector.seen(address, is_question)
 
-    options = llama.llama_context_default_params()
-    options.n_ctx = options.n_batch = options.n_ubatch = size
-    options.n_threads = options.n_threads_batch = given["threads"]
-    options.cb_eval = callback
-    # keys and values in F32 and no flash attention: llama-imatrix has F16, and so less exact sums
-    options.type_k = options.type_v = F32
-    options.flash_attn_type = 0
-    context = llama.llama_init_from_model(model, options)
+    context = make_context(llama, model, callback, size, given["threads"])
     if not context:
-        sys.stderr.write("error: llama.cpp makes no context for the model\n")
-        return 1
+        return fail("llama.cpp makes no context for the model")
 
     # every piece is a text of its own, and begins with the token for that where the model has one
-    first = llama.llama_vocab_bos(vocabulary)
-    has_first = llama.llama_vocab_get_add_bos(vocabulary)
+    begins_with_token = llama.llama_vocab_get_add_bos(vocabulary)
+    beginning_token = llama.llama_vocab_bos(vocabulary)
     batch = llama.llama_batch_init(size, 0, 1)
-    for piece in range(pieces):
-        part = tokens[piece * size : (piece + 1) * size]
-        if has_first:
-            part[0] = first
+    for number in range(pieces):
+        piece = tokens[number * size : (number + 1) * size]
+        if begins_with_token:
+            piece[0] = beginning_token
         llama.llama_memory_clear(llama.llama_get_memory(context), True)
-        for place, token in enumerate(part):
-            batch.token[place] = token
-            batch.pos[place] = place
-            batch.n_seq_id[place] = 1
-            batch.seq_id[place][0] = 0
-            # all positions, since the last layer otherwise computes only those that are asked for
-            batch.logits[place] = True
-        batch.n_tokens = size
-        if llama.llama_decode(context, batch) != 0 or collector.problem:
-            sys.stderr.write(f"error: {collector.problem or 'llama.cpp does not run the text'}\n")
-            return 1
+        fill_batch(batch, piece)
+        has_failed = llama.llama_decode(context, batch) != 0
+        if has_failed or collector.problem:
+            return fail(collector.problem or "llama.cpp does not run the text")
         print(json.dumps({"read": size}), flush=True)
 
     arrays: dict[str, Any] = {}

@@ -529,8 +529,9 @@ def write_profiles(
 def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
     """Complete each profile in the hidden folder, and yield its name and its output.
 
-    It gets links to the weights, the installed transformers checks its frequencies, and then its
-    receipt is written.
+    A profile is the model with one method, in a folder of its own. It gets links to the weights,
+    which all profiles share; the installed transformers checks its frequencies; and then its
+    receipt (ropeconv.json) is written.
 
     Args:
         plan: The plan of all profiles, whose files were written already.
@@ -538,20 +539,13 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
     """
     # one process with transformers for all profiles, since to import it takes seconds
     probe = SharedProbe() if Probe.available() else None
-    # the weights of the first profile, which were written already, by their names in the source
-    weights_by_origin = {file.origin: folder / file.name for file in plan.shared}
     try:
         for name, profile in plan.plans.items():
             assert isinstance(profile, CheckpointPlan)
-            place = folder / name
-
-            # links to the weights
-            for file in profile.files:
-                if is_shared(file):
-                    name_in_source = file.origin or file.name
-                    _link(weights_by_origin[name_in_source], place / file.name, plan.out)
+            _link_weights(plan, profile, folder, name)
 
             # the receipt is written last, since it has the result of the check
+            place = folder / name
             check = OutputCheck.by_probe(profile, probe)
             record = check(place)
             files = tuple(_record(file, place) for file in profile.files)
@@ -559,9 +553,26 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             write_receipt(place, receipt)
             yield name, AppliedPlan(profile.out, record, check.reason)
     finally:
-        # `stop` of a shared probe keeps the process, and that of its class ends it
+        # `stop` of a SharedProbe does nothing, so that each check may call it and the next one
+        # finds the process running; that of its class, Probe, ends the process
         if probe is not None:
             Probe.stop(probe)
+
+
+def _link_weights(plan: ProfilesPlan, profile: Plan, folder: Path, name: str) -> None:
+    """Link the weights of a profile to the files that all profiles share.
+
+    Args:
+        plan: The plan of all profiles, whose shared files were written already.
+        profile: The plan of the profile.
+        folder: The folder of all profiles.
+        name: The name of the profile, which is that of its folder.
+    """
+    shared_files = {file.origin: folder / file.name for file in plan.shared}
+    for file in profile.files:
+        if is_shared(file):
+            name_in_source = file.origin or file.name
+            _link(shared_files[name_in_source], folder / name / file.name, plan.out)
 
 
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:

@@ -104,37 +104,34 @@ def profiles(
 
 
 def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> list[Recipe]:
-    """Return the recipes of profiles.
+    """Return the recipes of profiles: those of texts, of options, and of options with a file.
 
     Args:
-        texts: Such as "yarn:4", or "base" for the unchanged model.
+        texts: Such as "yarn:4", "yarn:2,yarn:4", or "base" for the unchanged model.
         methods: The values of options of methods, by name, each a list: {"yarn": ["2", "4"]}.
 
     Raises:
         UsageError: Where there is none.
         RecipeError: For a value that a method cannot have.
     """
-    # An option such as `--yarn 4` becomes the text "yarn:4". One with a file does not, since a path
-    # may contain a colon: its recipe is made here.
+    # `--yarn 4` is the same as the text "yarn:4"; but a path may contain a colon, so an option with
+    # a file is no text
     all_texts = list(texts)
     recipes_with_files = []
-    method_of_option = {variable(name): method for name, method in REGISTRY.items()}
+    method_by_option = {variable(name): method for name, method in REGISTRY.items()}
     for option, values in methods.items():
-        method = method_of_option.get(option)
+        method = method_by_option.get(option)
         for value in values or ():
             if method is None or method.value is Value.FILE:
                 recipes_with_files.append(build_recipe({option: value}))
             else:
                 all_texts.append(f"{method.name}:{value}")
 
-    # a text may have several rows ("yarn:2,yarn:4")
+    # a row is one method of a text; that of "base" has no recipe, and the model stays unchanged
     recipes = []
     for text in all_texts:
         for row in parse_rows(text):
-            recipe = row.recipe
-            if recipe is None:  # "base", which is the model unchanged
-                recipe = Recipe(AsIs())
-            recipes.append(recipe)
+            recipes.append(row.recipe or Recipe(AsIs()))
     recipes += recipes_with_files
     if not recipes:
         raise UsageError("name the profiles after MODEL, such as base yarn:2 yarn:4")

@@ -72,13 +72,19 @@ class Sglang(Server):
         return tokens
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
-        first = min(kept)
-        count = len(ids) - first  # of the tokens whose records are requested
+        """Return the log-probabilities of next tokens, as `Server.log_probs`, by one request.
+
+        SGLang records with each token of a text what was predicted before it: the likeliest tokens,
+        and the token itself.
+        """
+        # records from this token on are requested
+        first_recorded = min(kept)
+        count = len(ids) - first_recorded
         body = {
             "input_ids": list(ids),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0},
             "return_logprob": True,
-            "logprob_start_len": first,
+            "logprob_start_len": first_recorded,
             "top_logprobs_num": top,
         }
         limits = for_prompt(count * (top + 1))
@@ -88,18 +94,21 @@ class Sglang(Server):
         if len(likeliest) != count or len(actual) != count:
             raise self.misread("input_top_logprobs for every token")
 
-        # both lists begin with the token at `first`; a record is (log-probability, token, text)
         log_probs = []
         for index in kept:
-            next_token = index + 1  # it is predicted at `index`
-            place = next_token - first
+            # what was predicted after token `index` is recorded with the next token
+            next_index = index + 1
+            place = next_index - first_recorded
             records = [*(likeliest[place] or ()), actual[place]]
+
+            # a record is (log-probability, token, text), such as (-0.7, 464, "The"); a token may be
+            # there twice, once without a number
             by_token = {}
             for log_prob, token, _ in records:
                 if log_prob is not None:
                     by_token[token] = log_prob
             is_complete = all(token in by_token for _, token, _ in records)
             if not is_complete:
-                raise self.misread(f"log-probability for token {next_token}")
+                raise self.misread(f"log-probability for token {next_index}")
             log_probs.append(by_token)
         return log_probs

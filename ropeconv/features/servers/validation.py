@@ -140,15 +140,11 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     progress = spec.progress
     baked = comparison.baked
 
-    # the device and the precision in which the reference runs: as the user wants, if it fits
-    dtype = settings.dtype
-    if dtype == "auto" and not is_gguf(baked):
-        dtype = stored_dtype(source.config())
-    wanted = replace(settings, dtype=dtype).place(dtype, comparison.stands_for)
-    device_spec = choose_place(source, wanted)
+    # load the reference, in the device and the precision that the user wants, if it fits there
+    device_spec = _device_of_reference(spec, source)
     engine = TransformersEngine.load(folder, device_spec, chunk=settings.chunk)
 
-    # the server first: if it refuses, the long runs of the reference are saved
+    # ask the server first: if it refuses, the long runs of the reference are saved
     run = _text_run(spec, server, source, folder, engine)
     progress.total(TIMES * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
@@ -156,15 +152,16 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         f"Running {len(run.ids):,} tokens on {device_spec.device} in {device_spec.dtype}: control,"
         " reference, noise floor."
     )
+    # run the reference, then once more in another precision, for the noise. The layers of the first
+    # are freed before the second is loaded; its last projection makes logits of hidden states.
     states = read_source(engine, spec, [run], device_spec.dtype)
-    head = engine.without_layers()  # which frees them before the next model is loaded
-
-    # the noise of another precision than the one that the reference has
-    other = _load_in_other_precision(server, folder, device_spec)
-    if other is not None:
-        other_engine = TransformersEngine(other, settings.chunk)
+    head = engine.without_layers()
+    other_model = _load_in_other_precision(server, folder, device_spec)
+    if other_model is not None:
+        other_engine = TransformersEngine(other_model, settings.chunk)
         states.noise_runs.append(read_noise_run(other_engine, spec, [run]))
 
+    # compare
     is_quantised = is_gguf(baked) and bool(weights_type(GgufSource(baked).file))
     results, curve = _judge(run, states, head, answers, is_quantised)
     schedule = comparison.schedule
@@ -188,6 +185,22 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         reached=count_compared(results),
         **comparison.result_fields(),
     )
+
+
+def _device_of_reference(spec: ComparisonSpec, source: Source) -> DeviceSpec:
+    """Return the device and the precision in which the reference runs.
+
+    By default its precision is that of the checkpoint, for which the server runs a checkpoint too.
+
+    Args:
+        spec: How the user wants it to run.
+        source: The checkpoint.
+    """
+    dtype = spec.settings.dtype
+    if dtype == "auto" and not is_gguf(spec.comparison.baked):
+        dtype = stored_dtype(source.config())
+    wanted = replace(spec.settings, dtype=dtype).place(dtype, spec.comparison.stands_for)
+    return choose_place(source, wanted)
 
 
 def _load_in_other_precision(
@@ -423,31 +436,32 @@ def _judge(
                 " with the output"
             )
 
-    # the three distances at each compared token; `states` has one tensor for each run, and there is
-    # one run
+    # the distances from the reference at each compared token; the lists of `states` have a tensor
+    # for each run of tokens, and there is one run
     (reference,) = states.reference
-    (without_method,) = states.control
+    (unscaled,) = states.control
     compared = ServedRun(answers, head, reference, run.targets().tolist())
-    served = compared.compare_server()
-    control = compared.compare_states(head, without_method)
-    noise_runs = []
+    of_server = compared.compare_server()
+    of_unscaled = compared.compare_states(head, unscaled)
+    of_rounding = []
     for other_engine, (hidden,) in states.noise_runs:  # None for the engine of the reference
         engine = other_engine or head
-        noise_runs.append(compared.compare_states(engine, hidden))
+        of_rounding.append(compared.compare_states(engine, hidden))
 
+    # bucket by bucket, such as positions 0 to 8,191
     results = []
     noise = 0.0
     for bucket, rows in run.parts():
-        control_kl = control[rows].kl.mean().item()
-        kls = [measures[rows].kl.quantile(0.95).item() for measures in noise_runs]
-        # the KL from another precision counts whole, since a server has other kernels; the floor of
-        # a bucket is at least that of the buckets before it
-        noise = max(noise, states.noise_floor(kls, part=1.0))
-        result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
+        control_kl = of_unscaled[rows].kl.mean().item()
+        rounding_kls = [measures[rows].kl.quantile(0.95).item() for measures in of_rounding]
+        # The KL from another precision counts whole (part=1), since a server has other kernels. The
+        # floor of a bucket is at least that of the buckets before it.
+        noise = max(noise, states.noise_floor(rounding_kls, part=1.0))
+        result = bucket_result(bucket, of_server[rows], control_kl, noise, kind="whole")
         if is_quantised:
             result = with_rounded_weights(result)
         results.append(result)
-    curve = tuple(zip(run.kept, served.kl.tolist(), strict=True))
+    curve = tuple(zip(run.kept, of_server.kl.tolist(), strict=True))
     return results, curve
 
 

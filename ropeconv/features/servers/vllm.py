@@ -70,18 +70,23 @@ class Vllm(Server):
         return choices[0] if choices else Choice()
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
+        """Return the log-probabilities of next tokens, as `Server.log_probs`, by one request.
+
+        vLLM answers with an entry for each token of a text, which has what was predicted before it:
+        {464: the record of this token, 317: the record of a likelier one, ...}.
+        """
         fields = {"max_tokens": 1, "prompt_logprobs": top}
         limits = for_prompt(len(ids) * (top + 1))
-        rows = self._complete(ids, fields, limits).prompt_logprobs
-        if rows is None or len(rows) != len(ids):
+        entries = self._complete(ids, fields, limits).prompt_logprobs
+        if entries is None or len(entries) != len(ids):
             raise self.misread("prompt_logprobs for every token")
 
-        # a row is of a token of the text: {464: record of it, 317: record of a likelier one}
         log_probs = []
         for index in kept:
-            next_token = index + 1  # it is predicted at `index`
-            row = rows[next_token]
-            if not row:
-                raise self.misread(f"prompt_logprobs for token {next_token}")
-            log_probs.append({token: record.logprob for token, record in row.items()})
+            # what was predicted after token `index` is in the entry of the next token
+            next_index = index + 1
+            predicted = entries[next_index]
+            if not predicted:
+                raise self.misread(f"prompt_logprobs for token {next_index}")
+            log_probs.append({token: record.logprob for token, record in predicted.items()})
         return log_probs

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,8 +19,9 @@ from ropeconv.formats.package_data import package_data, package_files, render
 from ropeconv.inspection.kv_cache import config_cache
 from ropeconv.inspection.memory.shape import ModelShape, config_shape
 from ropeconv.inspection.receipts.folder import valid_receipt
-from ropeconv.inspection.receipts.receipt import FineTuningRecord
+from ropeconv.inspection.receipts.receipt import FineTuningRecord, Receipt
 from ropeconv.models.config import reads_both_directions, text_part
+from ropeconv.models.family import Family
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
 from ropeconv.models.purpose import checkpoint_purpose
@@ -140,6 +142,55 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             "trainers do not load GGUF files; apply the method to the checkpoint and give that"
             " output"
         )
+    receipt, family = _receipt_and_family(source)
+
+    # parsed here instead of by `source.config()`, which would look for the family of its
+    # model_type: an output with code of ropeconv has a model_type of its own
+    config = parse(source.text("config.json") or "{}", "config.json")
+    draft = draft_kind(config, source.tensor_names() or (), source.name)
+    if draft:
+        raise UsageError(
+            f"{source.reference} is {draft.says} for speculative decoding; give the output of its"
+            " target"
+        )
+
+    # the name under which the trainer loads it: trainers take no revision, as in NAME@main
+    if not path:
+        path = source.reference
+        if source.kind == "hub":
+            path, _, _ = path.partition("@")
+
+    # Phi-3's class derives its attention factor from the declared length, which then is a bit more
+    # than the length that the user has asked for
+    declared = 0
+    if receipt.asked_context:
+        declared = receipt.schedule.context
+    shape = config_shape(config, family, config_cache(config, family))
+    return TrainingFacts(
+        path=path,
+        method=receipt.extension.method,
+        context=receipt.context,
+        declared=declared,
+        trained=receipt.schedule.original_context,
+        model_type=str(config.get("model_type", "")),
+        spec=read_spec(config, family),
+        two_lists=receipt.schedule.short_inv_freq is not None,
+        own_code="auto_map" in config,
+        encoder=family.encoder or reads_both_directions(config, text_part(config, family), family),
+        verdicts={row.runtime: (row.status, row.reason) for row in receipt.runtimes},
+        fine_tuning=receipt.fine_tuning,
+        shape=shape,
+        parameters=_count_parameters(source, config, shape),
+    )
+
+
+def _receipt_and_family(source: Source) -> tuple[Receipt, Family]:
+    """Return the receipt of an output of ropeconv, which fits its files, and its model family.
+
+    Raises:
+        UsageError: It has none, or its files were changed since.
+        BadSource: The receipt names an unknown family.
+    """
     receipt = valid_receipt(source)
     if receipt is None:
         raise UsageError(
@@ -152,39 +203,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             f"the receipt names the unknown family {shown(receipt.family)}; run `ropeconv apply`"
             " again"
         )
-
-    # parsed here instead of by `source.config()`, which would look for the family of its
-    # model_type: an output with code of ropeconv has a model_type of its own
-    config = parse(source.text("config.json") or "{}", "config.json")
-    draft = draft_kind(config, source.tensor_names() or (), source.name)
-    if draft:
-        raise UsageError(
-            f"{source.reference} is {draft.says} for speculative decoding; give the output of its"
-            " target"
-        )
-
-    # what the memory of training follows from, and the name under which the trainer loads it
-    shape = config_shape(config, family, config_cache(config, family))
-    if not path:
-        path = source.reference
-        if source.kind == "hub":  # trainers take no revision in the name
-            path = path.partition("@")[0]
-    return TrainingFacts(
-        path=path,
-        method=receipt.extension.method,
-        context=receipt.context,
-        declared=receipt.schedule.context if receipt.asked_context else 0,
-        trained=receipt.schedule.original_context,
-        model_type=str(config.get("model_type", "")),
-        spec=read_spec(config, family),
-        two_lists=receipt.schedule.short_inv_freq is not None,
-        own_code="auto_map" in config,
-        encoder=family.encoder or reads_both_directions(config, text_part(config, family), family),
-        verdicts={row.runtime: (row.status, row.reason) for row in receipt.runtimes},
-        fine_tuning=receipt.fine_tuning,
-        shape=shape,
-        parameters=_count_parameters(source, config, shape),
-    )
+    return receipt, family
 
 
 def _count_parameters(source: Source, config: JsonObject, shape: ModelShape | None) -> int:
@@ -424,19 +443,32 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
             f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
         )
 
+    # how the training is divided over the GPUs; where the user named none, the file is for one
+    plan = _plan_for(trainer, baked, gpus, memory)
+    division: dict[str, Any] = {
+        "gpus": 1,
+        "context_parallel": 1,
+        "offload": False,
+        "accumulation": accumulation(),
+    }
+    if plan is not None:
+        division = {
+            "gpus": plan.gpus,
+            "context_parallel": plan.context_parallel,
+            "offload": plan.offload,
+            "accumulation": plan.accumulation,
+        }
+
     # the template of the trainer, filled in: `context` is the length of the sequences, where the
     # config may declare more
-    plan = _plan_for(trainer, baked, gpus, memory)
+    has_flash_attention = baked.shape is None or not baked.shape.eager
     _, _, folder_name = baked.path.rstrip("/").rpartition("/")
     text = render(
         f"training/{trainer.file}.jinja",
+        **division,
         trainer=name,
         command=_command(trainer, plan),
-        gpus=plan.gpus if plan else 1,
-        context_parallel=plan.context_parallel if plan else 1,
-        offload=bool(plan and plan.offload),
-        accumulation=plan.accumulation if plan else accumulation(),
-        flash=baked.shape is None or not baked.shape.eager,
+        flash=has_flash_attention,
         model=baked.path,
         output=f"{folder_name}-trained",
         method=baked.method,
@@ -446,8 +478,8 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
         spec=baked.spec,
         mscale=_mscale(baked.spec),
     )
-    # a trainer with formulas computes RoPE from its own options, which `_refusal` has found to
-    # express this one; others compute it as their transformers does
+    # Megatron and NeMo compute RoPE by formulas from their own options, and `_refusal` has found
+    # that these express this one; other trainers compute it as their transformers does
     if trainer.formulas:
         status = "exact"
     else:
@@ -586,16 +618,20 @@ def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ..
         status: The result of the trainer's transformers for the checkpoint, such as "exact".
     """
     notes = []
+    # the sequences may be shorter than the length in config.json
     if baked.declared > baked.context:
         notes.append(
             f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,}"
             " on are not trained"
         )
-    # the sentence is empty for a method that works without training
+    # whether the method needs training at this length, such as four times the trained one; the
+    # receipt has no sentence on a method that works without
     need = baked.fine_tuning
     if need is not None and need.factor > 1:
-        optional = f"Training is optional at this length ({need.times}): {need.reason}."
-        notes.append(need.sentence or optional)
+        if need.sentence:
+            notes.append(need.sentence)
+        else:
+            notes.append(f"Training is optional at this length ({need.times}): {need.reason}.")
     if status == "unknown":
         notes.append(
             f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint"

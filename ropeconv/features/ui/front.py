@@ -41,30 +41,25 @@ class Front:
             session: The key of the open page in the browser.
             baking: Whether the task writes, validates or publishes, so that it may take any time.
         """
-        limit = None if baking else ANSWER_SECONDS
-        job: PageJob | None = None
         # Nothing is yielded with the lock: a page that leaves then would keep it.
+        limit = None if baking else ANSWER_SECONDS
         with self._lock:
-            # a page has one job; a bake is not replaced by another request
-            previous = self._jobs.get(session)
-            is_baking = previous is not None and previous.baking
-            # the user clicked Cancel while this bake was waiting in the queue
-            is_cancelled = baking and session in self._cancelled
-            if not is_baking and not is_cancelled:
+            refusal = self._why_refused(session, baking)
+            if not refusal:
+                older_job = self._jobs.get(session)
                 job = PageJob(task, form, limit, baking)
                 self._jobs[session] = job
-
-        if job is None:
-            reason = CANCELLED if is_cancelled else BUSY
-            yield failure(reason).html
+        if refusal:
+            yield failure(refusal).html
             return
-        if previous is not None:
-            previous.stop()  # its page has asked for something else
+        if older_job is not None:
+            older_job.stop()  # its page has asked for something else
 
+        # the older job and this one may both have messages for a moment: only the newest is shown
         try:
             for message in job.messages():
                 was_replaced = self._jobs.get(session) is not job
-                if was_replaced:  # by a newer request of this page, whose messages are shown
+                if was_replaced:
                     continue
                 if isinstance(message, PageAnswer):
                     yield message.html
@@ -74,6 +69,21 @@ class Front:
             with self._lock:
                 if self._jobs.get(session) is job:
                     del self._jobs[session]
+
+    def _why_refused(self, session: str, baking: bool) -> str:
+        """Return the sentence for a request that is not run; empty for one that is.
+
+        Args:
+            session: The key of the page.
+            baking: Whether the request is a bake, which waits in a queue before it comes here.
+        """
+        was_cancelled_in_queue = baking and session in self._cancelled
+        if was_cancelled_in_queue:
+            return CANCELLED
+        running = self._jobs.get(session)
+        if running is not None and running.baking:
+            return BUSY
+        return ""
 
     def begin(self, session: str) -> None:
         """Note that a page asks for a bake, which may have to wait."""

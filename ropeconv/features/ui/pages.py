@@ -218,41 +218,42 @@ class Page:
     def from_address(
         self, page: gr.Blocks, answers: Answers, complete: Callable[[Any], bool]
     ) -> None:
-        """Fill the components from the address when a page is opened.
+        """Fill the form of a page from its address when it is opened, and answer a complete one.
+
+        /?source=Qwen/Qwen3-8B&context=128k opens with the model and the length filled in.
 
         Args:
             page: The page.
             answers: Answers a form, by yielding HTML.
             complete: Whether a form can be answered; then the page opens with its answer.
         """
+        # the components that Gradio fills: those of the form in this order, and the answer last
         names = address_fields(self.kind)
+        outputs = [*(self.fields[name] for name in names), self.answer]
 
         def load(request: gr.Request) -> Iterator[list[object]]:
-            """Fill the form from the address, and answer it where it is complete.
-
-            Gradio calls this when the page is opened. Each list that it yields has a value for each
-            component of the form, and the HTML of the answer.
-            """
-            typed = from_address(self.kind, dict(request.query_params))
+            """Yield lists of new values, one for each of `outputs`; Gradio shows each at once."""
+            in_address = from_address(self.kind, dict(request.query_params))
             values = {}
             for name in names:
-                values[name] = _known_value(self.fields[name], getattr(typed, name))
+                values[name] = _known_value(self.fields[name], getattr(in_address, name))
             form = fill_form(self.kind, values)
 
-            # an address without values must not clear what the user has typed since the page came
-            untouched = [gr.skip() for _ in names]
+            # first the form; an address without values must not clear what the user has typed since
+            # the page came
+            unchanged_form = [gr.skip() for _ in names]
             no_answer = ""
-            address_has_values = form != self.kind()
-            if address_has_values:
-                yield [*values.values(), no_answer]
+            is_empty_form = form == self.kind()
+            if is_empty_form:
+                yield [*unchanged_form, no_answer]
             else:
-                yield [*untouched, no_answer]
+                yield [*values.values(), no_answer]
+
+            # then the progress and the answer, which replace each other
             if complete(form):
                 for html in answers(form, request):
-                    yield [*untouched, html]
+                    yield [*unchanged_form, html]
 
-        outputs = [self.fields[name] for name in names]
-        outputs.append(self.answer)
         page.load(load, inputs=None, outputs=outputs, **PRIVATE, **LIMITED)
 
     def task(self, name: str, baking: bool = False) -> Answers:
@@ -393,15 +394,22 @@ MACHINES = tuple(preset.memory for preset in PRESETS.values())
 
 
 def build_bake(front: Front, page: gr.Blocks) -> None:
-    """Build the first page, which plans, writes and publishes an output."""
+    """Build the first page, which plans, writes and publishes an output.
+
+    From top to bottom it has the model, the length and the runtimes, the machine, the method, and
+    the places to write and publish to. `_connect_bake` says what its buttons do.
+    """
     add_heading("ropeconv", f'{WORDS}</p><p class="examples">For example: {_example_links()}')
+    buttons: dict[str, gr.Button] = {}
     with gr.Row():
         source = gr.Textbox(
             label="Model", info=SOURCE, max_lines=1, elem_id="source", scale=5, min_width=260
         )
-        search_button = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
+        buttons["search"] = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
     matches = gr.HTML(elem_id="found", apply_default_css=False)
     fields = {"source": source, **add_upload(), **_add_goal()}
+
+    # a button for each machine, which fills four fields
     with gr.Row():
         preset_buttons = {
             name: gr.Button(preset.label, size="sm", elem_id=name, min_width=NARROW)
@@ -413,35 +421,46 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         button.click(
             PRESETS[name].values, inputs=fields["source"], outputs=chosen, queue=False, **PRIVATE
         )
-    plan_button = gr.Button("Plan", variant="primary", elem_id="plan")
-    place = add_answer()
+    buttons["plan"] = gr.Button("Plan", variant="primary", elem_id="plan")
+    answer = add_answer()
 
     out_info = "A folder or GGUF file. By default it is named after model and method"
-    fields["out"], (write_button, validate_button) = _add_place(
+    fields["out"], (buttons["write"], buttons["validate"]) = _add_place(
         "out", "Write to", out_info, {"write": "Write", "validate": "Validate"}
     )
-    fields["repo_id"], (publish_button,) = _add_place(
+    fields["repo_id"], (buttons["publish"],) = _add_place(
         "repo_id", "Publish to", "owner/name on the Hub", {"publish": "Publish"}
     )
     with gr.Accordion("Options of publishing", open=False):
         fields |= add_options(PushOptions, {})
-    cancel_button = gr.Button("Cancel", size="sm", elem_id="cancel")
+    buttons["cancel"] = gr.Button("Cancel", size="sm", elem_id="cancel")
 
-    # what the buttons do: `on` shows answers, `ask` those of a task; Enter in some fields plans too
-    bake_page = Page(front=front, kind=BakeForm, fields=fields, answer=place)
-    bake_page.on([search_button.click], bake_page.task("search"), place=matches)
-    entered = [fields[name].submit for name in ("source", "context", "value")]
-    bake_page.ask("plan", [plan_button.click, *entered])
-    bake_page.ask("write", [write_button.click], baking=True)
-    bake_page.ask("validate", [validate_button.click], baking=True)
-    bake_page.ask("publish", [publish_button.click], baking=True)
+    bake_page = Page(front=front, kind=BakeForm, fields=fields, answer=answer)
+    _connect_bake(bake_page, buttons, matches)
+    bake_page.from_address(page, bake_page.task("plan"), complete=lambda form: bool(form.source))
+
+
+def _connect_bake(page: Page, buttons: Mapping[str, gr.Button], matches: gr.HTML) -> None:
+    """Let each button of the first page run the task of its name, or cancel it.
+
+    Args:
+        page: The page, with the components of its form.
+        buttons: The buttons by name: "search", "plan", "write", "validate", "publish", "cancel".
+        matches: The place of the models that a search has found.
+    """
+    page.on([buttons["search"].click], page.task("search"), place=matches)
+
+    # Enter in a field plans too
+    entered = [page.fields[name].submit for name in ("source", "context", "value")]
+    page.ask("plan", [buttons["plan"].click, *entered])
+    for name in ("write", "validate", "publish"):
+        page.ask(name, [buttons[name].click], baking=True)
 
     def stop(request: gr.Request) -> None:
-        front.stop(request.session_hash or "")
+        page.front.stop(request.session_hash or "")
 
     # outside of the queue, in which the bake may still wait
-    cancel_button.click(stop, inputs=None, outputs=None, queue=False, **PRIVATE)
-    bake_page.from_address(page, bake_page.task("plan"), complete=lambda form: bool(form.source))
+    buttons["cancel"].click(stop, inputs=None, outputs=None, queue=False, **PRIVATE)
 
 
 def _example_links() -> str:

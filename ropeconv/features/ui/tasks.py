@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ropeconv.bake.advice import MatrixCell, matrix
+from ropeconv.bake.advice import Advice, MatrixCell, matrix
 from ropeconv.bake.apply import make_plan
 from ropeconv.bake.hidden import HiddenFolder, discard_stopped_run
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.quality import quality
-from ropeconv.bake.ranked import advised
+from ropeconv.bake.ranked import RankedMethods, advised
 from ropeconv.bake.warnings import repairs
 from ropeconv.errors import BadSource, Interruption, StopRequest, UsageError
 from ropeconv.formats import jsontext
@@ -248,21 +248,21 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet: Becomes the answer on the page.
     """
     source = open_model(form)
-    every_runtime = None
-    this_environment = ""
-    with asking_installed(every_runtime, this_environment, sheet.note):
+    # runtimes that are installed beside ropeconv are asked what they compute from the config
+    with asking_installed(names=None, python="", tell=sheet.note):
         inspection = inspect_opened(source)
     sheet.note(inspection.assumption)
     show_inspection(inspection, sheet)
-    if form.source:
-        ways = (
+    if form.source:  # a dropped file has no name that an address could hold
+        links = (
             ("extend its context", to_page("", BakeForm(source=form.source))),
             ("compare methods", to_page("compare", CompareForm(source=form.source))),
         )
-        sheet.ways("On these pages", ways)
+        sheet.ways("On these pages", links)
     with sheet.folded("Details: every number, every runtime"):
         show_inspection(inspection, sheet, repairs(source, inspection), explain=True)
 
+    # the pictures have the unscaled frequencies; those of a scaled model are drawn beside them
     spec = inspection.spec
     curves = {}
     if spec.scaled:
@@ -317,42 +317,49 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """
     source = open_model(form)
     measured = Path(form.measured) if form.measured else None
-    # A conversion to GGUF reads the header of each shard: on the Hub a request each, which takes
-    # longer than a page may.
-    outputs: tuple[Format, ...] | None = None
-    left_out = ""
-    if isinstance(source, Source) and len(source.weights()) > MOST_SHARDS:
-        outputs = ("safetensors",)
-        left_out = (
-            f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
-        )
-    length = _parse_length(form.context, source)
-    every_runtime = None
-    this_environment = ""
-    with asking_installed(every_runtime, this_environment, sheet.note):
-        advice = advised(source, length, measured, outputs)
 
+    # A conversion to GGUF reads the header of each shard: on the Hub a request each, which takes
+    # longer than a page may. None stands for all formats that the model can have.
+    has_many_shards = isinstance(source, Source) and len(source.weights()) > MOST_SHARDS
+    formats: tuple[Format, ...] | None = ("safetensors",) if has_many_shards else None
+    length = _parse_length(form.context, source)
+
+    # runtimes that are installed beside ropeconv are asked what they compute from each config
+    with asking_installed(names=None, python="", tell=sheet.note):
+        advice = advised(source, length, measured, formats)
+
+    # the table of methods, and whether the model fits into the memory of this machine
     fit = advised_fit(advice, MachineOptions())
     show_advice(advice, sheet, fit)
     show_memory(fit, sheet)
-    sheet.note(left_out)
-
-    # links to the page that plans an output, one for each method
-    if advice.methods and form.source:
-        links = []
-        for row in advice.methods:
-            address = to_bake(form.source, row.recipe, row.replace)
-            links.append((row.flags, address))
-        sheet.ways("Plan a method", links)
+    if has_many_shards:
+        sheet.note(
+            f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
+        )
     if advice.methods:
-        drawn = advice.methods[:DRAWN]
-        is_a_part = len(advice.methods) > DRAWN
-        first = f"The first {DRAWN} methods" if is_a_part else "The methods"
-        sheet.title(f"{first} in pictures")
-        curves = {row.method.name: row.schedule.inv_freq for row in drawn}
-        sheet.pictures(pictures_of(advice.inspection.first_spec, curves, advice.context))
+        if form.source:  # a dropped file has no name that an address could hold
+            _link_methods(form.source, advice.methods, sheet)
+        _draw_methods(advice, sheet)
     with sheet.folded("Details: columns, each method"):
         show_methods(advice, sheet)
+
+
+def _link_methods(source: str, methods: Sequence[Advice], sheet: HtmlSheet) -> None:
+    """Add a link for each method to the page that plans an output with it, as "--yarn 4"."""
+    links = []
+    for row in methods:
+        address = to_bake(source, row.recipe, row.replace)
+        links.append((row.flags, address))
+    sheet.ways("Plan a method", links)
+
+
+def _draw_methods(advice: RankedMethods, sheet: HtmlSheet) -> None:
+    """Draw the frequencies of the first methods over those of the unscaled model."""
+    is_a_part = len(advice.methods) > DRAWN
+    drawn = f"The first {DRAWN} methods" if is_a_part else "The methods"
+    sheet.title(f"{drawn} in pictures")
+    curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
+    sheet.pictures(pictures_of(advice.inspection.first_spec, curves, advice.context))
 
 
 def _parse_length(text: str, source: Source | GgufSource) -> int:

@@ -405,24 +405,29 @@ class EngineVerdict:
     def sentence(self) -> str:
         """The conclusion for people: pass or FAIL, what the engine computes, and a runner-up.
 
-        Candidates are the right RoPE (`RIGHT`) and known mistakes; those within the allowed
-        distance are in `fits`.
+        Such as "FAIL: it computes linear (position interpolation; 1.2e-04). From llama, --yarn 8:
+        3.1e-01 (5.0e-04 is allowed in float32). Runner-up: ...". Candidates are the right RoPE
+        (`RIGHT`) and known mistakes; those within the allowed distance are in `fits`.
         """
-        in_order = list(self.distances)  # the nearest first
+        # the candidates that the first sentence names, and that sentence
+        nearest = next(iter(self.distances))
         allowed = f"{self.allowed:.1e} is allowed in {self.dtype}"
-        runners_up = [name for name in in_order if name not in self.fits]
         if self.passed:
+            named = self.fits
             text = f"pass: {self.title}, distance {self.distances[RIGHT]:.1e} ({allowed})"
         elif self.fits:
-            named = " or ".join(self._phrase(name) for name in self.fits)
+            named = self.fits
+            computed = " or ".join(self._phrase(name) for name in named)
             right = self.distances[RIGHT]
-            text = f"FAIL: it computes {named}. From {self.title}: {right:.1e} ({allowed})"
+            text = f"FAIL: it computes {computed}. From {self.title}: {right:.1e} ({allowed})"
         else:
-            nearest, *runners_up = in_order
+            named = [nearest]
             text = f"FAIL: none of these. The nearest is {self._phrase(nearest)} ({allowed})"
 
-        if runners_up:
-            text += f". Runner-up: {self._phrase(runners_up[0])}"
+        # the nearest of the others; `distances` has the nearest first
+        others = [name for name in self.distances if name not in named]
+        if others:
+            text += f". Runner-up: {self._phrase(others[0])}"
         if self.first > self.limit:
             text += (
                 f". At position 0, where no RoPE matters, the distance is {self.first:.1e}: other"
@@ -453,10 +458,11 @@ class EngineVerdict:
 def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
     """Return which candidate the answers of an engine fit: the right RoPE or a known mistake.
 
-    A candidate fits if its distance from the answers is within what is allowed, which is the
-    tolerance of the precision. At position 0 a token attends only to itself, so no RoPE changes its
-    logits, and a distance there is one of rounding. Where an engine is farther away there, as with
-    a table for GELU, `margin` times that distance is allowed, up to the tolerance of float16.
+    The distance of two models is the root mean square of the differences of their log-probabilities
+    in nats. A candidate fits if its distance from the answers is within what is allowed, which is
+    the tolerance of the precision. At position 0 a token attends only to itself, so no RoPE changes
+    its logits, and a distance there is one of rounding. Where an engine is farther away there, as
+    with a table for GELU, `margin` times that distance is allowed, up to the tolerance of float16.
 
     A mistake within twice the allowed distance of the right candidate is left out: an engine could
     fit both.
@@ -481,11 +487,14 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
     first_rows = [row for row, position in enumerate(positions) if position == 0]
     first = distance(answered[first_rows], right[first_rows])
 
-    # the allowed distance: between the tolerances of the precision and of float16
+    # the allowed distance: the tolerance, or more where the engine rounds more, but no more than
+    # for float16
     tolerance = packet.precisions[dtype]["tolerance"]
     most = max(tolerance, packet.precisions["float16"]["tolerance"])
-    allowed = min(max(tolerance, packet.margin * first), most)
+    allowed = max(tolerance, packet.margin * first)
+    allowed = min(allowed, most)
 
+    # the distance of each candidate that can be told from the right one
     distances = {}
     unseen = []  # mistakes that are too near to the right candidate
     for name, log_probs in expected.items():

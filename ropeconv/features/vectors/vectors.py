@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -203,7 +203,7 @@ def vectors(
                 f" {context:,} of them; choose one that makes at most {LONGEST:,}"
             )
 
-        # the extended model, as `apply` writes it
+        # the extended model, as `apply` writes it: a folder, and where possible a GGUF file
         target = Target(out=work / "model", runtimes=runtimes, encoding=encoding)
         apply(make_plan(open_source(str(source)), recipe, target), check=False, remember=False)
         no_gguf = _write_gguf(source, recipe, work / "model.gguf")
@@ -211,20 +211,38 @@ def vectors(
         if not no_gguf:
             files["model.gguf"] = (work / "model.gguf").read_bytes()
 
-        # what it should answer
-        title = f"{subject}, {opened.method}"
-        prompts = make_prompts(opened.case.schedule, int(tiny.settings["vocab_size"]))
-        packet = _fill(files, folder, title, tiny, opened, source, prompts, no_gguf, reporter)
+        # what it should answer, and the test that compares an engine with it
+        packet = _fill(
+            files,
+            folder,
+            title=f"{subject}, {opened.method}",
+            tiny=tiny,
+            subject=opened,
+            source=source,
+            prompts=make_prompts(opened.case.schedule, int(tiny.settings["vocab_size"])),
+            no_gguf=no_gguf,
+            reporter=reporter,
+        )
 
+    _refuse_other_packet(folder, files)
+    with together():
+        for name, data in files.items():
+            write_file(folder / name, data)
+    return packet
+
+
+def _refuse_other_packet(folder: Path, files: Container[str]) -> None:
+    """Raise UsageError for a folder with a file that the new packet does not have.
+
+    Args:
+        folder: The folder of the packet.
+        files: The names of the files of the new packet.
+    """
     for name in _names_in(folder):
         if name not in files:
             raise UsageError(
                 f"{folder} has {name} of another packet; choose another folder, or remove this one"
             )
-    with together():
-        for name, data in files.items():
-            write_file(folder / name, data)
-    return packet
 
 
 def make_prompts(schedule: Schedule, vocabulary: int) -> list[PromptIds]:
@@ -271,7 +289,19 @@ def _fill(
     no_gguf: str,
     reporter: Reporter,
 ) -> VectorPacket:
-    """Compute what is expected, add the other files of the packet, and return its record."""
+    """Compute what is expected, add the other files of the packet, and return its record.
+
+    Args:
+        files: The files of the extended model by name, to which those of the test are added.
+        folder: The folder of the packet, for its record.
+        title: The architecture and the method, such as "llama, --yarn 8".
+        tiny: The tiny model.
+        subject: The model and the method, with the right schedule and the known mistakes.
+        source: The folder of the tiny model before the extension, which computes what is expected.
+        prompts: The tokens that an engine reads.
+        no_gguf: Why there is no GGUF file; empty where there is one.
+        reporter: Receives progress.
+    """
     from .reference import Reference
 
     reference = Reference(source, subject)

@@ -221,13 +221,15 @@ class RewrittenHeader:
         Args:
             before: The length of the header in the original file, 0 for a new one.
         """
-        # the shortest length that has the reserve, and is a number of pages from the old one
+        # The shortest length with space for the reserve that is whole pages away from the old one.
+        # From 100 KiB, lengths such as 36, 100 and 164 KiB are.
         least = len(self._render(self.values)) + ROOM
-        pages = math.ceil((least - before) / PAGE)
+        pages = math.ceil((least - before) / PAGE)  # below 0 for a header that becomes shorter
         length = before + pages * PAGE
 
-        # a longer one where `layout` cannot fill that: it may not be aligned, or leave a gap that
-        # is too short for a key
+        # `layout` gives None for a length that it cannot fill, since that is not aligned, or leaves
+        # a gap too short for a key. Then the next longer one is tried: by pages, unless the old
+        # length is not aligned, since then no length by pages is.
         can_share = before % self.alignment == 0
         step = PAGE if can_share else 1
         head = self.layout(length)
@@ -385,41 +387,60 @@ def write_new(
 
 def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
     """Write one edited shard of a GGUF model as a new file, with the parameters of `write_new`."""
-    header = source.headers[shard]
-    path = source.shards[shard].path()
-    changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
+    if shard == 0:
+        _write_first_shard(source, edit, target, advance)
+        return
 
     # Only the first shard has keys. The header of another one does not change, so the shard is
     # copied (as a reflink where the filesystem can), and tensors are changed in the copy.
-    if shard > 0:
-        copy_file(path, target, advance)
-        with target.open("r+b") as file:
-            write_changes(file, header, header.data_start, changes)
-        return
+    header = source.headers[shard]
+    changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
+    copy_file(source.shards[shard].path(), target, advance)
+    with target.open("r+b") as file:
+        write_changes(file, header, header.data_start, changes)
 
-    # the first shard: its header, then the ranges of data that stay, each at its new place
-    changes = {name: change for name, change in changes.items() if name not in edit.removed}
+
+def _write_first_shard(source: GgufFile, edit: Edit, target: Path, advance: Advance) -> None:
+    """Write the first shard with another header, and its tensors behind that.
+
+    Places of tensors are counted from the beginning of the data, which is behind the header: at
+    `header.data_start` in the source, and at another byte in the new file.
+
+    Args:
+        source: The model.
+        edit: The changes.
+        target: The new file.
+        advance: Called with the bytes written since the last call.
+    """
+    header = source.headers[0]
     edited = rewrite(header, edit)
     head = head_bytes(edited, header, edit)
-    with path.open("rb") as reader, target.open("wb") as writer:
+    data_start = len(head)
+    with source.shards[0].path().open("rb") as reader, target.open("wb") as writer:
         writer.write(head)
         advance(len(head))
+
+        # the tensors that stay, as ranges that move together; those that change are among them
         for old_offset, new_offset, size in edited.moves(header):
             old_place = header.data_start + old_offset
-            new_place = len(head) + new_offset
+            new_place = data_start + new_offset
             copy_part(reader, old_place, writer, new_place, size, advance)
 
-        # changed tensors have been copied with the others, and their new numbers replace the old;
-        # new tensors come behind
-        write_changes(writer, replace(header, tensors=edited.tensors), len(head), changes)
+        # new numbers in place of the old ones, and then new tensors
+        changes = {}
+        for name, change in edit.changes.items():
+            if name in header.tensors and name not in edit.removed:
+                changes[name] = change
+        header_in_target = replace(header, tensors=edited.tensors)
+        write_changes(writer, header_in_target, data_start, changes)
         for name, data in edit.added.items():
-            writer.seek(len(head) + edited.tensors[name].offset)
+            writer.seek(data_start + edited.tensors[name].offset)
             writer.write(data)
             advance(len(data))
 
         # a file that is restored may have had padding behind its last tensor
         if edit.layout is not None:
-            writer.truncate(len(head) + edited.data_size + edit.layout.tail)
+            writer.truncate(data_start + edited.data_size + edit.layout.tail)
 
 
 def head_bytes(

@@ -356,16 +356,20 @@ def read_value(kind: int, raw: bytes) -> GgufValue:
 
     Type 4 (u32) and b"\\x01\\0\\0\\0" give the number 1.
 
+    Args:
+        kind: ggml's number of the type.
+        raw: The bytes of the value, without the type.
+
     Raises:
         BadSource: Where the bytes are not a value of that type.
     """
-    # In a header, the number of the type is in front of a value, so it is put there for the reader.
-    # A number that is not known may not fit into its 32 bits: U32_MAX, which no type has, stands
-    # for it. "the value" and "it" are the words for the file and the key in messages.
-    known_kind = kind if kind in NAMES else U32_MAX
-    type_and_value = U32.pack(known_kind) + raw
-    reader = _HeaderReader(type_and_value, len(type_and_value), "the value")
-    value = reader.value("it")
+    # The reader of headers can do this, for bytes as a header has them: the type as u32, and then
+    # the value. An unknown type may be a number that does not fit into a u32; the largest u32
+    # stands for it, which is unknown too, so that the reader refuses it.
+    type_number = kind if kind in NAMES else U32_MAX
+    type_and_value = U32.pack(type_number) + raw
+    reader = _HeaderReader(type_and_value, len(type_and_value), name="the value")
+    value = reader.value("it")  # the word for its key in messages
     if reader.at != reader.size:
         raise BadSource(
             f"{reader.size - reader.at:,} bytes are left behind a value; write it again"
@@ -560,10 +564,17 @@ class _HeaderReader:
             raise self._bad(f"has an array of type {NAMES.get(element, element)} under {key!r}")
 
     def _skip_strings(self, count: int, key: str) -> None:
-        """Pass over strings, of which only the lengths are read.
+        """Pass over the strings of an array, of which only the lengths are read.
 
-        A string is a length of 8 bytes, and so many bytes of text. `view` may be only the beginning
-        of the file, which has `size` bytes.
+        A string is a length of 8 bytes, and so many bytes of text.
+
+        Args:
+            count: How many strings the header claims.
+            key: The key of the array, for messages.
+
+        Raises:
+            BadSource: A length leads beyond the end of the file.
+            Beyond: A length is behind the bytes of the file that are in `view`.
         """
         # even empty strings take 8 bytes each, so the claimed number is checked before the loop
         most_bytes = min(self.size - self.at, MAX_VALUES)
@@ -573,23 +584,37 @@ class _HeaderReader:
         # vocabularies have some hundred thousand strings, and local names take half the time
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
         view = self.view
-        at = self.at
-        last_in_view = len(self.view) - 8  # where the last length in the view can begin
+        at = self.at  # where the next string begins, with its length
+        last_in_view = len(self.view) - 8
         for _ in range(count):
             if at > last_in_view:
-                if at > self.size - 8:
-                    raise self._bad(f"is cut off within {key!r}")
-                # The file has more, and the view not: `_reach` raises an error that asks for so
-                # many bytes from the Hub. A string that claims to be longer than all values of a
-                # header may be is refused before.
-                self._refuse_long(at - self.at, key)
-                self._reach(at + 8)
+                self._refuse_string(at, key)
             (length,) = unpack(view, at)
             at += 8 + length
 
         if at > self.size:
             raise self._bad(f"is cut off within {key!r}, or a length there is wrong")
         self.at = at
+
+    def _refuse_string(self, at: int, key: str) -> None:
+        """Raise for a string of an array that begins behind the view.
+
+        The view may be only the beginning of a file on the Hub. Beyond then says how many bytes are
+        needed, and the caller reads so many.
+
+        Args:
+            at: Where the string begins.
+            key: The key of the array, whose strings begin at `self.at`.
+
+        Raises:
+            BadSource: The file ends before that, or the strings up to there are longer than all
+                values of a header may be, so that a length is wrong.
+            Beyond: The file has the string.
+        """
+        if at > self.size - 8:
+            raise self._bad(f"is cut off within {key!r}")
+        self._refuse_long(at - self.at, key)
+        self._reach(at + 8)
 
     def _alignment(self, value: GgufValue | None) -> int:
         """Return the alignment of tensors in bytes, from the value of general.alignment.

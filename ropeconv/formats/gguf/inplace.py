@@ -25,7 +25,7 @@ import struct
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
@@ -614,7 +614,7 @@ def keep_journal(
     folder = path.resolve().parent
     journal_file = _open_journal(draft, os.O_RDWR | os.O_CREAT)
 
-    changed = False
+    block_has_ended = False
     try:
         # the journal is complete under a hidden name (the draft) before it gets its own, and both
         # are on the disk before the first byte of the model changes
@@ -623,23 +623,33 @@ def keep_journal(
         sync_folder(folder)
         yield
 
-        # the block has waited until the last byte is on the disk
-        changed = True
+        # the block has waited until the last byte is on the disk: without its journal, the change
+        # cannot be undone any more
+        block_has_ended = True
         journal.unlink()
         sync_folder(folder)
     except (Exception, KeyboardInterrupt) as problem:
-        # without its journal the change is final, although an error or a signal came after that
-        is_final = changed and not os.path.lexists(journal)
+        is_final = block_has_ended and not os.path.lexists(journal)
         if is_final:
-            if isinstance(problem, KeyboardInterrupt):
-                raise Interruption(f"interrupted; {path} is changed in place as a whole") from None
-            raise RopeconvError(
-                f"{path} is changed in place, but a loss of power may undo that, since the disk"
-                " fails; check it"
-            ) from problem
+            _raise_after_change(path, problem)
         raise _undo_failed(path, file, journal_file, problem) from None
     finally:
         os.close(journal_file)
+
+
+def _raise_after_change(path: Path, problem: BaseException) -> NoReturn:
+    """Raise the error for a problem that came after a change had become final.
+
+    Args:
+        path: The file, which has its new content.
+        problem: A signal, or an error of the disk when the removal of the journal was synced.
+    """
+    if isinstance(problem, KeyboardInterrupt):
+        raise Interruption(f"interrupted; {path} is changed in place as a whole") from None
+    raise RopeconvError(
+        f"{path} is changed in place, but a loss of power may undo that, since the disk"
+        " fails; check it"
+    ) from problem
 
 
 def recover(path: Path) -> bool:
@@ -741,18 +751,15 @@ def _undo_failed(path: Path, file: int, journal_file: int, problem: BaseExceptio
         journal_file: Descriptor of its journal.
         problem: The error that ended the change.
     """
+    # The file has a journal from before its first byte changes until the last one is restored. So
+    # without a journal it has its old content, also where an error came after the restoring.
     reason = _reason_of(problem)
-    draft = _draft_of(path)
     journal = journal_of(path)
-
-    # The journal is complete before the first byte changes, so without one nothing is to be undone.
-    # It goes when all is undone: an error after that leaves the file restored.
     try:
         if journal.exists():
             _undo(path, file, journal_file)
     except (OSError, RopeconvError) as worse:
-        is_undone = not journal.exists()
-        if not is_undone:
+        if journal.exists():
             why_not = getattr(worse, "strerror", None) or worse
             return RopeconvError(
                 f"{path} could not be changed in place ({reason}), nor restored ({why_not}); do not"
@@ -760,13 +767,27 @@ def _undo_failed(path: Path, file: int, journal_file: int, problem: BaseExceptio
                 f" {journal.name}"
             )
 
-    # the file has its old content; the draft of a journal may be left, and is removed
+    # the draft of a journal that was not completed may be left, and is removed
+    draft = _draft_of(path)
     with suppress(OSError):
         draft.unlink()
     advice = ""
     if os.path.lexists(draft):
         advice = f"; remove {draft.name}"
+    return _error_without_change(path, problem, reason, advice)
 
+
+def _error_without_change(
+    path: Path, problem: BaseException, reason: str, advice: str
+) -> BaseException:
+    """Return the error of a change that has failed and left a file with its old content.
+
+    Args:
+        path: The file.
+        problem: The error that ended the change.
+        reason: The error in a few words.
+        advice: Another thing that the user should do, after a semicolon; empty for none.
+    """
     if isinstance(problem, KeyboardInterrupt):
         return Interruption(f"interrupted; {path} has not changed{advice}")
     if not isinstance(problem, OSError | RopeconvError):  # an error of the program

@@ -10,10 +10,11 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeconv.engines.engine import Engine, TokenLosses
 from ropeconv.errors import BadSource, UsageError
@@ -459,44 +460,36 @@ class Keys(Measure):
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         """Return two numbers for each question of a sequence: "exact" and "log_prob".
 
-        "exact" is 1 where all tokens of the answer were the likeliest, else 0. "log_prob" is the
-        mean log-probability of its tokens.
+        The sequence is a text with lines such as "Garden: 48213", and then a question for each of
+        them. "exact" is 1 where all tokens of the answer were the likeliest, else 0. "log_prob" is
+        the mean log-probability of its tokens.
 
         Args:
             case: The sequence, whose targets are the tokens of all answers.
             losses: The loss of each target, and whether it was the likeliest token.
         """
-        # the tokens of each answer, as indices into the targets: answers have words between them,
-        # so a gap in the targets begins another one
-        first_tokens = np.flatnonzero(np.diff(case.targets) > 1) + 1
-        answers = np.split(np.arange(len(case.targets)), first_tokens)
+        # `prompts` has asked for the lines in this order
+        answers = _split_answers(case.targets)
         count = len(answers)
+        lines = order_of_questions(count)
 
-        # KEYS_PER_DEPTH lines of the text share a depth; the numbers of the lines are those of the
-        # questions, in the order in which `prompts` has asked them
-        depths = count // KEYS_PER_DEPTH
         observations = []
-        for line, tokens in zip(order_of_questions(count), answers, strict=True):
-            depth = (line // KEYS_PER_DEPTH + 0.5) / depths
-            window = case.window * count + line  # different for each question of each window
+        depths = count // KEYS_PER_DEPTH
+        for line, tokens in zip(lines, answers, strict=True):
+            observe = partial(
+                Observation,
+                measure=self.name,
+                column=case.column,
+                document=case.document,
+                # with 25 questions in each window, line 3 of window 2 has the number 53
+                window=case.window * count + line,
+                # KEYS_PER_DEPTH lines that follow each other share a depth, from 0 to 1
+                depth=(line // KEYS_PER_DEPTH + 0.5) / depths,
+            )
             is_right = float(losses.right[tokens].all())
             log_prob = -float(losses.loss[tokens].mean())
-            for metric, value, weight in (
-                ("exact", is_right, 1),
-                ("log_prob", log_prob, len(tokens)),
-            ):
-                observations.append(
-                    Observation(
-                        measure=self.name,
-                        metric=metric,
-                        column=case.column,
-                        document=case.document,
-                        window=window,
-                        value=value,
-                        depth=depth,
-                        weight=weight,
-                    )
-                )
+            observations.append(observe(metric="exact", value=is_right, weight=1))
+            observations.append(observe(metric="log_prob", value=log_prob, weight=len(tokens)))
         return observations
 
     def with_place(self, case: Case, observation: Observation) -> Observation:
@@ -504,6 +497,17 @@ class Keys(Measure):
         count = gaps + 1
         window = case.window * count + observation.window % count
         return replace(observation, measure=self.name, document=case.document, window=window)
+
+
+def _split_answers(targets: NDArray[np.int32]) -> list[NDArray[np.intp]]:
+    """Return the tokens of each answer of a sequence, as indices into its targets.
+
+    Questions are between the answers, so a gap in the targets begins another answer: the targets
+    70, 71, 80, 81, 82 are the answers [0, 1] and [2, 3, 4].
+    """
+    begins_answer = np.diff(targets) > 1
+    first_tokens = np.flatnonzero(begins_answer) + 1
+    return np.split(np.arange(len(targets)), first_tokens)
 
 
 def order_of_questions(count: int) -> list[int]:

@@ -126,51 +126,47 @@ def search(task: Task) -> Candidate:
     the model are frozen. The search begins with a formula, which is returned where no candidate is
     better.
 
-    A pair with n = T theta / 2 pi periods within the trained context T changes its phase n times as
-    fast as one with a single period, so it has the speed s = min(1, 1/n). Adam has one rate for all
-    parameters; so its parameter is u, with log(divisor) = log(first divisor) + s u. By the chain
-    rule, d loss / d u = s (d loss / d log(divisor)).
+    Adam has one rate for all parameters, and pairs differ: one that turns n times within the
+    trained context changes its phase n times as fast as one that turns once. So each pair has a
+    speed s (`_speeds`), and Adam's parameter is u, with log(divisor) = log(first divisor) + s u. By
+    the chain rule, d loss / d u = s (d loss / d log(divisor)).
     """
     import torch
 
-    # s of each pair, with T the trained context and theta the unscaled frequencies, `start.base`
+    # where the search begins: the divisors and the factor of a formula, as logarithms
     start = task.start
     settings = task.settings
-    radians_in_context = start.base * start.spec.original_context
-    speed = np.minimum(1.0, 2 * math.pi / radians_in_context)
-
-    # where the search begins: the divisors and the factor of a formula, as logarithms
+    speeds = _speeds(start)
     *first_divisor_logs, first_factor_log = task.initial
 
-    # u of each pair, and the logarithm of the attention factor unless the user fixed it
-    change_over_speed = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
+    # what Adam changes: u of each pair, and the logarithm of the attention factor unless the user
+    # fixed it
+    u = torch.zeros(len(speeds), dtype=torch.float64, requires_grad=True)
     learns_factor = settings.attention_factor is None
     factor_log = torch.tensor(first_factor_log, dtype=torch.float64, requires_grad=learns_factor)
-    learned = [change_over_speed]
-    if learns_factor:
-        learned.append(factor_log)
+    learned = [u, factor_log] if learns_factor else [u]
     optimizer = torch.optim.Adam(learned, RATE)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps, RATE / 20)
 
     def current_logs() -> list[float]:
-        """Return the logarithms that the search has reached."""
-        divisor_logs = first_divisor_logs + change_over_speed.detach().numpy() * speed
+        """Return the logarithms that the search has reached: of each divisor, then the factor."""
+        divisor_logs = first_divisor_logs + u.detach().numpy() * speeds
         return [*divisor_logs, float(factor_log.detach())]
 
     batches = _batches(len(task.scorer.windows), settings.seed)
     for step in range(1, settings.steps + 1):
-        # the gradient with respect to the logarithms: one number for each pair, then the factor's
+        # Gradients come from the journal where an earlier run has computed them, so they are set
+        # here instead of by backward().
         slope = _mean_gradient(task, current_logs(), next(batches))
-
-        # gradients come from the journal where an earlier run has computed them, so they are set
-        # here instead of by backward()
-        change_over_speed.grad = torch.from_numpy(slope[:-1] * speed)
+        u.grad = torch.from_numpy(slope[:-1] * speeds)
         if learns_factor:
             factor_log.grad = torch.tensor(slope[-1])
+
+        # a penalty on divisors that are far from those of the formula; its gradient is added
         if settings.regularise:
-            change = change_over_speed * torch.from_numpy(speed)
-            penalty = settings.regularise * change.square().mean()
-            penalty.backward()  # adds to the gradient
+            change_of_logs = u * torch.from_numpy(speeds)
+            penalty = settings.regularise * change_of_logs.square().mean()
+            penalty.backward()
         optimizer.step()
         rates.step()
 
@@ -183,6 +179,16 @@ def search(task: Task) -> Candidate:
         if is_last:
             break
     return task.best
+
+
+def _speeds(start: Start) -> np.ndarray:
+    """Return the speed s = min(1, 1 / n) of each pair, which turns n times in the trained context.
+
+    With the context T in tokens and the unscaled frequency theta, n = T theta / (2 pi).
+    """
+    radians_in_context = start.base * start.spec.original_context
+    speeds: np.ndarray = np.minimum(1.0, 2 * math.pi / radians_in_context)
+    return speeds
 
 
 def _mean_gradient(task: Task, logs: Sequence[float], indices: Sequence[int]) -> np.ndarray:
@@ -215,23 +221,25 @@ def _batches(count: int, seed: int) -> Iterator[list[int]]:
 def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
     """Return the gradient of the loss of a window, from the journal or by computing it.
 
-    It is with respect to the logarithms of the divisors and of the attention factor (`slopes`).
+    It is with respect to the logarithms of the divisors and of the attention factor (`slopes`), and
+    is the `numbers` of the line that the journal keeps for such a pass of the model.
 
     Args:
         task: The search.
         logs: The logarithms of the divisors, then that of the attention factor.
         window: The window whose loss is differentiated.
     """
+    # The key of the line is all that the gradient depends on: a run with another formula, other
+    # weights of the loss or another text must not find this one.
     scorer = task.scorer
-    # everything that the gradient depends on
-    parts = (
+    key_parts = (
         "gradient",
         task.first.schedule.digest,
         np.array(logs).tobytes().hex(),
-        repr(scorer.price),
+        repr(scorer.price),  # the weights of the parts of the loss
         window.digest,
     )
-    return scorer.passes.line(parts, lambda: slopes(task, logs, window))
+    return scorer.passes.line(key_parts, lambda: slopes(task, logs, window))
 
 
 def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]:

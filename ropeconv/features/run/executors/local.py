@@ -154,58 +154,57 @@ def _results(
     longest: Callable[[Any], float] | None,
     items: Sequence[object],
 ) -> Results:
-    """Run items on the processes of a pool; parameters are those of `Executor.pool`.
+    """Run items on the processes of a pool, and yield the index and the result of each.
 
-    A process can end in the middle of an item, killed or out of memory. Then one of two things
-    happens: pebble names the item (ProcessExpired), which is run again up to `retries` times; or
-    the whole pool is lost (BrokenProcessPool), and a new one gets all items that it had not run.
+    Parameters are those of `Executor.pool`. A process can end in the middle of an item, killed or
+    out of memory. Then one of two things happens: pebble names the item (ProcessExpired), which is
+    run again up to `retries` times; or the whole pool is lost (BrokenProcessPool), and a new one
+    gets all items that it had not run. A lost pool does not count as a try of its items.
     """
-    tries = [0] * len(items)  # how often each item was started
-    pending: dict[Future[Any], int] = {}  # the index of the item that each future runs
-    broken_pools = 0  # how many pools, one after the other, ended before one had run an item
+    tries = [0] * len(items)  # how often each item was run
+    running: dict[Future[Any], int] = {}  # the index of the item that each future runs
+    lost_in_a_row = 0  # pools that were lost since the last result
 
     def start(index: int) -> None:
-        """Start an item, or start it again."""
         item = items[index]
         limit = None if longest is None else longest(item)
-        tries[index] += 1
-        pending[processes.start(factory, item, limit)] = index
+        running[processes.start(factory, item, limit)] = index
 
     for index in range(len(items)):
+        tries[index] += 1
         start(index)
     try:
-        while pending:
-            # in the order of the items; a broken pool ends all its futures at once
-            finished = wait(pending, return_when=FIRST_COMPLETED).done
+        while running:
+            # in the order of the items; a lost pool ends all its futures at once
+            finished = wait(running, return_when=FIRST_COMPLETED).done
             not_run = list[int]()
-            for future in sorted(finished, key=lambda future: pending[future]):
-                index = pending.pop(future)
+            for future in sorted(finished, key=lambda future: running[future]):
+                index = running.pop(future)
                 result = _result_of(future, tries[index], retries)
                 if result is _Rerun.POOL_LOST:
                     not_run.append(index)
                 elif result is _Rerun.PROCESS_ENDED:
+                    tries[index] += 1
                     start(index)
                 else:
-                    broken_pools = 0
+                    lost_in_a_row = 0
                     yield index, result
-
             if not not_run:
                 continue
 
-            # The pool is lost, with all that it had not finished. Its items did not run, so this
-            # does not count as one of their tries.
+            # the pool is lost, with all that it had not finished: its items go to a new one, unless
+            # pools were lost too often
             processes.replace()
-            broken_pools += 1
-            unfinished = [future for future in pending if not future.done()]
-            not_run += [pending.pop(future) for future in unfinished]
+            lost_in_a_row += 1
+            unfinished = [future for future in running if not future.done()]
+            not_run += [running.pop(future) for future in unfinished]
             for index in sorted(not_run):
-                if broken_pools > retries:
+                if lost_in_a_row > retries:
                     yield index, Failure(NEVER_STARTED)
                 else:
-                    tries[index] -= 1  # the one that did not run, which `start` counts again
                     start(index)
     finally:
-        for future in pending:
+        for future in running:
             future.cancel()
 
 

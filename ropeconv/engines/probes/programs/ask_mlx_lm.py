@@ -55,7 +55,7 @@ def ask(config: Answer, question: Answer) -> Answer:
     model = build(config)
     layers = list(model.layers)
     assert layers, "it has no layers"
-    watch = pass_tokens(model, layers)  # which notes the calls of functions that rotate
+    watch = watch_pass(model, layers)
 
     # the rope of each layer, by its number; a layer without a noted call does not rotate
     ropes: list[Answer | None] = []
@@ -112,7 +112,10 @@ class Watch:
     """Notes which layer of a model calls which rope, while tokens pass through the model."""
 
     def __init__(self, layers: dict[int, int], indexers: set[int]) -> None:
-        """Note nothing yet; `watching` puts the watch in place.
+        """Prepare to note calls, which begins when `watching` puts this in place of the functions.
+
+        While tokens pass through a model, `rope` and `attention` stand for two functions of mlx:
+        they note the call, and then call the real function.
 
         Args:
             layers: The number of each decoder layer by its id.
@@ -135,6 +138,8 @@ class Watch:
         # afterwards each module is called alone, to read its rotation
         self.position: int | None = None
         """The position at which mx.fast.rope then rotates; None in the pass."""
+
+        # the functions for which the watch stands, which it calls, and which `watching` puts back
         self.real_rope = mx.fast.rope
         self.real_attention = mx.fast.scaled_dot_product_attention
 
@@ -220,34 +225,39 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
             setattr(module, QUERY_SCALE, real_scale)
 
 
-def pass_tokens(
+def watch_pass(
     model: Any,
     layers: list[Any],
     run: Callable[[Any, Any], Any] = lambda model, tokens: model(tokens),
     kind: type[Watch] = Watch,
 ) -> Any:
-    """Pass a few tokens through a model, and return which layer called which rope.
+    """Pass a few tokens through a model, and return a watch that saw which layer called which rope.
+
+    In `watch.calls`, layer 0 of a Llama has two calls of its nn.RoPE: for queries and for keys.
 
     Raises Refused where the model fails.
 
     Args:
         model: The model.
         layers: Its layers.
-        run: From the model and tokens to its result.
-        kind: The class of the watch that is returned.
+        run: Passes tokens through the model, and returns the result; for a multimodal model, it
+            calls the language model in it.
+        kind: The class of the watch that is returned, `Watch` or one that notes more.
     """
-    # the indexers of sparse attention rotate too, but only to choose tokens
-    indexers = set()
+    layer_numbers = {id(layer): number for number, layer in enumerate(layers)}
+    # the indexers of sparse attention rotate too, but only to choose tokens: their ropes are known
+    # by their ids, and left out
+    ropes_of_indexers = set()
     for layer in layers:
         for module in layer.modules():
             if "Indexer" in type(module).__name__:
-                indexers.add(id(getattr(module, "rope", None)))
-    watch = kind({id(layer): number for number, layer in enumerate(layers)}, indexers)
+                ropes_of_indexers.add(id(getattr(module, "rope", None)))
+    watch = kind(layer_numbers, ropes_of_indexers)
 
     with watching(watch, layers):
         try:
-            # this builds the graph only, which is all that is watched; a small model is computed as
-            # well, which shows errors of kernels
+            # mlx is lazy: this builds the graph only, in which all functions are called that are
+            # watched. A small model is computed as well, which shows errors of kernels.
             result = run(model, mx.array([TOKENS]))
             sizes = [math.prod(value.shape) for _, value in tree_flatten(model.parameters())]
             if sum(sizes) < SMALL:

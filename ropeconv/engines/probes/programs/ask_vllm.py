@@ -719,12 +719,13 @@ class CalledRotary:
     def read(self, question: Answer) -> Answer:
         """Return the frequencies that it rotates by, in a short and in a long prompt.
 
-        A prompt has two positions here, 1 and its last one, by which some embeddings choose their
-        frequencies.
+        LongRoPE, for example, has other frequencies beyond the trained length. Such an embedding
+        chooses them by the last position of the prompt. So it is given two positions: the last one,
+        and position 1, at which the angle of a pair is its frequency.
 
         Args:
-            question: The trained length, which the short prompt has, and the context, which the
-                long one has.
+            question: {"trained": 4096, "context": 131072}, say: the lengths of the short and of the
+                long prompt, in tokens.
         """
         short_end = min(question["trained"], ROWS) - 1
         long_end = min(question["context"], ROWS) - 1
@@ -736,9 +737,11 @@ class CalledRotary:
         self.check(short, short_end)
         self.check(long, long_end)
 
-        # at position 1 an angle is the frequency itself
-        inv_freq, factor = probe_protocol.from_cos_sin(*long[0])
-        short_inv_freq, short_factor = probe_protocol.from_cos_sin(*short[0])
+        # the cosines and sines at position 1
+        long_at_one, _ = long
+        short_at_one, _ = short
+        inv_freq, factor = probe_protocol.from_cos_sin(*long_at_one)
+        short_inv_freq, short_factor = probe_protocol.from_cos_sin(*short_at_one)
         return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
     def check(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:

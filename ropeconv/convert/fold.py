@@ -594,11 +594,7 @@ def scale_numbers(
         plus_one: Whether they are the weights of a norm that multiplies by 1 + w, as in Gemma. The
             result is then factor (1 + w) - 1, so that the norm multiplies by factor (1 + w).
     """
-    values: NDArray[Any]
-    if dtype == "F64":
-        values = old.astype(np.float64)
-    else:
-        values = widen(old, dtype)  # float32
+    values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widen(old, dtype)
     if plus_one:
         values += 1
     values *= factor

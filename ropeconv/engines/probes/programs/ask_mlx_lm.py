@@ -321,31 +321,20 @@ def rotate_units(watch: Watch, owner: Any, size: int, length: int) -> Any:
 def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     """Return the frequencies, the attention factor and the pairs of a rotation matrix.
 
+    With the angle x of a pair and the attention factor A, the pair of dimensions (a, b) has the
+    four numbers A [[cos x, sin x], [-sin x, cos x]] in the rows and columns a and b. Dimensions
+    that do not rotate have the rows of the unit matrix.
+
     The pairs are "half" where dimension i turns with i + head_dim / 2, as in Llama of transformers,
     and "interleaved" where 2 i turns with 2 i + 1. Raises AssertionError for any other matrix.
 
     Args:
         matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
     """
-    # a dimension rotates where its row is not that of the unit matrix
-    size = len(matrix)
+    # dimension 0 shows how the rotating ones are paired: with the one half of them further, or its
+    # neighbour
+    dims = count_rotating(matrix)
     off_diagonal = matrix - np.diag(np.diag(matrix))
-    rotated = [i for i in range(size) if off_diagonal[i].any() or matrix[i, i] != 1.0]
-
-    # they are the first ones of the head. But in a head of 8 with pairs (i, i + 4), of which the
-    # slowest two have frequency 0, they are 0, 1, 4, 5: then all pairs are read
-    dims = len(rotated)
-    first_of_low_half = list(range(dims // 2))
-    first_of_high_half = [i + size // 2 for i in first_of_low_half]
-    has_still_pairs = dims < size and rotated == [*first_of_low_half, *first_of_high_half]
-    if has_still_pairs:
-        dims = size
-    else:
-        assert rotated == list(range(dims)), f"rotates dimensions {rotated}"
-    assert dims > 0, "rotates nothing"
-    assert dims % 2 == 0, f"rotates {dims} dimensions"
-
-    # dimension 0 shows how they are paired: with the one half of `dims` further, or its neighbour
     partner = int(np.abs(off_diagonal[0]).argmax())
     if partner == dims // 2:
         layout = "half"
@@ -355,22 +344,49 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
         assert partner == 1, f"dimension 0 is paired with {partner} of {dims}"
         pairs = [(2 * i, 2 * i + 1) for i in range(dims // 2)]
 
-    # each pair (a, b) has a block of four numbers, [[c, s], [-s, c]] with the cosine and the sine
-    # of its angle, times the attention factor; everything else is that of the unit matrix
     cosines = []
     sines = []
-    rebuilt = np.eye(size, dtype=matrix.dtype)
+    of_pairs_only = np.eye(len(matrix), dtype=matrix.dtype)
     for a, b in pairs:
-        block = np.ix_((a, b), (a, b))
-        rebuilt[block] = matrix[block]
         assert matrix[a, a] == matrix[b, b], "no rotation"
         assert matrix[a, b] == -matrix[b, a], "no rotation"
         cosines.append(float(matrix[a, a]))
         sines.append(float(matrix[a, b]))
-    assert (rebuilt == matrix).all(), "rotates more than pairs"
+        numbers_of_pair = np.ix_((a, b), (a, b))
+        of_pairs_only[numbers_of_pair] = matrix[numbers_of_pair]
+    # nothing but the numbers of the pairs may differ from the unit matrix
+    assert (of_pairs_only == matrix).all(), "rotates more than pairs"
 
     inv_freq, factor = probe_protocol.from_cos_sin(cosines, sines)
     return inv_freq, float(f"{factor:.7g}"), layout
+
+
+def count_rotating(matrix: Any) -> int:
+    """Return how many dimensions of a head rotate, which are the first ones of it.
+
+    Pairs with the frequency 0 stand still, and count nevertheless where they lie between others.
+
+    Args:
+        matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
+    """
+    # a dimension rotates where its row is not that of the unit matrix
+    size = len(matrix)
+    unit = np.eye(size, dtype=matrix.dtype)
+    rotated = [i for i in range(size) if (matrix[i] != unit[i]).any()]
+    count = len(rotated)
+
+    # In a head of 8 with the pairs (i, i + 4), of which the slowest two have the frequency 0, the
+    # dimensions 0, 1, 4, 5 rotate. These are the first of each half: then all dimensions count.
+    first_of_low_half = list(range(count // 2))
+    first_of_high_half = [i + size // 2 for i in first_of_low_half]
+    has_still_pairs = count < size and rotated == [*first_of_low_half, *first_of_high_half]
+    if has_still_pairs:
+        count = size
+    else:
+        assert rotated == list(range(count)), f"rotates dimensions {rotated}"
+    assert count > 0, "rotates nothing"
+    assert count % 2 == 0, f"rotates {count} dimensions"
+    return count
 
 
 def logit_scale(watch: Watch, layers: list[Any]) -> float:

@@ -97,8 +97,9 @@ class Standing:
 def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> Standing:
     """Compare a method with every other one that a study measured on the same model and texts.
 
-    The signs of the result are such as {"linear": 1.0, "ntk": -0.5}: better than linear in all
-    studies, and mostly worse than NTK.
+    A study has the losses of several methods on one model that is extended by one factor. In the
+    result, {"linear": 1.0, "ntk": -0.5} means better than linear in all studies, and mostly worse
+    than NTK; beside it are the studies that were used.
 
     Args:
         name: The name of the method.
@@ -116,14 +117,16 @@ def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "")
         if other == name:
             continue
         # numbers from two studies are about different models and texts, so only studies that have
-        # measured both methods count
+        # the losses of both methods beyond the trained context count
         with_both = []
         for study in studies_of(on_top):
             if name in study.beyond and other in study.beyond:
                 with_both.append(study)
-        comparable = [study for study in with_both if study.fine_tuned == fine_tuned]
-        if not comparable:
-            comparable = [study for study in with_both if not study.fine_tuned]
+
+        # those with fine-tuning if the model is fine-tuned, else and without any, those without it
+        tuned_alike = [study for study in with_both if study.fine_tuned == fine_tuned]
+        untuned = [study for study in with_both if not study.fine_tuned]
+        comparable = tuned_alike or untuned
         if not comparable:
             continue
 
@@ -388,12 +391,14 @@ class Advice(Summary):
         First what can be written, then what the publisher recommends, what works without training,
         and what was measured; then by the loss, and last by numbers of the frequencies themselves.
         """
-        # an effective length beyond the wanted one is no better than that one
-        effective = self.schedule.context
-        first = self.profile.reach.first_violation
-        if first is not None:
-            effective = min(first - 1, effective)
-        # losses of two models cannot be compared, so methods of the larger one come first
+        # The effective length ends before the first distance at which the sum of the cosines is
+        # negative (a violation). One beyond the wanted length is no better than that length.
+        effective_length = self.schedule.context
+        first_violation = self.profile.reach.first_violation
+        if first_violation is not None:
+            effective_length = min(first_violation - 1, effective_length)
+        # the loss that a study measured, well or on a model that shows little (`weak`); losses of
+        # two models cannot be compared, so methods of the one with the longer training come first
         trained = 0
         lost = 0.0
         known = self.measured or self.weak
@@ -415,8 +420,8 @@ class Advice(Summary):
             -trained,
             lost,
             self.profile.outside,  # dimensions with angles that training did not have
-            -effective,
-            self.profile.fast_change,  # of the pairs that tell near tokens apart
+            -effective_length,
+            self.profile.fast_change,  # how much the pairs change that tell near tokens apart
             self.method.name,  # for an order that never varies
         )
 
@@ -531,7 +536,9 @@ def _advise_on_methods(
     needs: Mapping[str, Any],
     passed_over: dict[str, str],
 ) -> list[Advice]:
-    """Advice on every method that fits the model and the length, best first.
+    """Return advice on every method that fits the model and the length, best first.
+
+    A method that does not fit is left out, and its reason is put into `passed_over`.
 
     Args:
         source: The model.
@@ -542,12 +549,14 @@ def _advise_on_methods(
             put on top of it; empty where they replace it.
         outputs: Formats that are planned; None for all that the model can have.
         needs: Options of the output without which no method can be written.
-        passed_over: Receives the reason, by name, for each method that does not fit.
+        passed_over: A dictionary, to which the reason is added for each method that does not fit:
+            {"llama3": "..."}.
     """
     rows = []
+    keeps_scaling = bool(training)
     for name, kind in REGISTRY.items():
         try:
-            method = _method_for(kind, start, context, on_top=bool(training))
+            method = _method_for(kind, start, context, on_top=keeps_scaling)
             if method is None:
                 continue
             rows.append(
@@ -562,9 +571,10 @@ def _advise_on_methods(
 def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
     """The options of `Target` with which some method can be written; empty where none helps.
 
-    They name another runtime, such as one that loads the model where transformers does not, or
-    accept one that was not tested. The first options with which a plan can be made are returned.
+    {"runtimes": ("vllm",)}, say, for a model that vLLM loads and transformers does not, or
+    {"allow_untested": True}.
     """
+    # other runtimes, then an untested one, then both; the first that helps is taken
     candidates: list[dict[str, Any]] = []
     for name in DEFAULT_RUNTIMES:
         candidates.append({"runtimes": (name,)})
@@ -578,11 +588,11 @@ def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dic
             target = Target(replace=not recipe.on_top, **options)
             try:
                 make_plan(source, recipe, target)
+                return options
             except UnsupportedBake:  # not with these options
                 continue
             except RopeconvError:  # the source itself is refused, whatever the options are
                 return {}
-            return options
     return {}
 
 
@@ -729,7 +739,8 @@ def _required_attention_factor(
         start: The RoPE that the method starts from.
         context: The length in tokens.
     """
-    # runtimes derive LongRoPE's attention factor from the context that the config declares
+    # a method on top of LongRoPE: runtimes derive the attention factor from the context that the
+    # config declares
     form = start.form
     if recipe.on_top and isinstance(form, LongRope):
         total_factor_of_context = context / form.original_context
@@ -776,9 +787,11 @@ def _writings(
     writings: dict[str, FormatAdvice] = {}
     first_plan = None
     for name in formats:
-        # the named runtimes read one of the two formats
+        # the options are for the format that the named runtimes read
+        is_gguf = name == "gguf"
+        options_are_for_gguf = _for_gguf(needs)
         options: Mapping[str, Any] = {}
-        if _for_gguf(needs) == (name == "gguf"):
+        if options_are_for_gguf == is_gguf:
             options = needs
         try:
             target = Target(to=name, replace=not recipe.on_top, **options)

@@ -98,6 +98,9 @@ class OutputCheck:
         The tables of verdicts say which versions compute it. A version that should is asked for its
         frequencies and for the attention of the first layers.
 
+        The result is kept in `record` too. Where nothing was compared, `reason` says why, and
+        `uncomputed` is set for a version that does not compute the schedule.
+
         Args:
             folder: The output, before it gets its final name.
 
@@ -205,7 +208,11 @@ class OutputCheck:
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
-    """Return the function that asks transformers about the config in a folder.
+    """Return a function that asks transformers what it computes from the config in a folder.
+
+    It is called when the output is written. Importing transformers takes seconds, so the probe is
+    told now to begin with that. Where the answer is known from an earlier run and nothing else will
+    be asked, the probe is stopped instead.
 
     Args:
         plan: The plan of the output.
@@ -220,14 +227,14 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     context = plan.schedule.context
     has_code = bool(plan.result.texts)  # the modelling file of `--encoding buffers`
 
-    # The text of config.json is known before anything is written. If the cache has the answer about
-    # it, and there are no weights whose layers could run, nothing is left to ask. Else the probe
-    # imports the code of the model while the files are written.
+    # the text of config.json is known before anything is written, and with it the answer in the
+    # cache; with weights, layers will run, for which the probe is needed all the same
     cache = ProbeCache()
     if not has_code:
         key = cache.key(_config_text(plan), model_type, context, stands_for)
         is_cached = cache.get(key) is not None
-        if is_cached and not plan.source.weights():
+        has_layers_to_run = bool(plan.source.weights())
+        if is_cached and not has_layers_to_run:
             probe.stop()
         else:
             probe.prefetch(model_type)
@@ -253,9 +260,9 @@ def change_in_place(
     verify: Callable[[Path], None] = lambda path: None,
     beside: SideFile | None = None,
 ) -> Path:
-    """Change the first shard of a GGUF file in place.
+    """Change the first shard of a GGUF file in place, and verify it before the change is final.
 
-    After a kill at any moment, running again undoes it first.
+    After a kill at any moment, running again undoes the change first.
 
     Args:
         source: The model.
@@ -273,12 +280,14 @@ def change_in_place(
     if beside is not None:
         neighbour = Neighbour(beside.name, beside.text)
     try:
-        # A generator that makes the change in parts, and yields the name of each. After "durable"
-        # all bytes are on the disk and the journal is still there: an error that is thrown into the
-        # generator then makes it undo the change.
+        # A generator that makes the change in phases, and yields the name of each when it is done.
+        # After "durable" all bytes are on the disk, and the journal of the old ones is still there.
+        # An error that is thrown into the generator then makes it undo the change, and raise the
+        # error.
         changing = change_by_phases(source.file, edit, neighbour)
         for phase in changing:
-            if phase != "durable":
+            can_be_verified = phase == "durable"
+            if not can_be_verified:
                 continue
             try:
                 verify(source.path)
@@ -357,12 +366,14 @@ def apply(
     plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufOutput):
+        # a conversion is only checked with a process that several conversions share
         shared = probe if isinstance(probe, SharedProbe) else None
         done = _apply_gguf(plan, options, check, advance, beside, shared)
     else:
         done = _apply_checkpoint(plan, options, check, advance, probe)
 
-    # where the files are that a check of the output needs again; receipts have no local paths
+    # A later check of the output needs its source, the converter and the importance matrix again.
+    # A receipt has no local paths, so these are noted in the state of the user.
     if remember and not plan.target.in_place:
         remember_source(done.path, plan.source)
         if isinstance(plan, ExportPlan) and plan.converter is not None:
@@ -564,14 +575,15 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     family = detect(config)
     spec = read_spec(config, family)
 
-    # The frequencies to compute, and the factor by which queries grow with their position (log-n
-    # attention); None without one.
+    # both give the frequencies to compute, and the factor by which queries grow with their position
+    # (log-n attention); None without one
     query_scaling: LogN | QueryScaling | None
     if isinstance(recipe_or_plan, Recipe):
         recipe = recipe_or_plan
-        # `start` returns the same object for a recipe that keeps the scaling of the model
-        removes_scaling = spec.scaled and recipe.start(spec) is not spec
-        if removes_scaling:
+        # `start` returns the RoPE that the method is applied to: for a recipe that keeps the
+        # scaling of the model, the same object
+        keeps_scaling = recipe.start(spec) is spec
+        if spec.scaled and not keeps_scaling:
             raise RopeconvError(
                 f"the model is scaled already ({describe(spec.form)}); make a plan with"
                 " Target(replace=True) and patch with that, or set on_top in the recipe"

@@ -56,8 +56,8 @@ class ExtraShard:
 def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> ExtraShard:
     """Return the changes that add tensors to a checkpoint, as one more shard.
 
-    A checkpoint in one file gets an index, and its file another name, since readers prefer
-    `model.safetensors` to any index.
+    The index, model.safetensors.index.json, names the shards. A checkpoint in one file has none: it
+    gets one, and its file another name, since readers prefer `model.safetensors` to any index.
 
     Args:
         source: The checkpoint.
@@ -75,7 +75,7 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> E
         for data in tensors.values():
             yield np.ascontiguousarray(data, "<f4").data.cast("B")
 
-    # model.safetensors.index.json; a checkpoint in one file gets its first one
+    # the index with the new shard; first that of a checkpoint in one file, under its new name
     index = source.text(INDEX)
     renamed = dict[str, str]()
     if index is None:
@@ -102,17 +102,18 @@ class CheckpointPlan(Plan):
         Small files such as config.json have another text; a shard may be added; and a checkpoint in
         one file, model.safetensors, then becomes one of several.
         """
-        texts = {}  # small files of the output with another text, such as config.json
-        added = []  # large files that the source lacks
-        renamed = {}  # by the name in the output, the name in the source (`origin`)
+        # small files of the output with another text, such as config.json; large files that the
+        # source lacks; and files of the source (`origin`) under another name, by their new names
+        texts = {}
+        added = []
+        renamed = {}
         for file in self.files:
-            is_new = not file.origin and file.action in ("write", "convert")
+            has_origin = file.origin != ""
             if file.text is not None:
                 texts[file.name] = file.text
-            elif is_new:
+            elif not has_origin and file.action in ("write", "convert"):
                 added.append(file.name)
-            has_other_name = file.origin not in ("", file.name)
-            if has_other_name:
+            if has_origin and file.origin != file.name:
                 renamed[file.name] = file.origin
 
         # tensors that a fold multiplied, which cannot be restored exactly
@@ -384,7 +385,7 @@ def _files(
 
     # Weights: tensors that are added, as one more shard with its index, for which the only file of
     # a checkpoint gets another name; and shards whose tensors a fold multiplies.
-    extra = ExtraShard([], {}, {})
+    extra = ExtraShard([], {}, {})  # no files, no texts, and no new names
     if result.added:
         extra = extra_shard(source, result.added)
     texts |= extra.texts

@@ -81,7 +81,7 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
         raise UsageError(
             f"--draft {reference} and its target must both be GGUF files, or both be checkpoints"
         )
-    source.as_draft = True
+    source.as_draft = True  # else the inspection refuses an EAGLE head, which is no whole model
     inspection = inspect_source(source)
     if inspection.draft and isinstance(source, Source) and not plan.is_folder:
         raise UsageError(
@@ -176,7 +176,8 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     elif not isinstance(method, LengthMethod):
         _refuse_other_rope(inspection, plan, start_length)
 
-    # --context, where the target has it too, or where the trained length is not the declared one
+    # The recipe names the context where that of the target does, and where the user has stated the
+    # trained length of the draft.
     explicit_context = None
     if recipe.context is not None or trained is not None:
         explicit_context = context
@@ -265,7 +266,9 @@ def name_draft(plan: Plan, draft: Plan) -> Plan:
 def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
     """Return a sentence on a draft with another vocabulary than its target; else empty.
 
-    The target checks the tokens that the draft proposes, so both must have the same.
+    The target checks the tokens that the draft proposes, so both must have the same. That is only a
+    warning for a whole model as the draft, which some runtimes accept. A head reads the hidden
+    states of its target, and cannot run beside a model with other sizes, which is an error.
 
     Args:
         draft: The draft: a smaller model, or a head that reads the hidden states of its target.
@@ -456,16 +459,16 @@ def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
             " it if that is sound; the adapter was not kept"
         )
     # its config, such as {"r": 16, "base_model_name_or_path": "./out"}, must name the output as the
-    # base; all else must be as the user gave it, except for the revision of the earlier base
+    # base; all but the base and its revision must be as the user gave it
     assert isinstance(plan.source, Source)
     written = read_json(folder / ADAPTER)
     given = json.loads(plan.source.text(ADAPTER) or "{}")
-    written_base = written.pop("base_model_name_or_path", "")
-    given.pop("base_model_name_or_path", "")
-    written.pop("revision", None)
-    given.pop("revision", None)
-    names_output = written_base == str(plan.base.out)
-    if not names_output or written != given:
+    names_output = written.get("base_model_name_or_path", "") == str(plan.base.out)
+    for key in ("base_model_name_or_path", "revision"):
+        written.pop(key, None)
+        given.pop(key, None)
+    has_same_settings = written == given
+    if not names_output or not has_same_settings:
         raise Disagreement(
             f"the adapter {plan.out.name} names another base than {plan.base.out}, or has other"
             " settings than the given one; report it; the adapter was not kept"

@@ -141,14 +141,20 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         None where its loss or answers were not measured, and where the unchanged model is within
         the bar of the loss: such a model uses its context too little to judge methods.
         """
-        if name not in self.lost or name not in self.retrieval or self.judges_nothing:
+        was_measured = name in self.lost and name in self.retrieval
+        if not was_measured or self.judges_nothing:
             return None
         if self.lost[name] > MOST_LOST:
             return "missed"
+
+        # the share of the facts that were found, in percent, and the ends of its interval, which
+        # are the share itself where a study has no interval
         found = self.retrieval[name]
-        if self.low.get(name, found) >= LEAST_FOUND:
+        lowest_found = self.low.get(name, found)
+        highest_found = self.high.get(name, found)
+        if lowest_found >= LEAST_FOUND:
             return "met"
-        if self.high.get(name, found) < LEAST_FOUND:
+        if highest_found < LEAST_FOUND:
             return "missed"
         return "undecided"
 
@@ -216,25 +222,24 @@ def study_for(
         among = [study for study in evidence().studies if not study.judges_nothing]
 
     # studies of the method without training; on unscaled models, or on top of a trained scaling
-    studies = []
+    possible = []
     for study in among:
         has_scaling_alike = bool(study.on_top) == bool(on_top)
         if has_scaling_alike and not study.fine_tuned and method in study.lost:
-            studies.append(study)
-    if not studies:
+            possible.append(study)
+    if not possible:
         return None
-    # those with answers to questions, which say more than losses, if there are any
-    with_answers = [study for study in studies if study.compare_with_bar(method) is not None]
-    if with_answers:
-        studies = with_answers
-    # those on top of the same kind of scaling, if there are any
-    on_same_kind = [study for study in studies if study.on_top == on_top]
-    if on_same_kind:
-        studies = on_same_kind
+
+    # of these, if there are any, the ones with answers to questions, which say more than losses;
+    # and of these, if there are any, the ones on top of the same kind of scaling
+    with_answers = [study for study in possible if study.compare_with_bar(method) is not None]
+    preferred = with_answers or possible
+    on_same_kind = [study for study in preferred if study.on_top == on_top]
+    preferred = on_same_kind or preferred
 
     # the model with the longest trained context, and its study at the nearest factor
-    longest_trained = max(study.trained for study in studies)
-    of_model = [study for study in studies if study.trained == longest_trained]
+    longest_trained = max(study.trained for study in preferred)
+    of_model = [study for study in preferred if study.trained == longest_trained]
     long_enough = [study for study in of_model if study.reaches(factor)]
     if long_enough:
         return min(long_enough, key=lambda study: study.factor)
@@ -280,10 +285,11 @@ class Untuned(msgspec.Struct, frozen=True):
 
 
 def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
-    """Return whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
+    """Return whether a method works without training, by what a study measured, and the reason.
 
-    The reason is such as "on Qwen2.5-0.5B at 4 times, yarn loses 0.05 nats and finds 94 % of hidden
-    facts; the bar is 0.2 nats and 50 %".
+    A method must stay within a bar: lose at most MOST_LOST nats per token, and find LEAST_FOUND
+    percent of the facts that were hidden in texts. The reason is such as "on Qwen2.5-0.5B at 4
+    times, yarn loses 0.05 nats and finds 94 % of hidden facts; the bar is 0.2 nats and 50 %".
 
     Args:
         method: The name of the method.
@@ -295,22 +301,26 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         place = f" on top of {on_top} scaling" if on_top else ""
         return Untuned(None, f"{method} was not measured without training{place}")
 
-    numbers = (
+    loss = (
         f"on {study.short_model} at {study.factor:g} times, {method} loses"
         f" {study.lost[method]:.2f} nats"
     )
-    result = study.compare_with_bar(method)
+    # a model that loses hardly anything without a method cannot show what a method is worth
     if study.judges_nothing:
         return Untuned(
-            None, f"{numbers}, and the model without it {study.lost[BASE]:.2f}: too little to judge"
+            None, f"{loss}, and the model without it {study.lost[BASE]:.2f}: too little to judge"
         )
+    result = study.compare_with_bar(method)
     if result is None:
-        return Untuned(None, f"{numbers}; whether it finds hidden facts was not measured")
-    numbers += f" and finds {study.describe_answers(method)}"
-    if not study.reaches(factor):
-        return Untuned(None, f"{numbers}; it was not measured beyond that")
+        return Untuned(None, f"{loss}; whether it finds hidden facts was not measured")
+
+    loss_and_answers = f"{loss} and finds {study.describe_answers(method)}"
+    was_measured_so_far = study.reaches(factor)
+    if not was_measured_so_far:
+        return Untuned(None, f"{loss_and_answers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
-    return Untuned(result, f"{numbers}; {bar}", study.retrieval[method] > 0)
+    finds_something = study.retrieval[method] > 0
+    return Untuned(result, f"{loss_and_answers}; {bar}", finds_something)
 
 
 def recommendation_of(method: str, inspection: Inspection, trained: int, factor: float) -> str:
@@ -351,9 +361,10 @@ README_KEYS = frozenset(
 def trained_scaling(inspection: Inspection) -> str:
     """Return why a model counts as trained with its scaling, in words; empty where it does not.
 
-    A scaling in the files of a model counts as trained. The exception is one for which the receipt,
-    the card or the lengths of the model say that only its config was edited (`why_edited`), unless
-    the settings themselves say that it was trained.
+    Anybody can add a scaling to a config.json without training. So a scaling in the files of a
+    model counts as trained unless there is a sign that it was added: in the receipt, the card or
+    the lengths of the model (`why_edited`). Such a sign does not count where the settings of the
+    scaling say themselves that it was trained.
     """
     # for an output of ropeconv, the model before counts: its own scaling was not trained
     first = inspection.first_spec
@@ -362,9 +373,11 @@ def trained_scaling(inspection: Inspection) -> str:
     # dynamic scaling changes nothing inside the trained length, so nothing was trained with it
     if isinstance(first.form, DynamicNtk):
         return ""
-    # a config may say it itself, with `finetuned` among the settings of its scaling
-    if not marked_as_trained(inspection) and why_edited(inspection):
-        return ""
+    # with `finetuned` among the settings of its scaling, the config says that it was trained
+    if not marked_as_trained(inspection):
+        was_only_edited = bool(why_edited(inspection))
+        if was_only_edited:
+            return ""
     return (
         f"the {first.form.kind} scaling for {first.context:,} tokens counts as trained: no receipt,"
         " card or length says that it was added later"
@@ -385,24 +398,26 @@ def why_edited(inspection: Inspection) -> str:
     There are three signs: the scaling covers more tokens than the model declares; it is the very
     edit that the publisher tells users to make for longer texts; or the card says so.
     """
-    # A publisher declares the context that was trained, while an edit often adds only the scaling.
-    # The covered context is factor * context before the scaling. If the latter is itself only known
-    # as declared context / factor, as in LongChat, the product says nothing.
+    # 1. A publisher declares the context that was trained, while an edit often adds only a scaling:
+    # the model declares 32,768 tokens, and YaRN by 4 over 32,768 covers 131,072. Where the trained
+    # context is itself only known as declared context / factor, as in LongChat, the product covers
+    # what is declared, and says nothing.
     spec = inspection.first_spec
     covered = covered_context(spec)
     declared = max(spec.context, _reached_length(inspection))
-    follows_from_factor = spec.original_context_source == "factor"
-    if covered > declared and not follows_from_factor:
+    trained_follows_from_factor = spec.original_context_source == "factor"
+    if covered > declared and not trained_follows_from_factor:
         return (
             f"it declares {spec.context:,} tokens, and its scaling covers {covered:,}: the scaling"
             " was added without them"
         )
 
+    # 2. the edit that the publisher recommends
     recommended = _published_edit(inspection)
     if recommended:
         return f"it is the edit of {recommended}"
 
-    # the card of an output of ropeconv is its own, and not that of the model before it
+    # 3. the card; that of an output of ropeconv is its own, and not that of the model before it
     source = inspection.source
     is_output = inspection.first is not None
     if isinstance(source, Source) and not is_output:
@@ -415,20 +430,24 @@ def why_edited(inspection: Inspection) -> str:
 def _published_edit(inspection: Inspection) -> str:
     """Return where the publisher tells users to add the scaling of a model; empty where nowhere.
 
-    Qwen's cards tell users to add yarn with a factor and the trained length, so that all other
-    numbers are the defaults.
+    Qwen's cards tell users to add {"rope_type": "yarn", "factor": 4.0,
+    "original_max_position_embeddings": 32768}. A scaling is that edit where it has no other keys,
+    so that all other numbers are the defaults.
     """
     spec = inspection.first_spec
     form = spec.form
     if not isinstance(form, Yarn):
         return ""
 
-    # the settings of an output of ropeconv are its own, and not those of the model before it
+    # an output of ropeconv has other keys, which say nothing about the model before it
     is_output = inspection.first is not None
-    settings = {key for key, value in _settings(inspection).items() if value is not None}
-    has_other_keys = not settings <= README_KEYS
-    if has_other_keys and not is_output:
-        return ""
+    if not is_output:
+        settings = {key for key, value in _settings(inspection).items() if value is not None}
+        has_other_keys = not settings <= README_KEYS
+        if has_other_keys:
+            return ""
+
+    # nor may the numbers be others than the defaults
     usual_factor = temperature_attention_factor(form.factor)
     has_usual_factor = abs(spec.attention_factor - usual_factor) < 1e-6
     has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)

@@ -122,8 +122,9 @@ def execute_plan(
         # end what a killed run had begun
         journal = settle(hidden, OutputJournal.read(hidden.journal))
 
-        # whether the place is free. It may have this very output, by names and sizes: then it is
-        # written again, and compared with that before anything is replaced.
+        # The place must be free, but it may have this very output from an earlier run. Names and
+        # sizes say whether that is possible. Then the output is written again into the hidden
+        # folder, and compared with what is there before anything is replaced.
         may_be_there = not options.staged and _keeps_finished(plan, options.force)
         if not may_be_there:
             refuse_occupied(plan, options.force)
@@ -189,10 +190,11 @@ def write_ahead(
             writers.append(_begin(plan, hidden, journal, options, advance))
 
         try:
+            # Each output is one file. One that an earlier run finished has no file left to write:
+            # then nothing is written together, and `execute_plan` writes the others one by one.
             unwritten = [writer.resume() for writer in writers]
-            # an output that an earlier run finished has no unwritten file; then nothing is written
-            # together, and `execute_plan` writes the others one by one
-            if all(len(files) == 1 for files in unwritten):
+            all_are_unwritten = all(len(files) == 1 for files in unwritten)
+            if all_are_unwritten:
                 drafts = []
                 for writer, [file] in zip(writers, unwritten, strict=True):
                     drafts.append(writer.draft(file))
@@ -590,21 +592,24 @@ class Writer:
         Raises:
             BadSource: It is not as planned.
         """
-        # Size and samples: samples of 4 MB in all are enough to see a file that was replaced while
-        # it was copied.
+        # 1. Size and samples: samples of 4 MB in all are enough to see a file that was replaced
+        # while it was copied.
         sample = sample_digest(draft)
         if not self._is_as_planned(file, draft, sample):
             raise BadSource(
                 f"{file.name} changed while it was copied; leave the source unchanged and run again"
             )
 
-        # The sha256 needs the whole file to be read. A copy is hashed only with --checksum. A file
-        # that was made here is hashed where its digest is in the plan, or goes into the receipt of
-        # a folder. (The receipt of a GGUF file is in that file, and cannot have its digest.)
         planned_digest = file.sha256
         if file.text is not None:
             planned_digest = hashlib.sha256(file.text.encode()).hexdigest()
-        if file.action in COPIED:
+
+        # 2. The sha256, for which the whole file is read. A copy is hashed only with --checksum. A
+        # file that was made here is hashed where its digest is in the plan, or goes into the
+        # receipt of a folder. (The receipt of a GGUF file is in that file, and cannot have its
+        # digest.)
+        is_copy = file.action in COPIED
+        if is_copy:
             needs_digest = self.options.checksum
         else:
             needs_digest = self.plan.is_folder or planned_digest is not None

@@ -218,7 +218,9 @@ class FolderCheck:
             path: The file.
             planned: The text of the plan; None for one that is too long to be read.
         """
-        # the keys that differ, e.g. [("rope_theta", "has rope_theta = 1e6, where 10000.0 belongs")]
+        # the keys that differ, each with a sentence, e.g.
+        # [("rope_theta", "has rope_theta = 1e6, where 10000.0 belongs")]; an empty list where only
+        # the layout differs, and None where the text is not JSON
         differences: list[tuple[str, str]] | None = None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
@@ -228,17 +230,18 @@ class FolderCheck:
                 with suppress(UnicodeDecodeError):
                     differences = json_differences(content.decode(), planned.decode())
 
-        # a text that cannot be compared as JSON
         if differences is None:
             harmless = self._is_harmless(name)
             self.findings.differs(f"{name} has other contents", harmless=harmless)
             return
-
-        # the layout and keys without effect are edits; keys that name classes are code
         options = self.findings.options
         if not differences:
             clause = f"{name} has the same values in another layout"
             self.findings.differs(clause, harmless=options.edited)
+            return
+
+        # keys without effect are edits, which the user may accept, and keys that name classes are
+        # code
         for key, clause in differences:
             has_no_effect = key in WITHOUT_EFFECT
             names_code = name == "config.json" and key.split(".")[0] in OF_CODE
@@ -524,10 +527,12 @@ class GgufCheck:
         is_comparable = self._compare_header(planned, by_llama_cpp=remade is not None)
         if not is_comparable:
             return
-        # none, or as many as follow the last tensor of the file that it was made from
-        extra = header.size - header.data_start - planned.data_size
-        if extra not in (0, tail):
-            self.findings.differs(f"it has {extra:,} bytes after its last tensor")
+        # after the last tensor there may be no bytes, or as many (`tail`) as in the file that it
+        # was made from
+        end_of_data = header.data_start + planned.data_size
+        bytes_behind = header.size - end_of_data
+        if bytes_behind not in (0, tail):
+            self.findings.differs(f"it has {bytes_behind:,} bytes after its last tensor")
             return
 
         # the data: with --quick only the tensors with frequencies, and small ones of the edit
@@ -537,8 +542,8 @@ class GgufCheck:
         if digests is not None:
             self._compare_digests(header, digests)
             return
-        # The ranges must cover the file from its first byte. The header was compared above, so here
-        # its range is compared with itself.
+        # Byte by byte, by ranges that must cover the file from its first byte. The header was
+        # compared above, so its range is the file itself, which is always equal.
         ranges: list[Range] = [CopiedRange(start=0, stop=header.data_start, origin=path, place=0)]
         if remade is not None:
             ranges.append(remade)
@@ -565,10 +570,11 @@ class GgufCheck:
             self.findings.differs(_unlike_tensors(header.tensors, planned.tensors))
             return False
 
-        # ropeconv writes the bytes of a header in one way; where keys differ, bytes do too
+        # ropeconv writes the bytes of a header in one way, so equal keys must have equal bytes;
+        # llama.cpp has a layout of its own, which is not compared
         has_planned_keys = not clauses
-        has_one_layout = has_planned_keys and not by_llama_cpp
-        if has_one_layout and not _has_layout(self.file.path, header, planned):
+        must_have_same_bytes = has_planned_keys and not by_llama_cpp
+        if must_have_same_bytes and not _has_layout(self.file.path, header, planned):
             harmless = self.findings.options.edited
             self.findings.differs("its header has another layout", harmless=harmless)
         return True
@@ -709,7 +715,8 @@ class GgufCheck:
         for name in added.keys() & tensors.keys():
             first = start + tensors[name].offset
             stop = first + tensors[name].size
-            chunks = partial(iter, (added[name],))  # all bytes in one chunk
+            # a range gets its bytes from a function that returns an iterator of chunks: here one
+            chunks = partial(iter, (added[name],))
             ranges.append(StreamedRange(first, stop, chunks))
 
         # the others: made again by the conversion of a checkpoint, or those of the source of an
@@ -750,14 +757,16 @@ def _edit_ranges(
         yield _edited_range(plan, info, start, shard)
 
         # Two tensors that follow each other as in the source are copied in one piece, so that the
-        # padding between them has the bytes of the source. Other padding is zeros.
+        # padding between them has the bytes of the source. Other padding is zeros, for which no
+        # range is needed.
         if following is None:
             continue
         source_info = source_header.tensors[info.name]
         distance = following.offset - info.offset
         source_distance = source_header.tensors[following.name].offset - source_info.offset
+        follow_as_in_source = distance == source_distance
         padding = distance - info.size
-        if padding and distance == source_distance:
+        if padding and follow_as_in_source:
             padding_start = start + info.offset + info.size
             yield CopiedRange(
                 start=padding_start,

@@ -33,12 +33,17 @@ from .evidence import (
 def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) -> FineTuningRecord:
     """Return whether a model needs fine-tuning for a recipe, and why, at the new context.
 
+    That depends on how much longer the new context is than the one that the model was trained for:
+    the context that it declares, if it was trained with its scaling, else the one before any
+    scaling.
+
     Args:
         recipe: The method and its modifiers.
         inspection: The model that the recipe starts from: with `--replace` its first source.
         schedule: The schedule of the recipe for the model.
     """
-    # an output that --as-is only writes again needs what it needed before, by its receipt
+    # An output of ropeconv that --as-is only writes again needs what it needed before. Its receipt,
+    # the record of how it was made, says that.
     context = schedule.context
     is_as_is = isinstance(recipe.method, AsIs)
     is_only_rewritten = is_as_is and context == inspection.spec.context
@@ -46,12 +51,12 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     if is_only_rewritten and in_receipt is not None:
         return in_receipt
 
-    # a model that was trained with its scaling, such as Llama 3.1, where the scaling stays or
-    # becomes wider: it was trained for the context that it declares
+    # A model that was trained with its scaling, such as Llama 3.1, where the scaling stays or
+    # becomes wider. `--llama3 8 --replace` is a way to write the same scaling, or a wider one.
     first = inspection.first_spec
-    keeps_scaling = recipe.on_top or is_as_is
-    if not keeps_scaling:  # another way to write it, as `--llama3 8 --replace`
-        keeps_scaling = _is_same(schedule, first) or _is_wider(schedule, first)
+    keeps_scaling = (
+        recipe.on_top or is_as_is or _is_same(schedule, first) or _is_wider(schedule, first)
+    )
     if keeps_scaling and trained_scaling(inspection):
         factor = context / first.context
         level, reason = _on_trained_scaling(recipe, first, factor)
@@ -129,7 +134,8 @@ def _from_unscaled(
     """Return whether a model that was trained without scaling needs fine-tuning, and why.
 
     Such as ("needed", "its RoPE does not change"); the level is "none", "undecided", "recommended"
-    or "needed".
+    or "needed". The first source that says something decides: the publisher of the model, then
+    measurements on other models, then the author of the method.
 
     Args:
         recipe: The method and its modifiers.
@@ -151,22 +157,23 @@ def _from_unscaled(
     if method is InvFreq:
         return "recommended", "nothing is known of these frequencies without training"
 
-    # first what the publisher of the model recommends, such as YaRN up to a factor of 4 for Qwen3
+    # the publisher, who recommends YaRN up to a factor of 4 for Qwen3, for example
     recommended = recommendation_of(method.name, inspection, trained, factor)
     if recommended:
         return "none", recommended
 
-    # then what was measured of the method on other models; a method on top of an untrained scaling
-    # counts as the worse of both
-    untuned = works_untuned(method.name, factor)
+    # Measurements without training; their results are ordered from good to bad (`place_by_bar`). A
+    # method on top of an untrained scaling counts as the worse of both.
+    measured = works_untuned(method.name, factor)
     if recipe.on_top:
-        untuned_scaling = works_untuned(inspection.spec.form.kind, factor)
-        if place_by_bar(untuned_scaling.result) > place_by_bar(untuned.result):
-            untuned = untuned_scaling
-    level, reason = _by_the_bar(untuned)
+        measured_scaling = works_untuned(inspection.spec.form.kind, factor)
+        scaling_is_worse = place_by_bar(measured_scaling.result) > place_by_bar(measured.result)
+        if scaling_is_worse:
+            measured = measured_scaling
+    level, reason = _by_the_bar(measured)
 
-    # and for a method that was not measured, what its author reports
-    was_measured = untuned.result is not None
+    # the author of the method, who may name the largest factor without training
+    was_measured = measured.result is not None
     if was_measured or not method.finetuning_note:
         return level, reason
     if factor <= method.max_untuned_factor:

@@ -90,15 +90,18 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
 def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
     """Raise RopeconvError where `--force` does not replace a file or folder.
 
-    It replaces none without a receipt of ropeconv, and no folder to which files were added.
+    --force deletes what it replaces. So it takes only a model that ropeconv could write again: one
+    with a receipt (the record of how it was made), and no folder to which files were added.
+
+    An earlier output may have been moved into the hidden folder already, so the paths differ: for
+    model.gguf these are `place` = `out` = .ropeconv-model.gguf/old/model.gguf, and `known_as` is
+    model.gguf.
 
     Args:
-        place: Where an earlier output, or one of its shards, is now. It may have been moved into
-            the hidden folder.
-        out: Where its first shard is now.
+        place: Where the earlier output, or one of its shards, is now.
+        out: Where its first shard is now, which has the receipt of a GGUF file.
         known_as: The path that the user knows, for the message.
     """
-    # --force deletes what it replaces, so it takes only what ropeconv could write again
     if not _has_receipt(place, out):
         raise RopeconvError(
             f"{known_as} exists and has no receipt of ropeconv, so --force will not replace it;"
@@ -106,8 +109,9 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
         )
     if not place.is_dir():
         return
-    # --force replaces models only, and no adapter, graph or set of profiles
-    if read_companion(place) is not None:
+    # a folder with an adapter, a graph or a set of profiles, which has a receipt of another kind
+    is_companion = read_companion(place) is not None
+    if is_companion:
         raise RopeconvError(f"{known_as} exists; remove it, or choose another place with -o")
 
     added = _added_files(place)
@@ -150,22 +154,25 @@ def _added_files(place: Path) -> list[str]:
 def refuse_full(plan: FilePlan, pending: Sequence[PlannedFile], folder: Path, link: bool) -> None:
     """Raise RopeconvError where a disk has less space than the pending files of an output need.
 
+    Copies need no space if they are hard links, or if source and output are on a filesystem such as
+    btrfs or XFS, where a copy shares the blocks of the original.
+
     Args:
         plan: The plan of the output.
         pending: Its files that are not written yet.
         folder: A folder on the disk.
         link: Whether unchanged files become hard links.
     """
-    # a file of the source, to ask its filesystem; files on the Hub are not downloaded for that
-    local = None
+    # any local file of the source tells its filesystem; files on the Hub are not downloaded for
+    # that
+    file_of_source = None
     if plan.source.kind != "hub":
         for file in plan.files:
-            local = plan.origin(file)
-            if local is not None:
+            file_of_source = plan.origin(file)
+            if file_of_source is not None:
                 break
+    copies_are_free = link or same_blocks(file_of_source, folder)
 
-    # copies share the blocks of the source on filesystems such as btrfs and XFS
-    copies_are_free = link or same_blocks(local, folder)
     needed = MARGIN
     if pending:
         needed += plan.temporary_bytes
@@ -248,8 +255,9 @@ def discard_stopped_run(out: Path) -> None:
 def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
     """Make and lock the hidden folder in which an output is written.
 
-    At the end it is removed, with the lock in it. After an error it is removed only if it is empty:
-    files that are finished stay, so that the same command can continue with them.
+    At the end the lock is removed, and the folder too if nothing else is in it. After an error
+    files that are finished may be there: they stay, so that the same command can continue with
+    them. Without an error none may be there, unless `keep` is set.
 
     Args:
         out: The place of the output.
@@ -265,13 +273,11 @@ def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
     lock = _lock(hidden)
     try:
         yield hidden
-    except BaseException:
-        # the run failed or was stopped: a folder with finished files is not removed
-        with suppress(OSError):
+    except BaseException:  # the run failed or was stopped
+        with suppress(OSError):  # raised for a folder with finished files
             _remove(hidden)
         raise
     else:
-        # the run succeeded, and nothing must be left, unless another run continues with it
         try:
             _remove(hidden)
         except OSError as problem:
@@ -289,7 +295,7 @@ def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
 
 
 def _remove(hidden: HiddenFolder) -> None:
-    """Remove the lock and the hidden folder. Raises OSError for a folder with other files."""
+    """Remove the lock, and the hidden folder if it is empty then; else raise OSError."""
     names = {path.name for path in hidden.root.iterdir()}
     # NFS keeps a removed file that is open, under a name such as .nfs0001
     is_cleared = all(name == LOCK or name.startswith(".nfs") for name in names)
@@ -445,6 +451,9 @@ def take_names(
 ) -> None:
     """Move files or folders to their final names; the replaced ones are kept in the hidden folder.
 
+    For two shards and a Modelfile the order is: the old Modelfile and the old first shard are moved
+    away; then the second shard, the first shard and the Modelfile get their names.
+
     Several names cannot be replaced in one step, and a kill may come between two. So that nothing
     loads a mixture of two outputs, the first shard, without which no other can be loaded, is moved
     away before all other moves and gets its new file after them. The same goes for the file beside
@@ -472,8 +481,8 @@ def take_names(
     if beside is not None:
         move_beside = _plan_move(hidden, beside.name, may_replace=True)
 
-    # the moves in their order, and those whose names are freed before, in the order of that: first
-    # the file beside the output, without which the shards are still those of one output
+    # All moves in their order, and those whose names are freed before. Of the latter, the file
+    # beside the output comes first: without it, the shards are still those of one output.
     all_moves = list(moves)
     freed_first = []
     if move_beside is not None:
@@ -497,6 +506,8 @@ def take_names(
                 parent.joinpath(move.name).rename(hidden.old / move.name)
         for move in all_moves:
             _move(hidden, move)
+
+        # what was replaced is looked at only now, as nothing can be added to it any more
         _refuse_replaced(hidden, moves)
         if beside is not None and move_beside is not None and move_beside.old is not None:
             beside.refuse_other(_replaced_place(hidden, move_beside))
@@ -583,8 +594,12 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """Undo moves, from whatever state an error or a kill left: the earlier output is there again.
 
-    A file is known by its inode, which a rename keeps: `move.new` is the new file, and `move.old`
-    the one that it replaces. The name that is taken last is freed first, and restored last.
+    A file is known by its inode, which a rename keeps: `move.new` is that of the new file, and
+    `move.old` that of the file that it replaces.
+
+    The last name is that of the first shard, without which no other shard can be loaded, or of a
+    file beside the output. So that no mixture of two outputs can be loaded meanwhile, it is freed
+    first here, and restored last.
     """
     # the new files go back into the hidden folder
     for move in reversed(moves):

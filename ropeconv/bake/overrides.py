@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..convert.encoding import ENCODINGS
+from ..convert.encoding import ENCODINGS, CheckpointResult
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
 from ..models.length_limits import length_limits
@@ -47,23 +47,11 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
         UsageError: For a plan that changes nothing.
         RopeconvError: For one that changes more than config.json, or removes a key.
     """
-    # whether keys of config.json are all that the output changes
+    result = _result_in_config(plan)
     source = plan.source.reference
-    if not isinstance(plan, CheckpointPlan) or plan.source.kind == "meta":
-        layout = "in Meta's layout" if plan.is_folder else "a GGUF file"
-        raise UsageError(
-            f"vLLM and SGLang override keys of config.json, and {source} is {layout}; write it"
-            " with -o"
-        )
-    if not ENCODINGS[plan.result.encoding].config_only:
-        raise RopeconvError(
-            f"an override changes only config.json, and --encoding {plan.result.encoding} changes"
-            " more; write the output with `ropeconv apply`, or choose a method that fits"
-            " --encoding native or factors"
-        )
 
-    # whether the servers can express the changes: they merge keys, and remove none
-    after = plan.result.config
+    # the servers merge keys, and remove none
+    after = result.config
     removed = next(removed_keys(before, after), "")
     if removed:
         raise RopeconvError(
@@ -161,26 +149,52 @@ def removed_keys(before: Config, after: Config) -> Iterator[str]:
                 yield f"{key}.{name}"
 
 
+def _result_in_config(plan: Plan) -> CheckpointResult:
+    """Return the new config of a plan, if keys of config.json are all that the output changes.
+
+    Raises:
+        UsageError: The output is not a checkpoint with a config.json.
+        RopeconvError: The output changes weights or code too.
+    """
+    if not isinstance(plan, CheckpointPlan) or plan.source.kind == "meta":
+        layout = "in Meta's layout" if plan.is_folder else "a GGUF file"
+        raise UsageError(
+            f"vLLM and SGLang override keys of config.json, and {plan.source.reference} is"
+            f" {layout}; write it with -o"
+        )
+    if not ENCODINGS[plan.result.encoding].config_only:
+        raise RopeconvError(
+            f"an override changes only config.json, and --encoding {plan.result.encoding} changes"
+            " more; write the output with `ropeconv apply`, or choose a method that fits"
+            " --encoding native or factors"
+        )
+    return plan.result
+
+
 def _removed_settings(before: Config, after: Config) -> Iterator[str]:
-    """Yield the settings of RoPE that a config loses, such as `rope_scaling.factor`."""
-    # the source may have them in rope_scaling, rope_parameters, or both, and the override has them
-    # in rope_parameters only
+    """Yield the settings of RoPE that a config loses, such as `rope_scaling.factor`.
+
+    An override cannot remove a setting, so one that the new config does not have would stay.
+
+    Args:
+        before: The config of the source, with settings in rope_scaling, rope_parameters, or both.
+        after: The new config, of which the override has rope_parameters.
+    """
     old = dict[str, object]()
     for name in ROPE:
         old.update(_settings(before.get(name)))
     new = dict(_settings(after.get("rope_parameters")))
-    dictionary_name = next((name for name in ROPE if before.get(name)), "")
+    first_dictionary = next((name for name in ROPE if before.get(name)), "")  # for the message
 
-    for name in old:
-        if name == "type":
-            # The older name of `rope_type`; the output has only that. It may stay if it is the same
-            # type, also under an older name of the type ("su" for "longrope").
-            old_type = OLDER.get(str(old["type"]), old["type"])
+    for setting, value in old.items():
+        is_lost = setting not in new
+        if setting == "type":
+            # This is the older name of `rope_type`, under which the new config has the type. It may
+            # stay if it is the same type, also by an older name of that ("su" for "longrope").
+            old_type = OLDER.get(str(value), value)
             is_lost = old_type != new.get("rope_type")
-        else:
-            is_lost = name not in new
         if is_lost:
-            yield f"{dictionary_name}.{name}"
+            yield f"{first_dictionary}.{setting}"
 
 
 def _settings(rope: object) -> Iterator[tuple[str, object]]:
@@ -238,14 +252,16 @@ def override_commands(plan: Plan, values: str) -> list[str]:
 def with_overrides(options: str, flag: str, values: str) -> str:
     """Return options of a server with overrides, in one JSON with those that they have already.
 
-    A server takes the last of two options of one name.
+    " --trust-remote-code" and {"rope_theta": 1e6} give " --trust-remote-code --hf-overrides
+    '{"rope_theta": 1e6}'". If the options have --hf-overrides already, both are merged, since a
+    server takes the last of two options of one name.
 
     Args:
-        options: Those that an output needs, after a blank; empty for none.
+        options: The options that an output needs, which are put behind a command, and so begin with
+            a blank; empty for none.
         flag: The option for overrides.
         values: The overrides as JSON.
     """
-    # options such as " --trust-remote-code --hf-overrides '{"rope_theta": 1e6}'"
     words = shlex.split(options)
     if flag not in words:
         return f"{options} {flag} {shlex.quote(values)}"

@@ -102,7 +102,18 @@ def write_projector(plan: Plan) -> Path | None:
 
 
 def _convert(plan: ExportPlan, converter: StockConverter, target: Path) -> None:
-    """Convert a projector, and check that it is one for the width of the language model."""
+    """Convert the projector of a multimodal model, whose embeddings of images the model reads.
+
+    Args:
+        plan: The plan of the language model, a conversion to GGUF.
+        converter: llama.cpp's converter.
+        target: The file that is written.
+
+    Raises:
+        BadSource: The checkpoint is quantised.
+        RopeconvError: The converter fails, or writes a projector of another width than that of the
+            language model.
+    """
     source = plan.source
     if isinstance(source, DequantisedCheckpoint):
         raise BadSource("llama.cpp's converter does not get quantised weights")
@@ -111,19 +122,21 @@ def _convert(plan: ExportPlan, converter: StockConverter, target: Path) -> None:
         outtype = "f16"
     with scratch() as folder:
         names = given_files(source)
-        model = prepare_folder(source, source.config(), folder, names, whole=True)
-        whole = folder / target.name.strip(".")
-        converter.convert(model, whole, outtype, projector=True)
+        checkpoint = prepare_folder(source, source.config(), folder, names, whole=True)
+        converted = folder / target.name.strip(".")
+        converter.convert(checkpoint, converted, outtype, projector=True)
 
-        # the embeddings of images go into the language model, so they must have its width
+        # the width of the language model, and that of the projector, if its file says it
         language_model = plan.exported.model
         language_arch = language_model.get("general.architecture")
         width = language_model.get(f"{language_arch}.embedding_length")
-        file = GgufFile.open(whole)
-        is_projector = file.get("general.architecture") == "clip"
-        if not is_projector or file.get("clip.vision.projection_dim", width) != width:
+        projector = GgufFile.open(converted)
+        is_projector = projector.get("general.architecture") == "clip"
+        projected_width = projector.get("clip.vision.projection_dim")
+        has_other_width = projected_width is not None and projected_width != width
+        if not is_projector or has_other_width:
             raise RopeconvError(
                 f"{converter.described} wrote a projector of another width than the model has;"
                 " convert it from the original checkpoint"
             )
-        copy_file(whole, target)
+        copy_file(converted, target)

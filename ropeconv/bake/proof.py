@@ -170,9 +170,12 @@ class Sample:
         if not has_spread:  # equal numbers have no skew, which the bootstrap is for
             return student_margin
 
-        # the error of as many independent numbers as the clusters are worth
+        # Neighbours in a text are alike, so that n numbers are worth fewer independent ones, n_eff.
+        # An error falls with the root of their number, so that of n is multiplied by
+        # sqrt(n / n_eff).
         error = self.error * math.sqrt(self.count / self.effective_count)
-        return max(student_margin, bootstrap_t(self.by_cluster) * error)
+        errors_needed = bootstrap_t(self.by_cluster)
+        return max(student_margin, errors_needed * error)
 
     @property
     def decided(self) -> bool:
@@ -218,9 +221,14 @@ def _draws(count: int) -> NDArray[np.float64]:
 def bootstrap_t(values: NDArray[np.float64]) -> float:
     """Return how many standard errors from 0 a mean must be by the bootstrap-t distribution.
 
-    The numbers are drawn with replacement, and each draw gives t = (mean - m) / error with the mean
-    m of the numbers and an error of its own. The quantile on the side of the mean is read: a mean
-    above 0 is significant where it is far above 0 in comparison with draws that are far above m.
+    Efron and Tibshirani 1993, chapter 12.5: n numbers with the mean m are drawn with replacement,
+    n in each draw. A draw with the mean m' and the standard deviation s' gives
+
+        t = (m' - m) / (s' / sqrt(n))
+
+    and the result is a high quantile of t: a mean above 0 is significant where it is further above
+    0, in standard errors, than nearly all draws are above m. For a mean below 0 it is the reverse.
+    For 30 normal numbers the quantile is about 4; skewed ones have a larger one on one side.
 
     Args:
         values: The numbers, float64 [n].
@@ -228,23 +236,25 @@ def bootstrap_t(values: NDArray[np.float64]) -> float:
     Returns:
         The quantile; 0 for so many numbers that Student's t is enough.
     """
-    count = len(values)
+    count = len(values)  # n
     if count > MOST_DRAWN:
         return 0.0
+    # m is subtracted here, so that the mean of a draw is m' - m; the sign makes one case of two
     deviations = values - values.mean()
     if values.mean() < 0:
         deviations = -deviations
 
-    # how often each number is in each draw, [draws, count]; then the mean and variance of each draw
+    # how often each number is in each draw, [draws, n]; then m' - m and s'^2 of each draw
     draws = _draws(count)
     means = draws @ deviations / count
     variances = (draws @ deviations**2 / count - means**2) * count / (count - 1)
 
-    # A draw of one number alone has no variance, and would lie infinitely far on its side. Such
-    # draws of few numbers get the variance that their mean would have as one of `count` numbers.
-    least = float(deviations.var(ddof=1)) / count**2
-    distances = means / np.sqrt(np.maximum(variances, least) / count)
-    return float(np.quantile(distances, 1 - ALPHA / TAIL, method="higher"))
+    # A draw that is n times the same number has s' = 0, and t would be infinite. So s' is at least
+    # a part of the standard deviation s of the numbers, s / n.
+    least_variance = float(deviations.var(ddof=1)) / count**2
+    errors = np.sqrt(np.maximum(variances, least_variance) / count)
+    quantile = 1 - ALPHA / TAIL
+    return float(np.quantile(means / errors, quantile, method="higher"))
 
 
 def sample_of(measured: Sequence[Measured], values: Iterable[float] | None = None) -> Sample:
@@ -335,10 +345,11 @@ def judge(sample: Sample, share: bool = False) -> Proof:
 
     It counts as decided where it is beyond that margin.
 
-    For a difference of shares, such as of right answers, the spread between clusters can be 0:
-    where all answers change in the same way. Its error is therefore at least that of McNemar's
-    test, and its margin at least three of these errors. Answers are right or wrong, so
-    McNemar's test replaces the bootstrap.
+    The differences of losses between two rows, for example, are judged by `Sample.margin`. Those of
+    answers, which are right or wrong, by two tests: Student's t, and McNemar's, which only counts
+    the questions that one row answers and the other does not. If all answers change in the same
+    way, there is no spread for Student's t, so the margin is at least three errors of McNemar's
+    test. It takes the place of the bootstrap.
 
     Args:
         sample: The differences between two rows, one for each window or question.
@@ -347,11 +358,11 @@ def judge(sample: Sample, share: bool = False) -> Proof:
     if not share:
         return Proof(sample.mean, sample.error, sample.margin, sample.count)
 
-    mcnemar = mcnemar_error(sample)
-    error = max(mcnemar, sample.error or 0.0)
-    margin = sample.student_margin
+    error_by_mcnemar = mcnemar_error(sample)
+    error = max(error_by_mcnemar, sample.error or 0.0)
+    margin = sample.student_margin  # None where there are too few differences for a test
     if margin is not None:
-        margin = max(3 * mcnemar, margin)
+        margin = max(3 * error_by_mcnemar, margin)
     return Proof(sample.mean, error, margin, sample.count)
 
 

@@ -239,21 +239,26 @@ class RankedMethods(TableSummary):
     def training(self) -> str:
         """A sentence on what the training of the model means for the methods; or empty.
 
-        Methods are put on top of a scaling that it was trained with, none was measured for dual
-        chunk attention, and a model may have been trained with less than it declares.
+        There are three cases. A model that was trained with a scaling keeps it, and methods are put
+        on top. For dual chunk attention no method was measured. And a model may have been trained
+        with less context than it declares.
         """
         spec = self.inspection.spec
-        trained = why_scaling_is_kept(self.inspection)
-        if trained:
-            return f"{trained}, so the methods keep the scaling (--on-top)."
-        if any(problem.code == "dual-chunk" for problem in self.inspection.problems):
+        why_kept = why_scaling_is_kept(self.inspection)
+        if why_kept:
+            return f"{why_kept}, so the methods keep the scaling (--on-top)."
+
+        codes = {problem.code for problem in self.inspection.problems}
+        if "dual-chunk" in codes:
             return (
                 f"the model reaches {spec.context:,} tokens by dual chunk attention over"
                 f" {spec.original_context:,} trained ones, for which no method was measured."
                 " Runtimes use it in place of a method, ignore it or fail: see `ropeconv inspect`."
             )
         for problem in self.inspection.problems:
-            if problem.code == "trained":  # Qwen 2.5 1M without its dual chunk attention
+            # "declares 1,010,000 tokens and may have been trained with 262,144 (...); if so, pass
+            # --original-context 262144", as for Qwen 2.5 1M without its dual chunk attention
+            if problem.code == "trained":
                 return f"the model {problem.message} to the command below."
         return ""
 

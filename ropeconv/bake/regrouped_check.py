@@ -27,20 +27,19 @@ Value = TypeVar("Value")
 
 
 def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
-    """Return whether a model has its tensors in other shards than its plan.
+    """Return whether a model was split or merged since it was planned, as by llama-gguf-split.
 
-    Such as after llama-gguf-split, which merges and splits the files of a model.
-
-    Its number of shards differs, or the same tensors are in other shards. With as many shards and
-    other tensors the answer is False: some are missing or were added.
+    It then has another number of shards, or the same tensors in other shards. A model with as many
+    shards and other tensors was not regrouped: some are missing or were added.
     """
     # the names of the tensors of each shard, as they are and as they were planned
     actual = [set(header.tensors) for header in file.headers]
     if isinstance(plan, GgufPlan):
+        # the edit adds tensors to the first shard of the source, and removes some
         source = plan.source.file
-        planned = [set(header.tensors) for header in source.headers]
-        # the edit adds tensors to the first shard, and removes some
-        planned[0] = set(rewrite(source.header, plan.edit).tensors)
+        _, *other_headers = source.headers
+        planned = [set(rewrite(source.header, plan.edit).tensors)]
+        planned += [set(header.tensors) for header in other_headers]
     else:
         planned = [set(file.tensors)]  # a conversion is planned as one file
     if len(actual) != len(planned):

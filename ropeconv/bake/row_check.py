@@ -80,35 +80,41 @@ class _RowCheck:
         """Return where some rows of a matrix in the file came from, by the number of the row.
 
         Such as {0: ("self_attn.q_proj.weight", 0), 1: ("self_attn.q_proj.weight", 64)} for
-        `attn_q.weight` of a Llama, whose rows a conversion to GGUF interleaves.
+        `attn_q.weight` of a Llama, whose rows a conversion to GGUF interleaves. A row is found
+        again by its numbers: it has a correlation near 1 with the row that it was made of, and a
+        low one with all others.
 
         Args:
             suffix: The matrix without the number of its layer, such as "attn_q.weight".
             layer: The layer.
         """
-        # some rows of the file, as vectors of length 1, [rows, columns]
+        # some rows of the file, as vectors of length 1, [rows, columns]: the product of two vectors
+        # is their correlation
         name = f"blk.{layer}.{suffix}"
         columns, row_count = self.file.tensors[name].shape  # GGUF has the columns first
         sampled_rows = sample_rows(row_count)
         written = _normalised(self._rows_of_file(name, sampled_rows))
         compared_columns = written.shape[1]
 
-        # among all rows of the checkpoint, those with the highest correlation to each of them
-        best = np.zeros(len(sampled_rows))
+        # the most similar row in the tensors of the checkpoint that it can be from
+        highest = dict.fromkeys(sampled_rows, ALIKE)  # the correlation so far, by row of the file
         origins: dict[int, Origin] = {}
         for tensor in self._tensors_like(layer, columns):
             candidates = _normalised(self._all_rows(tensor, layer, compared_columns))
-            correlations = written @ candidates.T
-            nearest = correlations.argmax(axis=1)
-            for place, row in enumerate(sampled_rows):
-                correlation = correlations[place, nearest[place]]
-                if correlation > max(best[place], ALIKE):
-                    best[place] = correlation
-                    origins[row] = (tensor, int(nearest[place]))
+            correlations = written @ candidates.T  # [sampled rows, rows of the tensor]
+            for row, correlations_of_row in zip(sampled_rows, correlations, strict=True):
+                nearest = int(correlations_of_row.argmax())
+                correlation = float(correlations_of_row[nearest])
+                if correlation > highest[row]:
+                    highest[row] = correlation
+                    origins[row] = (tensor, nearest)
         return origins
 
     def _compare(self, suffix: str, layer: int, origins: dict[int, Origin]) -> None:
-        """Raise Disagreement where rows of a layer do not come from these places.
+        """Raise Disagreement where rows of a layer do not come from the places of the first layer.
+
+        A conversion puts the rows of a matrix into the same order in every layer. So if row 1 of
+        attn_q is row 64 of q_proj in the first layer, it must be that in this layer too.
 
         Args:
             suffix: The matrix without the number of its layer, such as "attn_q.weight".
@@ -120,7 +126,8 @@ class _RowCheck:
         if name not in self.file.tensors or prefix is None or not origins:
             return
 
-        # a layer may have fewer rows than the first one, in the file and in the checkpoint
+        # a layer may have fewer rows than the first one, in the file and in the checkpoint; those
+        # that it lacks cannot be compared
         _, row_count = self.file.tensors[name].shape
         rows = [row for row in origins if row < row_count]
         written_rows = _normalised(self._rows_of_file(name, rows))

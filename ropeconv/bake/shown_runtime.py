@@ -33,10 +33,8 @@ def shown_runtime(
     # `--runtime vllm@0.20` names a version too, which does not matter here
     names = [canonical(name).partition("@")[0] for name in named]
 
-    # by runtime, whether some version supports the model, and whether the newest one does: the
-    # verdict of the newest comes last
-    runs_in_some_version = set()
-    runs_in_newest = {}
+    # by runtime, whether each version supports the model, the newest last
+    supported: dict[str, list[bool]] = {}
     for verdict in verdicts:
         # the tables have llama.cpp with GGUF files as a runtime of its own, llama-cpp-gguf
         name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
@@ -44,16 +42,16 @@ def shown_runtime(
         is_supported = verdict.status in RUNS
         if verdict.status == UNTESTED and counts_untested:
             is_supported = True
-        runs_in_newest[name] = is_supported
-        if is_supported:
-            runs_in_some_version.add(name)
+        supported.setdefault(name, []).append(is_supported)
 
     # the two rules of the docstring
     for name in names:
-        if name in runs_in_some_version:
+        some_version_does = any(supported.get(name, []))
+        if some_version_does:
             return name
     for name in usual or usual_runtimes(is_folder):
-        if runs_in_newest.get(name):
+        newest_does = supported.get(name, [False])[-1]
+        if newest_does:
             return name
     return ""
 

@@ -2,7 +2,7 @@
 derived.
 """
 
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..convert.encoding import why_no_attention_factor
@@ -17,6 +17,7 @@ from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import RopeconvError, command_line, counted
 from ..rope.forms import (
+    Form,
     LongRope,
     Yarn,
     longrope_attention_factor,
@@ -25,6 +26,7 @@ from ..rope.forms import (
 )
 from ..rope.lengths import format_tokens
 from ..rope.methods.interpolation import YarnMethod
+from ..rope.methods.method import Method
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe, total_factor
 from ..rope.schedule import Schedule
@@ -42,11 +44,12 @@ def first_inspection(
     """Inspect a checkpoint, and the checkpoint that a plan starts from.
 
     These are the same one, unless `--replace` is given and `source` is an output of ropeconv: then
-    the plan starts from the checkpoint before the first run of ropeconv.
+    the plan starts from the first checkpoint, which is that before the first run of ropeconv.
 
     Returns:
-        The inspection of `source`, the inspection of the checkpoint that the plan starts from, and
-        that checkpoint.
+        The inspection of `source`; the inspection of the checkpoint that the plan starts from; and
+        that checkpoint itself. For an output whose frequencies are in its tensors, which cannot be
+        inspected, the first two are the same.
 
     Raises:
         BadSource: An output cannot be undone.
@@ -58,12 +61,11 @@ def first_inspection(
     if first is source:
         return inspection_of_first, inspection_of_first, source
 
-    # an output may have its frequencies in its tensors, which only its own code reads; then that of
-    # the first checkpoint stands for it
-    inspection = inspection_of_first
-    with suppress(BadSource):
-        inspection = inspect_config(source)
-    return inspection, inspection_of_first, first
+    try:
+        inspection_of_source = inspect_config(source)
+    except BadSource:  # only its own code reads frequencies in tensors
+        inspection_of_source = inspection_of_first
+    return inspection_of_source, inspection_of_first, first
 
 
 class AlreadyExtended(RopeconvError):
@@ -201,6 +203,9 @@ class PlanStart:
 def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Target) -> PlanStart:
     """Return what every plan begins with: the completed recipe, its RoPE and its schedule.
 
+    The schedule is the new frequencies and the attention factor. With it come sentences for the
+    user, and whether the model needs training.
+
     Args:
         inspection: The inspection of the source, whose length an output must not fall below.
         first: The inspection of the model that the plan starts from: with --replace that before
@@ -216,16 +221,15 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     # the RoPE to start from, such as that of the model without its scaling
     spec = start_spec(first, recipe, target)
     # the recipe with the settings that it takes over from the scaling of the model, such as YaRN's
-    # beta_fast, and then with the attention factor
+    # beta_fast, and in some models with its attention factor too
     with_settings = inherit_settings(recipe, first)
-    inherited = keep_attention_factor(with_settings, first)
+    completed = keep_attention_factor(with_settings, first)
 
-    # the frequencies, for a length that must not be below that of the source unless --context asks
-    # for that
-    schedule = inherited.schedule(spec, first.spec)
+    # the schedule; it must not be shorter than the source, unless the user names that length
+    schedule = completed.schedule(spec, first.spec)
     declared = inspection.spec.context
     if recipe.context is None and schedule.context < declared:
-        raise _too_short(inherited, spec, schedule.context, declared)
+        raise _too_short(completed, spec, schedule.context, declared)
     if not isinstance(recipe.method, AsIs):
         unseen = nothing_to_extend(first, schedule.context)
         if unseen:
@@ -233,10 +237,11 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
 
     # sentences on numbers that the user did not give, such as "factor 4 = 131,072 / 32,768 trained
     # tokens"
-    notes = _derivation(inspection, inherited, spec)
+    notes = []
     if first.assumption:
-        notes.insert(0, first.assumption)
-    kept_attention_factor = inherited != with_settings
+        notes.append(first.assumption)
+    notes += _derivation(inspection, completed, spec)
+    kept_attention_factor = completed != with_settings
     if kept_attention_factor:
         notes.append(
             f"{first.name} has no attention factor of the method: it keeps"
@@ -244,18 +249,18 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
         )
     mscale_given = getattr(recipe.method, "mscale", None) is not None
     if not mscale_given:
-        notes += _notes_on_mscale(inherited, schedule)
+        notes += _notes_on_mscale(completed, schedule)
 
     replaced = ""
     if not recipe.on_top:
-        replaced = describe_replaced(inherited, first, schedule)
+        replaced = describe_replaced(completed, first, schedule)
     return PlanStart(
-        recipe=inherited,
+        recipe=completed,
         spec=spec,
         schedule=schedule,
         notes=tuple(notes),
         replaced=replaced,
-        fine_tuning=fine_tuning_for(inherited, first, schedule),
+        fine_tuning=fine_tuning_for(completed, first, schedule),
     )
 
 
@@ -272,7 +277,10 @@ def _notes_on_mscale(recipe: Recipe, schedule: Schedule) -> list[str]:
 
 
 def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:
-    """The error for an output that would declare less than its source.
+    """The error for an output that would declare fewer tokens than its source, with a repair.
+
+    `--yarn 4` of a model that was trained with 8k tokens and declares 128k gives 32k. The message
+    advises `--yarn 512k`, which is 4 times what the model declares.
 
     Args:
         recipe: The method and its modifiers.
@@ -280,14 +288,16 @@ def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> Usag
         context: The tokens that the output would declare.
         today: The tokens that the source declares.
     """
-    # The message names a length beyond that of today, and the flags with which the method reaches
-    # it: today's times the factor of the user (`--yarn 4`), or twice that of today where the user
-    # gave a length (`--yarn 128k`).
+    # a longer context: that of today times the factor of the user, or twice that of today where the
+    # user gave a length (`--yarn 128k`) or the method has no factor
     method = recipe.method
     longer_context = 2 * today
-    factor = None if method.length else method.factor_over(spec.original_context)
-    if factor is not None and factor > 1:
-        longer_context = round(today * factor)
+    if not method.length:
+        factor = method.factor_over(spec.original_context)
+        if factor is not None and factor > 1:
+            longer_context = round(today * factor)
+
+    # the flags with which the method reaches it; empty for a method that cannot
     repair = method.longer(longer_context, spec.original_context)
     if not repair:
         repair = f"--context {format_tokens(today)} to keep that"
@@ -298,38 +308,40 @@ def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> Usag
 
 
 def nothing_to_extend(inspection: Inspection, context: int) -> str:
-    """Return why no method can change what a model sees, and what can be done; empty where one can.
+    """Return why no method can make a model see more, and what can be done; empty where one can.
 
-    A window that a whole family has is only a note: it is a setting, which some runtimes ignore
-    (`cannot_gain`).
+    There are two reasons: no layer has the RoPE that a method changes, or every layer has a window
+    that is shorter than the wanted context. A window that a whole family has is only a note: it is
+    a setting, which some runtimes ignore (`cannot_gain`).
 
     Args:
         inspection: The inspection of the model.
         context: The tokens that the output would declare.
     """
-    # the beginning and the end of both sentences
     spec = inspection.spec
+    if not spec.layers:
+        return ""
+    # the beginning and the end of both sentences
     no_layer = f"none of the {counted(len(spec.layers), 'layer')}"
     declare = f"--as-is --context {context} declares the length without it"
 
-    # no layer has the RoPE that a method changes
     has_global_layers = spec.count("global") > 0
-    if spec.layers and not has_global_layers:
+    if not has_global_layers:
         why = "none rotates"
         if spec.count("local"):
             why = f"each sees a {spec.window_kind} with its own"
         return f"{no_layer} has the RoPE that a method changes ({why}); {declare}"
 
-    # A layer that sees the whole context is enough for an extension to be worthwhile. Else every
-    # layer has a window below it, such as 4,096 tokens.
+    # one layer that sees the whole context is enough for an extension to be worthwhile
     windows = [window for window in spec.windows if window is not None and window < context]
-    has_only_windows = bool(spec.layers) and len(windows) >= len(spec.layers)
-    if not has_only_windows:
+    some_layer_sees_all = len(windows) < len(spec.layers)
+    if some_layer_sees_all:
         return ""
-    # the setting of a whole family, such as Mistral's, is only a note
-    family = inspection.model_family if isinstance(inspection, ConfigInspection) else None
-    if family is not None and family.window.layers == "all":
-        return ""
+    # the window of a whole family, such as Mistral's
+    if isinstance(inspection, ConfigInspection):
+        is_setting_of_family = inspection.model_family.window.layers == "all"
+        if is_setting_of_family:
+            return ""
     return (
         f"{no_layer} sees the whole context, only {max(windows):,} tokens ({spec.window_kind}), so"
         f" a method adds nothing beyond them; {declare}"
@@ -381,13 +393,15 @@ def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
         recipe: The method and its modifiers.
         source: The RoPE of the source, with its scaling.
     """
-    # the factor is over the declared context; `relative` writes the method as one over the trained
-    # context, so that `factor_over` gives it
-    method = recipe.method
     kept = f"the {source.form.kind} scaling is kept"
+    method = recipe.method
     declared = source.context
     trained = source.original_context
-    factor = method.relative(declared, trained).factor_over(trained)
+    # A method may name a length to reach, such as 256k, and its factor is that over the declared
+    # context. `relative` gives the same method with lengths as if the model were not scaled, whose
+    # factor over the trained context is the same number.
+    as_if_unscaled = method.relative(declared, trained)
+    factor = as_if_unscaled.factor_over(trained)
     if factor is None:
         return kept
     lengths = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
@@ -435,7 +449,9 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
 def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the attention factor of its source, where the model can have no other.
 
-    Norms after the rotation cancel any factor, and DeepSeek V4 is computed without one.
+    Norms after the rotation cancel any factor, and DeepSeek V4 is computed without one. Such a
+    model that was trained with a YaRN scaling had no attention factor in it, so a further YaRN has
+    none either.
 
     Args:
         recipe: The method and its modifiers.
@@ -447,8 +463,7 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     if has_choice:
         return recipe
 
-    # the model was trained without the factor of its scaling, so more of the same scaling has none
-    # either; for another method the user must say so with --attention-factor
+    # for another method than that of the scaling, the user must say so with --attention-factor
     is_yarn = isinstance(recipe.method, YarnMethod)
     was_yarn = isinstance(inspection.first_spec.form, Yarn)
     extends_scaling = recipe.on_top or (is_yarn and was_yarn)
@@ -497,11 +512,8 @@ SAME_FACTOR = 1e-6
 def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> str:
     """Return a sentence on the settings of a scaling that `--replace` keeps and drops, or empty.
 
-    Such as "--replace keeps beta_fast 32 and drops attention_factor 1.2 (now 1.37; ...) of the yarn
-    scaling".
-
-    Another method drops all of them. The same method with another factor keeps those that the user
-    does not set, such as YaRN's beta_fast.
+    A method that is not that of the scaling drops all of them. The same method, with another
+    factor, keeps those that the user does not set, such as YaRN's beta_fast.
 
     Args:
         recipe: The recipe with the settings that it inherits.
@@ -514,35 +526,62 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
     if not source.scaled or isinstance(method, AsIs):
         return ""
 
-    # the settings of the scaling that is replaced, by name
+    # the settings of the scaling that is replaced, e.g. {"beta_fast": 32.0, "beta_slow": 1.0}
     mscale_pair = _mscale_pair(first)
     settings: dict[str, object] = {}
     for name in SETTINGS.get(form.kind, ()):
         settings[name] = getattr(form, name)
     settings |= mscale_pair
-    scaling = f"the {form.kind} scaling"
 
-    replaces_by_another_method = method.name != form.kind
-    if replaces_by_another_method:
-        parts = []
-        factor = getattr(form, "factor", None)
-        if factor is not None:
-            parts.append(f"factor {factor:g}")
-        for name, value in settings.items():
-            parts.append(_setting_text(name, value))
-        details = f" ({', '.join(parts)})" if parts else ""
-        return f"--replace drops {scaling}{details}; --on-top keeps it"
+    is_same_method = method.name == form.kind
+    if not is_same_method:
+        return _describe_dropped_scaling(form, settings)
+    return _describe_changed_settings(method, settings, source, schedule, mscale_pair)
 
-    # the same method, setting by setting
+
+def _describe_dropped_scaling(form: Form, settings: Mapping[str, object]) -> str:
+    """Return a sentence on a scaling that another method replaces.
+
+    Such as "--replace drops the yarn scaling (factor 4, beta_fast 32); --on-top keeps it".
+    """
+    parts = []
+    factor = getattr(form, "factor", None)
+    if factor is not None:
+        parts.append(f"factor {factor:g}")
+    for name, value in settings.items():
+        parts.append(f"{name} {_setting_text(value)}")
+    details = f" ({', '.join(parts)})" if parts else ""
+    return f"--replace drops the {form.kind} scaling{details}; --on-top keeps it"
+
+
+def _describe_changed_settings(
+    method: Method,
+    settings: Mapping[str, object],
+    source: RopeSpec,
+    schedule: Schedule,
+    mscale_pair: dict[str, float],
+) -> str:
+    """Return a sentence on what the same method, with another factor, keeps and drops; or empty.
+
+    Such as "--replace keeps beta_fast 32 and drops attention_factor 1.2 (now 1.37;
+    --attention-factor 1.2 keeps it) of the yarn scaling".
+
+    Args:
+        method: The method with its new settings.
+        settings: The settings of the scaling.
+        source: The RoPE of the model with the scaling.
+        schedule: The new frequencies and attention factor.
+        mscale_pair: As in `_mscale_pair`.
+    """
     kept = []
     dropped = []
     for name, value in settings.items():
-        text = _setting_text(name, value)
+        text = f"{name} {_setting_text(value)}"
         new_value = getattr(method, name)
         if new_value == value:
             kept.append(text)
         else:
-            dropped.append(f"{text} (now {_setting_text(name, new_value, named=False)})")
+            dropped.append(f"{text} (now {_setting_text(new_value)})")
 
     # an attention factor that does not follow from the factor is a setting of the publisher
     old_factor = source.attention_factor
@@ -565,16 +604,14 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
         words.append(f"drops {', '.join(dropped)}")
     if not words:
         return ""
-    return f"--replace {' and '.join(words)} of {scaling}"
+    return f"--replace {' and '.join(words)} of the {source.form.kind} scaling"
 
 
-def _setting_text(name: str, value: object, named: bool = True) -> str:
-    """A setting of a scaling for people: `beta_fast 1`, `truncate off`, or without its name."""
+def _setting_text(value: object) -> str:
+    """The value of a setting for people: `1` for 1.0, `off` for False."""
     if isinstance(value, bool):
-        text = "on" if value else "off"
-    else:
-        text = f"{value:g}"
-    return f"{name} {text}" if named else text
+        return "on" if value else "off"
+    return f"{value:g}"
 
 
 def _usual_attention_factor(spec: RopeSpec, pair: dict[str, float]) -> float:
@@ -635,7 +672,9 @@ def _mscale_pair(inspection: Inspection) -> dict[str, float]:
 def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
     """The numbers mscale and mscale_all_dim of DeepSeek's YaRN in a GGUF file: (1.0, None) if none.
 
-    GGUF has one key for both, `yarn_log_multiplier`, so mscale follows from the architecture.
+    GGUF has one key for both, `yarn_log_multiplier`, which is written from mscale_all_dim. mscale
+    follows from the architecture: deepseek2 uses the same number for it, and others use 1
+    (src/llama-context.cpp:187-196).
     """
     arch = arch_of(source.file)
     if not arch.log_multiplier:
@@ -650,6 +689,7 @@ def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
         multiplier /= 0.1
     # the file has a number of 32 bits, 0.70700001716 for 0.707
     mscale_all_dim = float(f"{multiplier:.7g}")
-    # deepseek2 uses mscale = mscale_all_dim, the others 1 (src/llama-context.cpp:187-196)
-    mscale = mscale_all_dim if arch.same_mscale else 1.0
+    mscale = 1.0
+    if arch.same_mscale:
+        mscale = mscale_all_dim
     return mscale, mscale_all_dim

@@ -68,6 +68,9 @@ def plain_row(item: RecordItem) -> str:
 def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> Study | None:
     """Compute what the items of a study say; None where the wanted length has no loss.
 
+    An item is one measured number: the loss of one method on one text at one length, or whether it
+    answered one question.
+
     Args:
         group: The model and the factor.
         items: Its items.
@@ -85,26 +88,31 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
     unchanged = losses.get((BASE, trained), {})
     differences = _loss_differences(losses, at_length, trained, longest)
 
-    # answers to questions, which do not count where the model fails them at its trained length
+    # answers to questions, which do not count where the unchanged model fails them at its trained
+    # length
     answers = _answers(items)
     answered = {name: answers[name, longest] for name in methods if (name, longest) in answers}
     if _fails_questions(answers.get((BASE, trained))):
         answered = {}
     shares = _answer_shares(answered)
-    texts = max(len({item.text for item in row.values()}) for row in at_length.values())
-    questions = min((len(row) for row in answered.values()), default=0)
+
+    # how many texts and questions there are
+    texts = max(len({item.text for item in of_method.values()}) for of_method in at_length.values())
+    questions = min((len(of_method) for of_method in answered.values()), default=0)
+    texts_and_questions = f"{texts} texts"
+    if questions:
+        texts_and_questions += f", {questions} questions"
+
+    # the loss of the unchanged model at its trained length
     start = None
     if unchanged:
         start = round(sample_of(list(unchanged.values())).mean, DIGITS)
-    words = f"{texts} texts"
-    if questions:
-        words += f", {questions} questions"
     return Study(
         model=f"{group.model} ({trained:,} tokens)",
         factor=group.factor,
         on_top=group.on_top,
         unit="nats per token, minus the model without a method",
-        n=words,
+        n=texts_and_questions,
         source=source,
         trained=trained,
         texts=texts,
@@ -151,6 +159,10 @@ def _loss_differences(
 ) -> LossDifferences:
     """Compare the losses of each method with those of the unchanged model, on the same tokens.
 
+    There are three differences: at the longest length, how much better the method is there
+    (`beyond`); at the trained length, what it costs there (`inside`); and between the two lengths,
+    how much worse the method is at the longest than the model is where it was trained (`lost`).
+
     Args:
         losses: The losses by method and length.
         at_length: Those at the longest length, by method.
@@ -160,18 +172,19 @@ def _loss_differences(
     unchanged_at_trained = losses.get((BASE, trained), {})
     unchanged_at_longest = losses[BASE, longest]
     differences = LossDifferences({}, {}, {}, {})
-    for name, measured in at_length.items():
-        beyond = prove(measured, unchanged_at_longest)
+    for name, method_at_longest in at_length.items():
+        method_at_trained = losses.get((name, trained), {})
+        beyond = prove(method_at_longest, unchanged_at_longest)
         if beyond is not None:
             differences.beyond[name] = round(beyond.difference, DIGITS)
             if name != BASE and beyond.error is not None:
                 differences.errors[name] = round(beyond.error, DIGITS)
 
-        inside = prove(losses.get((name, trained), {}), unchanged_at_trained)
+        inside = prove(method_at_trained, unchanged_at_trained)
         if inside is not None:
             differences.inside[name] = round(inside.difference, DIGITS)
 
-        lost = prove(measured, unchanged_at_trained)
+        lost = prove(method_at_longest, unchanged_at_trained)
         if lost is not None:
             differences.lost[name] = round(lost.difference, DIGITS)
     return differences
@@ -244,21 +257,23 @@ class Mean(NamedTuple):
 def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
     """Return the pairs of methods of which one is significantly better, that one first.
 
-    For losses of which YaRN's is surely lower than NTK's, it is (("yarn", "ntk"),). Only the
-    differences of methods to the unchanged model are known. So two methods are compared by the
-    difference of these, which must be above the sum of their margins. The margins are those of
-    Student's t: a bootstrap needs each number, and only means are known. Fewer than six texts
-    decide nothing.
+    For losses of which YaRN's is surely lower than NTK's, it is (("yarn", "ntk"),).
+
+    Older studies have only the mean difference of each method to the unchanged model, with its
+    standard error. YaRN with -1.20 and NTK with -0.80, each with a margin of 0.15, differ by 0.40,
+    which is more than the sum of the margins, so that YaRN is better. The margins are those of
+    Student's t, since a bootstrap needs each number. Fewer than six texts decide nothing.
 
     Args:
         losses: The mean of each method.
     """
     pairs = []
     for first, second in combinations(losses, 2):
-        proof = _proof_of_means(losses[first], losses[second])
-        if proof.decided:
-            is_lower = proof.difference < 0
-            pairs.append((first, second) if is_lower else (second, first))
+        comparison = _proof_of_means(losses[first], losses[second])
+        if not comparison.decided:
+            continue
+        first_is_better = comparison.difference < 0  # a lower loss
+        pairs.append((first, second) if first_is_better else (second, first))
     return tuple(pairs)
 
 

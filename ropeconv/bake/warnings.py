@@ -57,7 +57,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     schedule = start.schedule
     spec = inspection.spec
 
-    # lengths and quality that the output will not have
+    # lengths and quality that the output will not have; the sentence on training stands here if
+    # training is known to be needed, and at the end if that is only in doubt
     yield from warn_of_short_reach(recipe, inspection, start.spec)
     if not start.fine_tuning.may_work_untuned:
         yield start.fine_tuning.sentence
@@ -88,8 +89,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
             if problem.code == code:
                 yield problem.message
 
-    # a doubt comes after what is known
-    if start.fine_tuning.level == "undecided":
+    is_training_in_doubt = start.fine_tuning.level == "undecided"
+    if is_training_in_doubt:
         yield start.fine_tuning.sentence
     if inspection.custom_code:
         yield inspection.custom_code
@@ -153,24 +154,24 @@ trained with.
 def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Problem]:
     """Yield a problem for each runtime that computes a checkpoint wrongly, if a new config helps.
 
-    The repair of the problem has the flags of `ropeconv apply` that write such a config. There are
-    none for GGUF files. Weights are not read.
+    Such as "vLLM 0.33: ignored, it reads rope_parameters only", with the repair "--as-is --runtime
+    vllm": flags of `ropeconv apply` that write a config which this runtime computes. There are none
+    for GGUF files. Weights are not read.
     """
     if inspection.refuse:
         return
     if not isinstance(source, Source) or not isinstance(inspection, ConfigInspection):
         return
 
+    # the ways to write the config again, of which the first that helps is the repair
     config = source.config()
     candidates = _candidates(inspection)
-    # the newest version of each runtime, such as vllm@0.33
     names = dict.fromkeys(version.name for version in runtimes())
     for name in names:
-        version = newest(name)
+        version = newest(name)  # such as vllm@0.33
         verdict = _last_verdict(inspection.verdicts, version)
         if verdict.status not in WRONG:
             continue
-        # the first candidate that it computes exactly
         for candidate in candidates:
             if _helps(config, inspection, version, candidate.recipe, candidate.dual_chunk):
                 message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
@@ -201,18 +202,21 @@ class NewWriting(NamedTuple):
 def _candidates(inspection: ConfigInspection) -> list[NewWriting]:
     """Other ways to write a checkpoint for its context, with which more runtimes may compute it."""
     # The same RoPE, written for every version of transformers (rope_scaling and rope_parameters).
-    # Not if the settings contradict each other without a repair: it is then unknown with which of
-    # them the model was trained.
+    # Where the config has contradicting settings (problems of IN_DOUBT), and ropeconv cannot repair
+    # that, nobody knows with which of them the model was trained.
     candidates = []
-    without_repair = {problem.code for problem in inspection.problems if problem.repair is None}
-    is_in_doubt = bool(without_repair & IN_DOUBT)
-    if not is_in_doubt:
+    rope_is_known = True
+    for problem in inspection.problems:
+        if problem.code in IN_DOUBT and problem.repair is None:
+            rope_is_known = False
+    if rope_is_known:
         candidates.append(NewWriting("--as-is", Recipe(AsIs())))
         if any(problem.code == "dual-chunk" for problem in inspection.problems):
             candidates.append(NewWriting("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
 
-    # A new base (NTK) instead of the scaling, since every runtime has a base. Only if the receipt
-    # says that the weights were trained without the scaling.
+    # A new base (NTK) instead of the scaling, since every runtime has a base. Only for an output of
+    # ropeconv whose receipt has the RoPE before (`first`), which had no scaling: then the weights
+    # were trained without one.
     spec = inspection.spec
     was_trained_unscaled = inspection.first is not None and not inspection.first.scaled
     is_extended = spec.scaled and spec.context > spec.original_context
@@ -359,17 +363,20 @@ def _text(plan: Plan) -> str:
     if plan.source.modelfile is None:
         return render("Modelfile.jinja", path=model, context=context, projector=projector)
 
-    # the Modelfile of the source with a higher num_ctx, and paths as seen from the output
+    # the Modelfile of the source, whose num_ctx must be the new context at least
     content = plan.source.modelfile.text.encode()
     limits = limits_in("Modelfile", (content,))
-    low = [limit for limit in limits if limit.tokens < context]
-    if low:
-        content = raise_limits(low, context, content)
+    low_limits = [limit for limit in limits if limit.tokens < context]
+    if low_limits:
+        content = raise_limits(low_limits, context, content)
+
+    # its paths, such as that after FROM, as seen from the folder of the output
     source_folder = Path(plan.source.modelfile.name).parent
     text = _move_text(content.decode(), source_folder, folder, model)
 
-    # a second FROM names the projector
-    if projector and len(FROM.findall(text)) == 1:
+    # a second FROM names the projector, if the Modelfile has none for it yet
+    has_only_model = len(FROM.findall(text)) == 1
+    if projector and has_only_model:
         text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {projector}\n", text, count=1)
     if not limits:
         text = f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"

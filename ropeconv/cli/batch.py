@@ -79,7 +79,12 @@ class BatchView:
         self._print_document(documents, publication)
 
     def write(self, probe: Probe | None) -> None:
-        """Write the outputs, and print each when it is finished."""
+        """Write the outputs, print each when it is finished, and publish them if that is asked.
+
+        Args:
+            probe: A process with the installed transformers, in which outputs are checked; None to
+                start one where it is needed.
+        """
         screen = self.screen
         entries = []
         documents = []
@@ -90,7 +95,8 @@ class BatchView:
             documents.append(output.to_dict())
             self._show_written(unit, entry, output)
 
-        # what a list of outputs has in common; a target and its draft are no list
+        # what several outputs have in common, such as runtimes; a target and its draft are shown
+        # as one
         is_list = self.batch.several and not self.batch.pair
         if is_list:
             self._show_end(entries, planned=False)
@@ -101,8 +107,9 @@ class BatchView:
         if url and not screen.as_json:
             screen.copyable(url)
 
-        # Of several outputs, each failure was printed when it came. The failure of a single one is
-        # printed here: its validation failed, and it is kept. (Other failures end the command.)
+        # Of several outputs, each failure was printed when it came. A single output (`as_a_whole`)
+        # has a failure only where its validation failed and it is kept, since others end the
+        # command. That is printed here.
         if self.batch.as_a_whole:
             for _, problem in self.batch.failures:
                 complain(str(problem))

@@ -157,15 +157,17 @@ class Command(TyperCommand):
                 f"{name} is an option of `ropeconv push`; write the output with -o, and publish it"
                 " with that"
             )
-        # in other tools it has this name, perhaps with a value: `--to gguf`
-        other = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
-        if other.split(" ")[0] in known:
-            return f"there is no option {name}; use {other}"
+        # the name that other tools have, and the option here, perhaps with a value: `--to gguf`
+        option_here = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
+        flag_here, _, _ = option_here.partition(" ")
+        if flag_here in known:
+            return f"there is no option {name}; use {option_here}"
         # commands with --family have the model as an argument
         if name == "--model" and "--family" in known:
             return f"there is no option {name}; use `{ctx.command_path} MODEL`"
+        # Typer compares the dashes too, and finds --mixed for --imatrix; so the names are compared
+        # again without them
         for close in similar:
-            # Typer compares the dashes too, and finds --mixed for --imatrix
             is_near = get_close_matches(name.strip("-"), [close.strip("-")], 1, LEAST_ALIKE)
             if close in known and is_near:
                 return f"there is no option {name}; did you mean {close}?"

@@ -40,7 +40,9 @@ class RopeSetting:
 def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
     """Return a copy of a config.json with one RoPE setting in every schema.
 
-    Key order and unknown keys do not change.
+    transformers 4 reads the dictionary rope_scaling, and transformers 5 rope_parameters. Some keys
+    are beside them at the top level, such as max_position_embeddings and rope_theta. Keys that the
+    config has stay at their places, and so do unknown keys; a new one is put behind a related one.
 
     Args:
         config: The whole config.json of the source.
@@ -51,7 +53,8 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     baked = copy.deepcopy(config)
     # a model with an encoder and a decoder has the settings of both
     for part in text_parts(baked, family):
-        # the new RoPE dictionary, then the keys beside it: lengths, bases, and shares of a head
+        # the new RoPE dictionary, which is written below, then the keys beside it: lengths, bases,
+        # and shares of a head
         rope = _with_kept_keys(part, family, spec, written.rope)
         _put_context(part, family, written.context)
         _put_bases(part, family, spec, written.theta)
@@ -132,8 +135,9 @@ def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> No
     keys = family.keys
     base_of_layers = part.get(keys.layer_theta) if keys.layer_theta else None
 
-    # The base has several names. It is written under "rope_theta" and the family's first name, and
-    # under the other names of the family where the config has them.
+    # A family may know the base by several names, as GPT-NeoX by rotary_emb_base and rope_theta.
+    # The first of them and rope_theta are always written, and others where the config has them.
+    # Each is put behind the context, so the last one that is new comes first.
     names = list(keys.theta)
     if "rope_theta" not in names:
         names.append("rope_theta")
@@ -185,8 +189,8 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in writing.keep if key in before}
 
-    # classes with two kinds of dimensions in a head (qk_rope_head_dim, qk_nope_head_dim) read the
-    # share of the former
+    # classes with two kinds of dimensions in a head read the share of those that rotate: of
+    # ("qk_rope_head_dim", "qk_nope_head_dim") that of the first
     sizes = []
     for key in writing.share_of:
         size = positive_int(part, (key,))
@@ -194,14 +198,14 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
             raise BadSource(f"config.json has no {key}; add it")
         sizes.append(size)
     if sizes:
-        kept["partial_rotary_factor"] = sizes[0] / sum(sizes)
+        rotating, *_ = sizes
+        kept["partial_rotary_factor"] = rotating / sum(sizes)
 
     # Ministral 3 scales queries by position, in units of original_max_position_embeddings
-    # (`pinned_original`). Where the source has that scaling, the length must stay. Its key is the
-    # first of `keep`, llama_4_scaling_beta.
+    # (`pinned_original`). Where the source has that scaling, the length must stay.
     if writing.pinned_original and writing.keep:
-        has_query_scaling = writing.keep[0] in kept
-        if has_query_scaling:
+        query_scaling_key, *_ = writing.keep  # llama_4_scaling_beta
+        if query_scaling_key in kept:
             kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
@@ -229,20 +233,22 @@ def _rope_scaling(rope: JsonObject, family: Family) -> JsonObject | None:
     # Without scaling the value is null. But some classes have a default scaling, which a null would
     # bring back, and some need keys of the architecture in the dictionary (`keep`).
     kind = rope["rope_type"]
+    is_unscaled = kind == "default"
     has_kept_keys = bool(set(rope) & set(family.writing.keep))
     null_means_none = family.defaults.scaling is None
-    if kind == "default" and null_means_none and not has_kept_keys:
+    if is_unscaled and null_means_none and not has_kept_keys:
         return None
 
-    full = {"rope_type": kind, "type": kind}  # `type` for transformers before 4.43
+    settings = {"rope_type": kind, "type": kind}  # `type` for transformers before 4.43
     for key, value in rope.items():
         if key != "rope_type":
-            full[key] = value
-    # some classes refuse keys that they do not know; None where all keys are accepted
-    allowed = family.writing.legacy_keys.get(kind)
-    if allowed is None:
-        return full
-    return {key: full[key] for key in allowed}
+            settings[key] = value
+    # some classes refuse keys that they do not know, such as Phi-3, which knows "type", and the two
+    # lists of LongRoPE; None where all keys are accepted
+    known_keys = family.writing.legacy_keys.get(kind)
+    if known_keys is None:
+        return settings
+    return {key: settings[key] for key in known_keys}
 
 
 def _rope_parameters(
@@ -260,29 +266,29 @@ def _rope_parameters(
         family: The family of the model.
         spec: The RoPE of the source.
     """
-    # One dictionary. Classes that refuse unknown keys in `rope_scaling` refuse them here too;
-    # `allowed` is None where all keys are accepted.
-    allowed = family.writing.legacy_keys.get(rope["rope_type"])
-    modern = {}
+    # The dictionary of the layers that a method extends. Classes that refuse unknown keys in
+    # `rope_scaling` refuse them here too; `known_keys` is None where all keys are accepted.
+    known_keys = family.writing.legacy_keys.get(rope["rope_type"])
+    extended = {}
     for key, value in rope.items():
-        if allowed is None or key in (*allowed, "rope_type"):
-            modern[key] = value
-    modern["rope_theta"] = theta
+        if known_keys is None or key in (*known_keys, "rope_type"):
+            extended[key] = value
+    extended["rope_theta"] = theta
     if family.keys.partial:
-        modern["partial_rotary_factor"] = _share(part, family, spec)
+        extended["partial_rotary_factor"] = _share(part, family, spec)
     if not family.writing.nested:
-        return modern
+        return extended
 
     # Classes with several layer types, such as Gemma 3, have one dictionary under the name of each
     # type: also for layers that a method does not change ("local"), and null for layers that do not
-    # rotate ("none").
-    settings: JsonObject = {settings_name(part, family, "global"): modern}
+    # rotate ("none"), but for those that have a state in place of attention (`STATES`).
+    by_layer_type: JsonObject = {settings_name(part, family, "global"): extended}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):
-            settings[name] = _local_settings(part, theta, family, spec)
+            by_layer_type[name] = _local_settings(part, theta, family, spec)
         elif kind == "none" and name not in STATES:
-            settings[name] = None
-    return settings
+            by_layer_type[name] = None
+    return by_layer_type
 
 
 def _local_settings(part: Config, theta: float, family: Family, spec: RopeSpec) -> JsonObject:

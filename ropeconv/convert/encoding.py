@@ -91,15 +91,10 @@ class EncodeRequest:
         With --runtime vllm it is one tuple, such as (vLLM 0.30-0.32, vLLM 0.33). "all" means every
         runtime that supports the family and was tested.
         """
-        # Without a name, it is the first default runtime that can load the model: vLLM for Kimi K2,
-        # whose class transformers does not have.
-        names = list(self.target.runtimes)
-        if not names:
-            loading = [name for name in DEFAULT_RUNTIMES if self._loads(newest(name))]
-            first_loading = loading[0] if loading else "transformers"
-            names = [first_loading]
+        names = list(self.target.runtimes) or [self._default_runtime()]
 
-        # "all" becomes the names of all runtimes that can have the family
+        # "all" becomes the names of all runtimes that can have the family. The table has a row for
+        # each range of versions of a runtime, so names repeat.
         wanted = []
         for name in names:
             if name != ALL:
@@ -109,11 +104,19 @@ class EncodeRequest:
                 refusal = without_config(row, self.family)
                 if refusal is None:
                     wanted.append(row.name)
+        each_once = dict.fromkeys(wanted)  # in the same order
+        return [self.judge.find(name) for name in each_once]
 
-        # The table has a row for each range of versions of a runtime, so names repeat, and "all"
-        # may name a runtime that the user has named too. A dict keeps each name once, in order.
-        unique_names = dict.fromkeys(wanted)
-        return [self.judge.find(name) for name in unique_names]
+    def _default_runtime(self) -> str:
+        """Return the runtime that must compute the output where the user names none.
+
+        It is the first usual one that can load the model: vLLM for Kimi K2, whose class
+        transformers does not have.
+        """
+        for name in DEFAULT_RUNTIMES:
+            if self._loads(newest(name)):
+                return name
+        return "transformers"
 
     def _loads(self, row: Runtime) -> bool:
         """Whether nothing is known that keeps a runtime from loading the model and its weights."""
@@ -348,16 +351,15 @@ def _select(request: EncodeRequest) -> CheckpointResult:
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
 
-    # a named encoding is refused where a runtime would silently compute another RoPE
-    statuses = {result.verdict_of(runtime).status for runtime in request.runtimes}
-    if not statuses.isdisjoint(SILENT):
-        raise nothing_fits([result], {}, request)
-
-    # where the user named runtimes too, it is also refused where one of them does not run it
-    accepted = {*RUNS, UNTESTED} if target.allow_untested else set(RUNS)
+    # A named encoding is refused where a runtime would silently compute another RoPE ("differs" or
+    # "ignored"). A runtime that fails is only a reason where the user has named it.
     user_named_runtimes = bool(target.runtimes)
-    if user_named_runtimes and not statuses <= accepted:
-        raise nothing_fits([result], {}, request)
+    for runtime in request.runtimes:
+        status = result.verdict_of(runtime).status
+        is_silently_wrong = status in SILENT
+        is_accepted = status in RUNS or (status == UNTESTED and target.allow_untested)
+        if is_silently_wrong or (user_named_runtimes and not is_accepted):
+            raise nothing_fits([result], {}, request)
     return result
 
 
@@ -391,7 +393,11 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
-    """Write a schedule by the encoding that "auto" selects, in the order that `select` states."""
+    """Write a schedule by the encoding that "auto" selects, in the order that `select` states.
+
+    An encoding is a way to store the frequencies. Its result fits where the wanted runtimes compute
+    the schedule from it, and best where none of them must be started with an option for that.
+    """
     by_versions = partial(_exact_versions, request)  # how many versions compute a result exactly
 
     # first those that only change config.json: the one that most versions compute exactly
@@ -547,7 +553,9 @@ def furthest(request: EncodeRequest) -> CheckpointResult:
 def nothing_fits(
     results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
 ) -> UnsupportedBake:
-    """Return the error where no encoding fits, with the reason for each encoding.
+    """Return the error where no encoding fits, with the reason for each encoding, and advice.
+
+    Such as "this schedule cannot be baked for vLLM 0.33: with native: ...; choose another method".
 
     Args:
         results: Those that the named runtimes do not compute exactly.
@@ -556,11 +564,11 @@ def nothing_fits(
     """
     # why: several runtimes that need different encodings, then what each runtime computes with each
     # encoding; where no encoding can hold the schedule, their refusals
-    rows = request.runtimes
+    wanted_runtimes = request.runtimes
     reasons = []
-    if len(rows) > 1:
-        reasons += _conflict(results, rows)
-    not_exact = _why_not_exact(results, rows)
+    if len(wanted_runtimes) > 1:
+        reasons += _conflict(results, wanted_runtimes)
+    not_exact = _why_not_exact(results, wanted_runtimes)
     if not_exact:
         reasons += not_exact
     else:
@@ -585,7 +593,7 @@ def nothing_fits(
     else:
         repairs.append(_dropped_key(request) or _repair(results, request))
 
-    named = " and ".join(row.display_name for row in rows)
+    named = " and ".join(runtime.display_name for runtime in wanted_runtimes)
     reasons_once = dict.fromkeys(reasons)
     return UnsupportedBake("this schedule", named, "; ".join(reasons_once), ", or ".join(repairs))
 
@@ -638,29 +646,28 @@ def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
 
-    # a runtime that supports the model, computes none of the encodings, and was not tested with
-    # some of them
+    # a runtime that supports the model, and computes none of the encodings as far as is known, may
+    # compute one with which it was not tested
     for row in request.runtimes:
-        if any(result.suits((row,)) for result in results):
-            continue
+        computes_one = any(result.suits((row,)) for result in results)
         statuses = {result.verdict_of(row).status for result in results}
-        if "unsupported" in statuses:
-            continue
-        if "unknown" in statuses:
+        lacks_model = "unsupported" in statuses
+        is_untested = "unknown" in statuses
+        if is_untested and not computes_one and not lacks_model:
             return (
                 f"leave {row.name} out, and measure what it computes with `ropeconv validate"
                 " OUTPUT --server URL` or record it with scripts/lab"
             )
 
-    # Where another base would help, that comes first: "use --theta ..., or name one of them".
-    or_base = _base_instead(request)
+    # Where another base would help, that comes first: "take a base ... (--ntk 4), or name one ..."
+    base_or = _base_instead(request)
     if len(request.runtimes) > 1:
-        return f"{or_base}name one of them, and bake a second output for the others"
+        return f"{base_or}name one of them, and bake a second output for the others"
     for name in DEFAULT_RUNTIMES:
         latest = newest(name)
         if any(result.verdict_of(latest).status == "exact" for result in results):
-            return f"{or_base}name a runtime that computes it (--runtime {name} does)"
-    return f"{or_base}choose another method"
+            return f"{base_or}name a runtime that computes it (--runtime {name} does)"
+    return f"{base_or}choose another method"
 
 
 def _base_instead(request: EncodeRequest) -> str:

@@ -118,45 +118,57 @@ def fold(
         UnsupportedBake: For families and dtypes that cannot hold the factors.
         BadSource: Where a tensor is missing.
     """
-    # families whose queries and keys a factor in the weights would not scale
-    if not (family.weights.q or family.weights.fused):
-        raise _refusal(family.display_name, "its projections are not known")
-    if family.weights.fixed:
-        raise _refusal(family.display_name, family.weights.fixed)
-    stored_tensors = tensors
-    if quantised is not None:
-        tensors = _as_floats(tensors, quantised)
     part = text_part(config, family)
-    if part.get(CLIP) is not None:
-        raise _refusal(family.display_name, f"{CLIP} limits the outputs of its projections")
+    _refuse_unscalable(family, part)
+
+    # Quantised weights are looked up as if they were stored as floats. The scales that are stored
+    # beside them are multiplied in their place, at the end.
+    as_floats = tensors
+    if quantised is not None:
+        as_floats = _as_floats(tensors, quantised)
 
     # only "global" layers are extended by a method; the others keep their RoPE or have none
     scalings: list[Scaling] = []
-    makers = key_layers(part, family, len(spec.layers))
+    maker_of_keys = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
         if kind != "global":
             continue
 
-        # a layer that uses the keys of another one has no keys to multiply
-        makes_own_keys = makers[layer] == layer
+        # a layer that uses the keys of an earlier one has no keys to multiply
+        makes_own_keys = maker_of_keys[layer] == layer
         sides: list[Which] = []
         if "q" in fold_into:
             sides.append("q")
         if "k" in fold_into and makes_own_keys:
             sides.append("k")
         of_layer = _Layer(
-            prefix=_prefix(layer, family, tensors),
+            prefix=_prefix(layer, family, as_floats),
             spec=spec,
             family=family,
             part=part,
-            tensors=tensors,
+            tensors=as_floats,
         )
         scalings += of_layer.scalings(schedule, sides, is_shared=fold_into == "qk")
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise _refusal(family.display_name, "no layer is extended")
     if quantised is not None:
         scalings = list(_into_scales(scalings, quantised))
-    return Fold(fold_into, tuple(scalings), _expected_kl(scalings, stored_tensors))
+    return Fold(fold_into, tuple(scalings), _expected_kl(scalings, tensors))
+
+
+def _refuse_unscalable(family: Family, part: Config) -> None:
+    """Raise UnsupportedBake for a model whose queries and keys no factor in the weights scales.
+
+    Args:
+        family: The family of the checkpoint.
+        part: The text part of its config.
+    """
+    if not (family.weights.q or family.weights.fused):
+        raise _refusal(family.display_name, "its projections are not known")
+    if family.weights.fixed:  # the reason, as that a norm behind the rotation cancels factors
+        raise _refusal(family.display_name, family.weights.fixed)
+    if part.get(CLIP) is not None:
+        raise _refusal(family.display_name, f"{CLIP} limits the outputs of its projections")
 
 
 def _as_floats(tensors: Mapping[str, Tensor], quantised: QuantisedWeights) -> dict[str, Tensor]:
@@ -168,10 +180,16 @@ def _as_floats(tensors: Mapping[str, Tensor], quantised: QuantisedWeights) -> di
 
 
 def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> Iterator[Scaling]:
-    """Yield the scalings of a checkpoint whose weights may be quantised.
+    """Yield the scalings of a checkpoint, with the scales of weights in place of quantised weights.
 
-    A quantised weight is a small number times the scale of its row. So where a row should be
-    multiplied, its scale is multiplied instead. Scalings of other weights do not change.
+    A quantised weight is a small number times a scale. So where rows of a matrix should be
+    multiplied, their scales are multiplied instead: "elements 0 to 8192 of q_proj.weight", which
+    are its rows 0 and 1, become "elements 0 to 2 of q_proj.weight_scale". Scalings of weights that
+    are floats do not change.
+
+    Args:
+        scalings: What to multiply, as if all weights were floats.
+        quantised: The weights that are quantised.
 
     Raises:
         UnsupportedBake: For rows that have no scales of their own.
@@ -182,13 +200,12 @@ def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> It
             yield scaling
             continue
 
-        # a span is always whole rows: elements 0 to 8192 of a matrix with 4096 columns are its rows
-        # 0 and 1, whose scales are looked up
+        # spans are ranges of elements, which are always whole rows
         columns = weight.shape[-1]
         for start, stop in scaling.spans:
             first_row = start // columns
-            row_behind = stop // columns
-            scales = weight.scales_of_rows(quantised.stored, first_row, row_behind)
+            end_row = stop // columns  # the row after the last
+            scales = weight.scales_of_rows(quantised.stored, first_row, end_row)
             if scales is None:
                 raise _refusal(
                     f"{scaling.tensor}, which is quantised",
@@ -346,12 +363,14 @@ class _Layer:
     ) -> Iterator[Scaling]:
         """Yield what to multiply in this layer, for an attention factor A and a softmax scale.
 
+        A logit is the product of a query and a key, so it must become A^2 times as large: either
+        both get A, or one of them gets A^2.
+
         Args:
-            schedule: The factors. A multiplies cos and sin, and so queries and keys.
+            schedule: The factors.
             sides: The sides of the logits that are multiplied in this layer: "q", "k", or both.
             is_shared: Whether queries and keys of the model share the factor, else one side has it.
         """
-        # logits are products of queries and keys: each side by A, or one of them by A^2
         attention_factor = schedule.attention_factor
         squared = attention_factor**2
         factor = attention_factor if is_shared else squared
@@ -360,11 +379,13 @@ class _Layer:
                 yield from self._side(which, factor)
 
         # An indexer (DeepSeek V3.2) chooses the keys that attention sees by products of its own
-        # queries and keys, whichever side attention scales: the norm of its keys gets A^2.
+        # queries and keys. Only its keys have a norm, which gets A^2, whichever side of attention
+        # is multiplied.
         if abs(squared - 1) > NEGLIGIBLE:
             yield from self._further_norms("product", squared)
 
-        # the softmax scale multiplies whole logits, so it goes into all rows of queries
+        # The softmax scale multiplies whole logits. So it goes into all rows of queries, also into
+        # those that do not rotate.
         if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
             _, *columns = self.tensors[self.queries].shape
             spans = _elements(self._query_rows(), prod(columns))
@@ -406,7 +427,8 @@ class _Layer:
     def _projection(self, which: Which, factor: float) -> Iterator[Scaling]:
         """Yield what to multiply in the projection of queries or of keys, and in its bias.
 
-        These are the rows whose outputs rotate, as ranges of elements of the flat tensor.
+        These are the rows whose outputs rotate. In a matrix with 4096 columns, the rows 0 to 64 are
+        the elements 0 to 262144 of the flat tensor; a bias has one element for each row.
 
         Args:
             which: "q" for queries, "k" for keys.
@@ -427,7 +449,8 @@ class _Layer:
         yield Scaling(name, _elements(rotating_rows, columns), factor)
         bias = f"{name.removesuffix('.weight')}.bias"
         if bias in tensors:
-            yield Scaling(bias, rotating_rows, factor)
+            elements_of_bias = rotating_rows
+            yield Scaling(bias, elements_of_bias, factor)
 
     def _fused_blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
         """The rows of a fused projection that rotate, of queries or of keys."""
@@ -456,17 +479,18 @@ class _Layer:
         if weights.rows == "first":
             return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
 
-        # in latent attention (MLA) the last rows rotate: of keys, which all heads share, ...
+        # In latent attention (MLA) the last rows rotate. Keys have them once, for all heads.
         if which == "k":
             return ((rows - spec.rotary_dim, rows),)
 
-        # ... and of each head of queries, where the rows of an output gate may follow
+        # Queries have them in each head. The rows of an output gate may follow, which stay.
         heads = head_count(self.part, self.family)
-        head_rows = rows // heads
+        rows_of_head = rows // heads
+        gate_rows = self.gate
         spans = []
         for head in range(heads):
-            end_of_head = (head + 1) * head_rows
-            stop = end_of_head - self.gate
+            end_of_head = (head + 1) * rows_of_head
+            stop = end_of_head - gate_rows
             spans.append((stop - spec.rotary_dim, stop))
         return tuple(spans)
 
@@ -475,13 +499,15 @@ class _Layer:
     ) -> Iterator[Scaling]:
         """Yield what to multiply in the norms of queries and keys that are not attention's own.
 
-        Some models rotate further queries or keys, such as those of an indexer, behind norms of
-        their own. The weight and the bias of such a norm are multiplied where they rotate.
+        Some models rotate further queries or keys, such as those of an indexer (DeepSeek V3.2),
+        behind norms of their own. The weight and the bias of such a norm, [head_dim], are
+        multiplied in the dimensions that rotate.
 
         Args:
-            side: "q" or "k" for norms of further queries or keys; "product" for norms that take the
-                factor of both sides, such as that of an indexer's keys.
-            factor: The factor of that side.
+            side: Which norms: "q" or "k" for those of further queries or keys; "product" for those
+                whose other side has no norm, as the keys of an indexer, and which get the factor of
+                both.
+            factor: The factor of that side, or of the product.
         """
         rotary_dim = self.spec.rotary_dim
         for norm in self.family.weights.further_norms:
@@ -491,10 +517,11 @@ class _Layer:
             for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
                 if name not in self.tensors:
                     continue
-                # the dimensions that rotate are the first or the last of the vector
+                # the family's file says whether the first dimensions rotate or the last
                 start = 0
                 if norm.rows == "last":
-                    start = prod(self.tensors[name].shape) - rotary_dim
+                    head_dim = prod(self.tensors[name].shape)
+                    start = head_dim - rotary_dim
                 rotating = (start, start + rotary_dim)
                 yield Scaling(name, (rotating,), factor, plus_one=stores_minus_1)
 
@@ -555,9 +582,10 @@ def _scale_piece(file: int, header: Header, scaling: Scaling, piece: Span) -> No
 def scale_numbers(
     old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool = False
 ) -> NDArray[np.generic]:
-    """Return stored numbers times a factor, rounded to nearest, ties to even, as they were stored.
+    """Return stored numbers times a factor, in the form in which they were stored.
 
-    They are multiplied in float32, F64 in float64.
+    They are multiplied in float32 (F64 in float64), and rounded to the nearest number of their
+    dtype, ties to even.
 
     Args:
         old: The numbers as numpy reads them, BF16 as uint16.
@@ -582,16 +610,18 @@ def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     is_nan = np.isnan(values)
     bits = values.view(np.uint32)
 
-    # bfloat16 is the upper 16 bits. Adding half of their last bit rounds to nearest: 0x7FFF where
-    # that bit is 0, and 0x8000 where it is 1, so that ties go to even.
-    last_bit = (bits >> 16) & 1
-    bits += last_bit + 0x7FFF
+    # bfloat16 is the upper 16 bits of a float32. The lower 16 are cut off after half of the last
+    # upper bit was added, which rounds to the nearest. Exactly half, 0x8000, would round a tie up;
+    # 0x7FFF, which is a little less, rounds it down. The former is added where the last upper bit
+    # is 1, and the latter where it is 0, so that this bit becomes 0 (even) in both cases.
+    last_upper_bit = (bits >> 16) & 1
+    bits += last_upper_bit + 0x7FFF
     bits >>= 16
     rounded = bits.astype("<u2")
 
-    # adding may have turned a NaN into a number
+    # the sum may have turned a NaN into a number
     if is_nan.any():
-        rounded[is_nan] = 0x7FC0
+        rounded[is_nan] = 0x7FC0  # NaN in bfloat16
     return rounded
 
 

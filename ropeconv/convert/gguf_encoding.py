@@ -2,7 +2,7 @@
 
 In Gemma 3's graph rope.scaling.attn_factor also applies to the layers with a sliding window. Logits
 scale by a^2, a the attention factor, and linearly by the query norm before the rotation, so
-`take_back` multiplies that norm by `1 / a^2`.
+`keep_window_layers` multiplies that norm by `1 / a^2`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class GgufModel:
     """The rope tensors, float64 [rotary_dim / 2]."""
 
     kept: Reading | None = None
-    """The reading whose window and rotating layers an edit must not change; None for its own."""
+    """The RoPE as `before` has it; None for that of the model itself."""
 
     def get(self, key: str, default: object = None) -> Any:
         """Return the decoded value of a key; `default` where it is absent."""
@@ -74,6 +74,15 @@ class GgufModel:
         """
         return read(self, self.vectors, arch_of_header(self))
 
+    @property
+    def before(self) -> Reading:
+        """The RoPE from which a method starts, and whose window layers no edit may change.
+
+        It is that of the model, or for methods that start from the unscaled RoPE, that of the model
+        without its scaling (`from_unscaled`).
+        """
+        return self.kept or self.reading()
+
     def from_unscaled(self) -> GgufModel:
         """Return the model for methods that start from its unscaled RoPE.
 
@@ -83,8 +92,13 @@ class GgufModel:
         return replace(self, kept=replace(unscaled, local_attention_factor=1.0))
 
     def after(self, edit: Edit) -> GgufModel:
-        """Return the model as it would be after an edit, without writing anything."""
-        # the header with the new keys; there is no file, so its sizes in bytes are 0
+        """Return the model as it would be after an edit, without writing anything.
+
+        It can be read as any model, so that the RoPE after an edit is known before the edit is
+        made.
+        """
+        # the header with the new keys, in the present version of GGUF; there is no file yet, so its
+        # sizes in bytes are 0
         edited = rewrite(self.header, edit)
         header = GgufHeader(
             version=3,
@@ -95,12 +109,11 @@ class GgufModel:
             size=0,
         )
 
-        # the numbers of rope tensors: without those that the edit removes, ...
+        # the numbers of the rope tensors, as they are removed, changed and added
         vectors = {}
         for name, vector in self.vectors.items():
             if name not in edit.removed:
                 vectors[name] = vector
-        # ... and with those that it changes or adds
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
                 old_bytes = vectors[name].astype("<f4").tobytes()
@@ -165,7 +178,8 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     """Return for each feature of RoPE whether the scaling keys use it: {"yarn": True, ...}.
 
-    A program that reads GGUF may lack a feature, or compute it otherwise than llama.cpp.
+    A program that reads GGUF may lack a feature, or compute it otherwise than llama.cpp. `WORDS` in
+    gguf_readers.py says in words what each feature is.
 
     Args:
         file: The keys of the file.
@@ -191,8 +205,8 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     beta_slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
     has_usual_betas = beta_fast == 32.0 and beta_slow == 1.0
 
-    # The last three are files for which some reader computes another RoPE than llama.cpp (`WORDS`
-    # in gguf_readers.py): a usual base without scaling, ...
+    # The last three are no features of RoPE, but marks of files for which some reader computes
+    # another one than llama.cpp: a usual base without scaling, ...
     theta = file.number("rope.freq_base", 10000.0)
     is_scaled = is_linear or is_yarn
     has_stock_theta = theta in STOCK and not is_scaled
@@ -203,7 +217,7 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     is_long = file.whole("context_length") >= COMPAT_CONTEXT
     is_long_without_keys = is_long and not (has_type or has_factor)
 
-    # ... and a Gemma 3 of three sizes whose factor is not 8
+    # ... and a Gemma 3 of 4b, 12b or 27b whose factor is not the published one, 8
     is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS
     is_linear_8 = is_linear and factor == 8
     return {
@@ -270,7 +284,7 @@ def _window_features(file: ArchKeys) -> dict[Feature, bool]:
         usual_theta = window.theta or theta
         has_own_theta = window_theta(file, window, theta) != usual_theta
 
-    # query norms that ropeconv has scaled in these layers (`take_back`)
+    # query norms that ropeconv has scaled in these layers (`keep_window_layers`)
     norm_scale = file.number(WINDOW_NORM, 1.0, prefix="")
     return {
         "window_theta": has_own_theta,
@@ -366,17 +380,17 @@ def judge_result(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Judge what every program that reads GGUF would compute from an edited file.
+    """Complete an edit, and judge what every program that reads GGUF would compute from the file.
 
     These are llama.cpp, whose verdict comes first, and readers such as Ollama. The edit is
-    completed by `take_back`, which keeps the attention factor of layers with a window.
+    completed so that layers with a window compute as before (`keep_window_layers`).
 
     Args:
-        encoding: The name of the encoding.
+        encoding: The name of the encoding, such as "keys".
         schedule: The schedule that the edit writes.
         model: The model before the edit.
         edit: The changes.
-        title: The encoding in messages, by default its name.
+        title: The encoding in messages, such as "the carrier mistral3"; by default its name.
         deviation: The deviation of a log-n approximation.
         more: Other fields of the result.
 
@@ -384,7 +398,7 @@ def judge_result(
         UnsupportedBake: As `judge_edit` does.
     """
     # the whole edit, which llama.cpp must compute exactly
-    edit = take_back(model, edit)
+    edit = keep_window_layers(model, edit)
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
     arch = str(after.get("general.architecture"))
@@ -393,16 +407,13 @@ def judge_result(
     features = gguf_features(after)
     verdicts = [llamacpp, *judge_readers(features, arch, llamacpp)]
     verdicts = [with_deviation(verdict, deviation) for verdict in verdicts]
-
-    # the RoPE whose window layers must not change, which is usually that of the file
-    kept = model.kept or model.reading()
     return GgufResult(
         encoding,
         tuple(verdicts),
         edit=edit,
         arch=arch,
         features=features,
-        kept=kept.spec,
+        kept=model.before.spec,
         deviation=deviation,
         **more,
     )
@@ -460,24 +471,22 @@ def judge_edit(
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
-    # the RoPE after the edit, and that whose window layers must not change: usually that of the
-    # file before the edit
+    # the RoPE before and after the edit
+    before = model.before
     planned = model.after(edit)
-    after = planned.reading()
-    before = model.kept or model.reading()
     table = arch_table()
-    why_wrong = _why_wrong(schedule, before, after, planned)
+    why_wrong = _why_wrong(schedule, before, planned.reading(), planned)
     if why_wrong:
         raise UnsupportedBake(
             "this schedule", f"{table.display_name} with {name}", why_wrong, ANOTHER
         )
 
-    # exact, or unknown for an architecture for which llama.cpp's source was not read
-    exact = Verdict(
+    # the rules that were applied are those of the source of llama.cpp, but for an architecture that
+    # is in no table and is assumed to be read as others are (--assume-arch-keys)
+    make_verdict = partial(
+        Verdict,
         runtime=table.key,
         display_name=table.display_name,
-        status="exact",
-        reason="",
         source=table.source,
         through=table.version,
     )
@@ -486,8 +495,9 @@ def judge_edit(
             f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those"
             " that are"
         )
-        return replace(exact, status="unknown", reason=reason)
-    return replace(exact, evidence=_evidence(before.arch.family, encoding))
+        return make_verdict(status="unknown", reason=reason)
+    evidence = _evidence(before.arch.family, encoding)
+    return make_verdict(status="exact", reason="", evidence=evidence)
 
 
 def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:
@@ -660,19 +670,23 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
 
 
 def without_scaling(model: GgufModel) -> Edit:
-    """Return the edit that removes a scaling: its keys, and divisors other than 1."""
+    """Return the edit that removes a scaling: its keys, and divisors other than 1.
+
+    For a Llama it removes llama.rope.scaling.type, llama.rope.scaling.factor and the like.
+    """
     prefix = model.get("general.architecture")
-    stale = {f"{prefix}.rope.scaling.{key}" for key in SCALING}
-    stale.add(f"{prefix}.rope.scale_linear")  # the factor in files from before rope.scaling.*
+    dropped = {f"{prefix}.rope.scaling.{key}" for key in SCALING}
+    dropped.add(f"{prefix}.rope.scale_linear")  # the factor in files from before rope.scaling.*
 
     # Ministral 3 scales queries in units of this length, which must stay
     if pinned_original(model):
-        stale.remove(f"{prefix}.rope.scaling.original_context_length")
+        dropped.remove(f"{prefix}.rope.scaling.original_context_length")
 
-    # in some architectures with latent attention (MLA), the multiplier scales all logits; elsewhere
-    # it only takes part in the attention factor of a scaling, and has no effect without one
+    # In some architectures with latent attention (MLA), the multiplier scales all logits. Elsewhere
+    # it stays: it only takes part in the attention factor of a scaling, and has no effect without
+    # one.
     if arch_of_header(model).softmax:
-        stale.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
+        dropped.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
 
     # Rope tensors are kept, with divisors of 1, which change nothing: without the tensor, all data
     # behind it would move.
@@ -680,7 +694,7 @@ def without_scaling(model: GgufModel) -> Edit:
     for name, vector in model.vectors.items():
         if name in ROPE_TENSORS:
             ones[name] = overwrite(np.ones(len(vector)))
-    return Edit(dropped=frozenset(stale), changes=ones)
+    return Edit(dropped=frozenset(dropped), changes=ones)
 
 
 def pinned_original(model: GgufModel) -> int:
@@ -719,12 +733,16 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
     return Edit(added={name: np.asarray(vector, "<f4").tobytes()})
 
 
-def take_back(model: GgufModel, edit: Edit) -> Edit:
+def keep_window_layers(model: GgufModel, edit: Edit) -> Edit:
     """Return the edit with scaled query norms, so that layers with a window compute as before.
 
     In llama.cpp, rope.scaling.attn_factor also applies to layers with a sliding window, which a
-    method must not change. If it multiplies their attention factor by a, their logits grow by a^2.
-    So the weights of their query norms, by which logits grow linearly, are multiplied by a^-2.
+    method must not change. If it multiplies their attention factor by a, queries and keys grow by
+    a, and logits, their products, by a^2. Logits are proportional to the weights of the query
+    norms, so these are multiplied by 1 / a^2 in the layers with a window.
+
+    A key of ropeconv (`WINDOW_NORM`) records that in the file, as the attention factor 1 / a that
+    these layers have been given.
 
     Args:
         model: The GGUF file before.
@@ -733,9 +751,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     Raises:
         UnsupportedBake: Where window layers have no F32 query norm.
     """
-    # `before` is the RoPE whose window layers must not change, which is usually that of the file
     after = model.after(edit).reading()
-    before = model.kept or model.reading()
+    before = model.before
     has_window_layers = "local" in after.spec.layers
     excess = after.local_attention_factor / before.local_attention_factor  # a
     if not has_window_layers or abs(excess - 1) < NEGLIGIBLE:
@@ -761,10 +778,10 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
             )
         changes[name] = scaled_floats(info.size, excess**-2)
 
-    # A key of ropeconv records by how much the norms were scaled, as an attention factor: 1 / a,
-    # and not the 1 / a^2 of the weights. An earlier edit may have scaled them already.
-    earlier = model.get(WINDOW_NORM, 1.0)
-    return edit.merge(Edit({WINDOW_NORM: f32(earlier / excess)}, changes=changes))
+    # an earlier edit may have scaled the norms too, and then the file has the key
+    recorded_before = model.get(WINDOW_NORM, 1.0)
+    recorded = {WINDOW_NORM: f32(recorded_before / excess)}
+    return edit.merge(Edit(recorded, changes=changes))
 
 
 def scaled_floats(size: int, factor: float) -> Change:

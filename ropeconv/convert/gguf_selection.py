@@ -52,15 +52,15 @@ EXPONENT = 20  # the factor is applied in float32
 
 
 def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
-    """Return a schedule with log-n, written as the architecture mistral3.
+    """Write a schedule with log-n as the architecture mistral3, and judge the result.
 
-    Log-n multiplies queries by a logarithm of the position, and mistral3 by
+    Log-n multiplies queries by a logarithm of the position p, and mistral3 by
     `1 + beta ln(1 + floor(p / O))`, which is near it for some beta and O.
 
     Args:
         schedule: The schedule.
         model: The GGUF file before.
-        carrier: "mistral3" to write a file of another architecture as this one, else empty.
+        carrier: "mistral3" where a file of another architecture may become this one, else empty.
 
     Raises:
         UnsupportedBake: For architectures that cannot be written as mistral3, and files that scale
@@ -84,9 +84,13 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
             "leave --log-n out",
         )
 
-    # The edit has three parts. The first makes the file one of mistral3.
+    # The edit has three parts. The first makes the file one of mistral3 (a carrier).
+    encoding = "tensor"
+    notes: tuple[str, ...] = ()
     edit = Edit()
     if is_other_arch:
+        encoding = "carrier"
+        notes = (NOTE.format(to=LOG_N_ARCH),)
         edit = carry(model, LOG_N_ARCH)
 
     # The second is the query scaling: keys for beta and O, and a factor for all queries.
@@ -100,24 +104,19 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
 
     # The third is the frequencies, for the file after the first two.
     in_keys = QueryScaling(approximation.beta, approximation.length)
-    scaled = replace(schedule, log_n=None, query_scaling=in_keys)
-    edit = edit.merge(tensor(scaled, model.after(edit)))
+    with_query_scaling = replace(schedule, log_n=None, query_scaling=in_keys)
+    edit = edit.merge(tensor(with_query_scaling, model.after(edit)))
 
     # how far the file is from the formula, for the verdicts and the user
     off = deviation(schedule.log_n, approximation, schedule.context)
-    notes: tuple[str, ...] = (_note(approximation, off, schedule.context),)
-    encoding = "tensor"
-    if is_other_arch:
-        notes = (NOTE.format(to=LOG_N_ARCH), *notes)
-        encoding = "carrier"
     return judge_result(
         encoding,
-        scaled,
+        with_query_scaling,
         model,
         edit,
-        f"the architecture {LOG_N_ARCH}",
-        off,
-        notes=notes,
+        title=f"the architecture {LOG_N_ARCH}",
+        deviation=off,
+        notes=(*notes, _note(approximation, off, schedule.context)),
         log_n_approximation=approximation,
     )
 
@@ -237,7 +236,7 @@ def _select(
         readers: The programs that must compute the schedule from the file, such as Ollama.
     """
     encoding = target.encoding  # "auto", or the one that the user named
-    carrier = target.carrier or ""  # the other architecture that the user named
+    carrier = target.carrier or ""  # the other architecture that the user named with --carrier
     allow_untested = target.allow_untested
 
     # some architectures read no scaling, or can have no attention factor, whatever the encoding is
@@ -271,9 +270,11 @@ def _select(
 
     # else the encoding that the user named, by --encoding or by --carrier
     name = "carrier" if carrier else encoding
+    if name == "carrier" and name not in encoders:
+        # --encoding carrier, for an architecture without a usual carrier: this raises the error
+        # that says so
+        return _encode_carrier(schedule, model, "")
     if name not in encoders:
-        if name == "carrier":  # the architecture has none, and this raises the error that says so
-            return _encode_carrier(schedule, model, "")
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
 
@@ -304,13 +305,16 @@ def _other_ramp(
         schedule: The schedule, with YaRN's own ramp.
         model: The GGUF file before.
         target: The options of the output.
-        refusal: The error of the exact encodings, raised where the ramp is not the reason for it.
+        refusal: The error of the exact encodings.
+
+    Raises:
+        UnsupportedBake: `refusal`, where another ramp does not help, else where the user has not
+            allowed it.
     """
-    # the ramp of llama.cpp, which keys can describe; where they cannot either, or it is the same
-    # ramp, the first error stands
+    # is the ramp the reason? Then keys can hold the schedule with the ramp of llama.cpp.
     arch = arch_of_header(model)
     ramp = llamacpp_ramp(schedule, arch)
-    if ramp is None:
+    if ramp is None:  # it is not YaRN, or has that ramp already
         raise refusal
     try:
         result = _encode("keys", ramp.apply_to(schedule), model)
@@ -384,7 +388,8 @@ def _select_automatically(
         readers: The programs that must compute the schedule, such as Ollama.
         untested: Whether a reader may be one that was not tested with an encoding.
     """
-    # first the encodings that keep the architecture, if all readers compute one of them
+    # A result fits if all readers compute it. First the encodings that keep the architecture are
+    # tried.
     keeping_arch = {name: encode for name, encode in tries.items() if name != "carrier"}
     results, refusals = attempts(keeping_arch)
     fitting = [result for result in results if result.suits(readers)]
@@ -397,7 +402,7 @@ def _select_automatically(
         refusals |= carrier_refusals
         fitting = [result for result in carrier_results if result.suits(readers)]
 
-    # at last, where the user allows it, any encoding that was not tested with a reader
+    # at last any of these that was not tested with a reader, where the user allows it
     if not fitting:
         fitting = [result for result in results if result.suits(readers, untested=untested)]
     if not fitting:
@@ -419,26 +424,34 @@ def _select_automatically(
 def _no_encoding_error(
     results: list[GgufResult], refusals: Refusals, arch: str, readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """Return the error where "auto" finds no encoding that fits: why, and the best advice.
+    """Return the error where "auto" finds no encoding that all readers compute, with advice.
+
+    An encoding is a way to write the frequencies: "keys", "tensor", or "carrier", which writes the
+    model as another architecture that llama.cpp computes alike.
 
     Args:
-        results: The encodings that llama.cpp computes exactly.
-        refusals: The errors of the other encodings.
+        results: The encodings that llama.cpp computes exactly, and some other reader does not.
+        refusals: By name, the errors of the encodings that cannot hold the schedule.
         arch: The architecture of the file.
         readers: The readers that must compute the schedule.
     """
-    # llama.cpp would compute it, and another reader does not
+    # the user may leave out the reader that does not compute it
     if results:
         return nothing_suits(results, refusals, readers)
-    # the carrier was the last resort, so its reason is the one that counts
+    # the carrier was tried last, as it changes most, so its reason is the one that counts
     if "carrier" in refusals:
         return refusals["carrier"]
 
-    # the advice of an encoding that knows more than the general "choose another method"
+    # the reasons of all encodings; of their advice, the first that says more than the general
+    # "choose another method"
     why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
-    repairs = [refusal.alternatives for refusal in refusals.values()]
-    specific = [words for words in repairs if words not in (OTHERWISE, ANOTHER)]
-    repair = specific[0] if specific else repairs[-1]
+    advice = [refusal.alternatives for refusal in refusals.values()]
+    general_advice = (OTHERWISE, ANOTHER)
+    repair = advice[-1]
+    for words in advice:
+        if words not in general_advice:
+            repair = words
+            break
     return UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
 
 

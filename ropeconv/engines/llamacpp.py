@@ -416,7 +416,8 @@ def why_not_run(path: Path) -> DecodeTest:
         if problem.words:  # llama.cpp has refused the file
             return DecodeTest(failure=problem.words)
 
-        # it did not answer in time; `start` sets the attribute when the model is loaded
+        # It did not answer in time. A large model may only be slow, once it is loaded: the process
+        # has the attribute `loaded` from then on (`start` sets it).
         was_loaded = "loaded" in vars(process)
         if was_loaded:
             slow = f"decoded no five tokens within {LONGEST:g} seconds"
@@ -442,10 +443,11 @@ STOCK_RAMP = (32.0, 1.0, True)
 
 
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
-    """Return the key overrides with which llama.cpp computes a schedule.
+    """Return the metadata keys with which llama.cpp computes a schedule from any file of a model.
 
-    YaRN by 4 over a base of 1e6 has {"llama.rope.freq_base": ("float", 1e6),
-    "llama.rope.scaling.type": ("str", "yarn"), "llama.rope.scaling.factor": ("float", 4.0), ...}.
+    They are given when the file is loaded, in place of its own. YaRN by 4 over a base of 1e6 has
+    {"llama.rope.freq_base": ("float", 1e6), "llama.rope.scaling.type": ("str", "yarn"),
+    "llama.rope.scaling.factor": ("float", 4.0), ...}.
 
     Args:
         schedule: The frequencies and factors to compute, and the context.
@@ -454,20 +456,21 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     Returns:
         Types and values by key; None where keys cannot express the schedule.
     """
+    # only a base, linear scaling, and YaRN with the ramp that llama.cpp computes have keys
     form = schedule.form
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
     if isinstance(form, Yarn) and (form.beta_fast, form.beta_slow, form.truncate) != STOCK_RAMP:
         return None
 
-    # the base and the scaling factor
+    # the base and the scaling factor s
     arch_entry = find_arch(arch, assumed=True)
     values: dict[str, Override] = {
         arch_entry.theta_key: ("float", form.theta),
         "context_length": ("int", schedule.context),
     }
-    slope = 0.0
     if isinstance(form, Plain):
+        slope = 0.0  # 0.1 ln s, for s = 1
         # under "none", layers with a window still divide by the factor of the file in seven
         # architectures, such as llama4 (rope_freq_scale_train_swa, src/llama-model.cpp:2333)
         values["rope.scaling.type"] = ("str", "none")
@@ -475,35 +478,55 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     else:
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)
-        # for an mscale of k, YaRN's attention factor is m(k) = 1 + k * slope
         slope = YARN_SLOPE * math.log(max(form.factor, 1.0))
     if isinstance(form, Yarn):
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
 
-    # mscale_all_dim, also where it is 0: the one of the file would count otherwise
+    # DeepSeek's mscale_all_dim, also where it is 0: the one of the file would count otherwise
     mscale_all_dim = _mscale_all_dim(schedule, arch_entry, slope)
     if arch_entry.log_multiplier:
         # where the key scales the logits of MLA, it has a tenth
         unit = YARN_SLOPE if arch_entry.softmax else 1.0
         values["rope.scaling.yarn_log_multiplier"] = ("float", unit * mscale_all_dim)
 
-    # the attention factor: for YaRN, llama.cpp multiplies the key by m(mscale) / m(mscale_all_dim)
-    # (src/llama-context.cpp:187-214 and ggml_rope_yarn), so the key is divided by that; mscale is 1
-    # but in architectures that have it equal to mscale_all_dim
-    attention_factor = schedule.attention_factor
+    attn_factor = schedule.attention_factor
     if isinstance(form, Yarn):
-        mscale = 1.0
-        if arch_entry.same_mscale and mscale_all_dim:
-            mscale = mscale_all_dim
-        attention_factor *= (1 + slope * mscale_all_dim) / (1 + slope * mscale)
-    values["rope.scaling.attn_factor"] = ("float", attention_factor)
+        attn_factor = _attn_factor_of_yarn(attn_factor, arch_entry, slope, mscale_all_dim)
+    values["rope.scaling.attn_factor"] = ("float", attn_factor)
     return {f"{arch}.{key}": value for key, value in values.items()}
 
 
-def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
-    """Return the mscale_all_dim that gives a schedule its softmax scale, in models with MLA.
+def _attn_factor_of_yarn(
+    attention_factor: float, arch: Arch, slope: float, mscale_all_dim: float
+) -> float:
+    """Return the key attn_factor with which llama.cpp computes an attention factor under YaRN.
 
-    It is 0 where llama.cpp has none, or where the scale is that of a model without any.
+    With m(k) = 1 + 0.1 k ln s, llama.cpp computes attn_factor * m(mscale) / m(mscale_all_dim)
+    (src/llama-context.cpp:187-214 and ggml_rope_yarn), which is solved for attn_factor. For s = 4
+    and no mscale_all_dim, YaRN's usual 1.139 = m(1) gives the key 1.
+
+    Args:
+        attention_factor: The factor that llama.cpp is to compute.
+        arch: The architecture.
+        slope: 0.1 ln s, for the scaling factor s.
+        mscale_all_dim: As in the key; 0 for a model without it.
+    """
+    # llama.cpp has no key for mscale: it is 1, but in some architectures equal to mscale_all_dim
+    mscale = 1.0
+    if arch.same_mscale and mscale_all_dim:
+        mscale = mscale_all_dim
+    return attention_factor * ((1 + slope * mscale_all_dim) / (1 + slope * mscale))
+
+
+def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
+    """Return the mscale_all_dim with which llama.cpp computes the softmax scale of a schedule.
+
+    Only multi-head latent attention (MLA) has a softmax scale: llama.cpp multiplies all its logits
+    by S = (f m(mscale_all_dim))^2, with m(k) = 1 + 0.1 k ln s (src/models/deepseek2.cpp). The
+    factor f is the attention factor A under YaRN, and A m(1) without it. The equation is solved for
+    mscale_all_dim. For s = 40, A = 1 and S = 1.874, as in DeepSeek V3, it is 1.
+
+    It is 0 for an architecture without such a scale, and for a schedule that does not need it.
 
     Args:
         schedule: The frequencies and factors to compute, and the context.
@@ -514,9 +537,7 @@ def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
     if not scales_logits or not slope:
         return 0.0
 
-    # src/models/deepseek2.cpp scales all logits by (f * (1 + mscale_all_dim * slope))^2, which is
-    # solved for mscale_all_dim. Under YaRN f is the attention factor, else (1 + slope) times it
-    factor = schedule.attention_factor
+    factor = schedule.attention_factor  # f
     if not isinstance(schedule.form, Yarn):
         factor *= 1 + slope
     mscale_all_dim = (math.sqrt(schedule.softmax_scale) / factor - 1) / slope

@@ -345,32 +345,44 @@ class LlamaModel:
             wanted: Rising indices into `tokens`.
             out: The .npy file.
         """
+        # tokens are read in their order, so the logits come in the order of `wanted`
+        rows = np.empty((len(wanted), self.width), np.float32)
+        wanted_places = {places[index] for index in wanted}
+        for row, logits in enumerate(self._read_blocks(tokens, places, wanted_places)):
+            rows[row] = logits
+        np.save(out, rows)
+
+    def _read_blocks(
+        self, tokens: list[int], places: list[int], wanted_places: set[int]
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield the logits after the wanted tokens, by the three steps of `spread_logits`.
+
+        Args:
+            tokens: All of them.
+            places: Their positions, rising. Tokens at the positions 0, 1, 2, 100, 101 are two
+                blocks.
+            wanted_places: The positions after whose tokens logits are computed.
+        """
         # where each block without gaps begins and ends in `tokens`
         starts = [0]
         for index in range(1, len(tokens)):
-            if places[index] != places[index - 1] + 1:
+            has_gap_before = places[index] != places[index - 1] + 1
+            if has_gap_before:
                 starts.append(index)
         ends = [*starts[1:], len(tokens)]
 
-        # the logits in the order of `wanted`, which is that in which they are read
-        rows = np.empty((len(wanted), self.width), np.float32)
-        wanted_places = {places[index] for index in wanted}
-        row = 0
         self._begin(len(tokens), len(starts))
         memory = self.llama.llama_get_memory(self.context)
-        for sequence, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        for block, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            # each block is the sequence of its own number
             place = places[start]
             first = tokens[start : start + 1]
-            for logits in self._read(first, place, wanted_places, sequence):
-                rows[row] = logits
-                row += 1
-            if sequence > 0:
-                self.llama.llama_memory_seq_cp(memory, sequence - 1, sequence, -1, -1)
+            yield from self._read(first, place, wanted_places, block)
+            if block > 0:
+                all_positions = (-1, -1)  # from the lowest to the highest
+                self.llama.llama_memory_seq_cp(memory, block - 1, block, *all_positions)
             others = tokens[start + 1 : end]
-            for logits in self._read(others, place + 1, wanted_places, sequence):
-                rows[row] = logits
-                row += 1
-        np.save(out, rows)
+            yield from self._read(others, place + 1, wanted_places, block)
 
     def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:
         """Return the losses of some tokens, and whether each was the likeliest.

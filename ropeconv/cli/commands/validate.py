@@ -167,6 +167,8 @@ def _validate_companion(
     from ...bake.companion_check import check_companion
     from ...bake.set_check import check_set
 
+    # the parameters that have an effect: the argument with the output, how the result is printed,
+    # and for profiles their source
     has_effect = {"baked", "--json", "--quiet", "-q"}
     is_set = receipt.companion == "profiles"
     if is_set:

@@ -36,6 +36,54 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         UnsupportedBake: For a schedule with two lists or a softmax scale, pairs that do not rotate,
             and a family without longrope.
     """
+    _refuse_unwritable(schedule, spec, family)
+    nearest = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
+    divisors = written_divisors([float(divisor) for divisor in nearest])
+    attention_factor = float(schedule.attention_factor)
+    rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
+
+    # Classes like Phi-3's have no key for the attention factor. They derive it from the declared
+    # and the original context, so they get lengths that give it.
+    derives_from_lengths = family.writing.longrope == "original"
+    if derives_from_lengths:
+        context, original, notes = original_for(schedule.context, attention_factor)
+        return RopeSetting(
+            rope=rope, theta=spec.rope_theta, context=context, top_original=original, notes=notes
+        )
+
+    # Others have a key for it. Readers that ignore the key derive it from the lengths, so both are
+    # equal, which gives 1; but Ministral 3 scales queries in units of the original context
+    # (`pinned_original`), which must stay then.
+    original = schedule.context
+    if family.writing.pinned_original:
+        original = spec.query_length
+    rope |= {
+        "factor": 1.0,
+        "attention_factor": attention_factor,
+        "original_max_position_embeddings": original,
+    }
+
+    # vLLM reads the attention factor from two keys of its own, and without these derives it from
+    # the lengths: they are written where it would derive another one. Some classes fail without
+    # them.
+    derives_the_same = attention_factor == 1 and original == schedule.context
+    fails_without_mscale = family.writing.longrope == "mscale"
+    if fails_without_mscale or not derives_the_same:
+        rope["short_mscale"] = attention_factor
+        rope["long_mscale"] = attention_factor
+    return RopeSetting(
+        rope=rope, theta=spec.rope_theta, context=schedule.context, top_original=original
+    )
+
+
+def _refuse_unwritable(schedule: Schedule, spec: RopeSpec, family: Family) -> None:
+    """Raise UnsupportedBake for what one factor list, in a class with longrope, cannot hold.
+
+    Args:
+        schedule: The frequencies and factors to write.
+        spec: The RoPE of the source.
+        family: The model family of the source.
+    """
     target = "the factors encoding"
     otherwise = "use --encoding native"
     if "longrope" not in family.writing.types:
@@ -60,40 +108,6 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if schedule.softmax_scale != 1:
         scale = f"a softmax scale of {schedule.softmax_scale:g}"
         raise UnsupportedBake(scale, target, "only yarn carries mscale_all_dim", otherwise)
-
-    nearest = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
-    divisors = written_divisors([float(divisor) for divisor in nearest])
-    attention_factor = float(schedule.attention_factor)
-    rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
-
-    # Classes like Phi-3's ("original") have no key for the attention factor. They derive it from
-    # the declared and the original context, so they get lengths that give it.
-    if family.writing.longrope == "original":
-        context, original, notes = original_for(schedule.context, attention_factor)
-        return RopeSetting(
-            rope=rope, theta=spec.rope_theta, context=context, top_original=original, notes=notes
-        )
-
-    # Others have a key for it. Readers that ignore the key derive it from the lengths, so both are
-    # equal, which gives 1; but Ministral 3 scales queries in units of the original context
-    # (`pinned_original`), which must stay then.
-    original = schedule.context
-    if family.writing.pinned_original:
-        original = spec.query_length
-    rope |= {
-        "factor": 1.0,
-        "attention_factor": attention_factor,
-        "original_max_position_embeddings": original,
-    }
-    # vLLM reads the attention factor under two names of its own, else derives it. They are written
-    # where it would not derive the right one, and for classes that fail without them ("mscale").
-    derives_it = attention_factor == 1 and original == schedule.context
-    if not derives_it or family.writing.longrope == "mscale":
-        rope["short_mscale"] = attention_factor
-        rope["long_mscale"] = attention_factor
-    return RopeSetting(
-        rope=rope, theta=spec.rope_theta, context=schedule.context, top_original=original
-    )
 
 
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:
@@ -123,23 +137,40 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     power = exact_power.astype(np.float32)
     other_power = _other_rounding(exact_power)
 
-    # Candidates for each factor, [2 NEIGHBOURS + 1, pairs]: the exact one and its float32
-    # neighbours, whose bits, read as integers, are the neighbouring integers.
+    # the candidates for each factor: the exact one, and its neighbours
     exact_factor = (1.0 / (exact_power * wanted)).astype(np.float32)
-    steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]
-    candidates = (exact_factor.view(np.int32) + steps).astype(np.int32).view(np.float32)
+    steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]  # [candidates, 1]
+    candidates = _float32_neighbours(exact_factor, steps)  # [candidates, pairs]
 
     # the error of the frequency that a runtime computes from each candidate, in whole ulp
     usual_error = _miss(candidates * power, wanted)
     worst_error = np.maximum(usual_error, _miss(candidates * other_power, wanted))
 
     # The best has the smallest error at worst, then the smallest usual error, then the fewest steps
-    # from the exact factor. For good candidates all three are below 10, so a digit for each makes
-    # one number that orders them.
+    # from the exact factor. Errors are a few ulp, so a digit for each makes one number that orders
+    # the candidates: 1 ulp at worst, 0 usually and 2 steps are 102.
     rank = 100 * worst_error + 10 * usual_error + np.abs(steps)
     best = np.argmin(rank, axis=0)
-    divisors[rotates] = candidates[best, np.arange(len(wanted))]
+    every_pair = np.arange(len(wanted))
+    divisors[rotates] = candidates[best, every_pair]
     return divisors
+
+
+def _float32_neighbours(
+    numbers: NDArray[np.float32], steps: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The float32 numbers that lie so many steps above positive ones, or below with a minus.
+
+    The bits of the next larger float, read as an integer, are the next integer.
+
+    Args:
+        numbers: [n].
+        steps: [m, 1].
+
+    Returns:
+        [m, n].
+    """
+    return (numbers.view(np.int32) + steps).astype(np.int32).view(np.float32)
 
 
 def _other_rounding(exact: Vector) -> NDArray[np.float32]:

@@ -56,15 +56,17 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
 
-    # The original context. Ministral 3 scales queries in units of it too, so there it must not
-    # change: `pinned` is that length, and 0 for other models.
-    pinned = pinned_original(model)
-    original = schedule.original_context
+    # Ministral 3 scales queries in units of the original context too, so there it must not change:
+    # `unit_of_queries` is that length, and 0 for other models
+    unit_of_queries = pinned_original(model)
     if isinstance(form, Yarn):
-        _check_yarn(form, pinned, arch)
+        _check_yarn(form, unit_of_queries, arch)
+    if unit_of_queries:
+        original = unit_of_queries
+    elif isinstance(form, Yarn):
         original = form.original_context
-    if pinned:
-        original = pinned
+    else:
+        original = schedule.original_context
 
     # the scaling
     if not isinstance(form, Plain):
@@ -79,13 +81,15 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if arch.assumed:
         values[ASSUMED_KEY] = boolean(True)
 
-    # The attention factor comes last: it depends on what the keys so far already give. In latent
-    # attention it also multiplies the logits, which one key can take back in some architectures.
+    # In latent attention (`arch.softmax`), llama.cpp multiplies the logits by the attention factor
+    # too. Some architectures have a key that takes this back.
     edit = start(model, schedule).merge(Edit(values))
     if arch.softmax and arch.log_multiplier:
         edit = _with_log_multiplier(model, schedule, edit, form)
     elif arch.softmax:
         _check_softmax(model, schedule, edit, form)
+
+    # last, since it depends on what the keys so far give already
     return with_attention_factor(model, schedule, edit)
 
 
@@ -169,8 +173,12 @@ def _window_base_follows(model: GgufModel) -> bool:
 def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> Edit:
     """The edit with rope.scaling.yarn_log_multiplier, where the softmax scale needs it.
 
-    In latent attention llama.cpp multiplies logits by the attention factor too. With the key at m
-    and s the factor, it also multiplies them by `(1 + m ln s)^2`, which can undo that.
+    The softmax scale multiplies all logits. In latent attention (MLA) llama.cpp computes
+
+        S = S0 (1 + m ln s)^2
+
+    with m the key, s the factor of the scaling, and S0 what follows from the other keys, such as
+    the attention factor. So m = (sqrt(S / S0) - 1) / ln s.
 
     Args:
         model: The GGUF file before.
@@ -183,13 +191,12 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
     if form.factor <= 1:  # ln s would be 0
         return edit
 
-    # the softmax scale that llama.cpp computes without the key, which the edit does not have so far
-    with_factor = with_attention_factor(model, schedule, edit)
-    scale_without = model.after(with_factor).reading().spec.softmax_scale
+    # S0 is read from the file as it would be without the key
+    without_key = model.after(with_attention_factor(model, schedule, edit))
+    scale_without_key = without_key.reading().spec.softmax_scale
 
-    # scale_without (1 + m ln s)^2 = wanted, so m = (sqrt(wanted / scale_without) - 1) / ln s
-    wanted = schedule.softmax_scale
-    multiplier = (math.sqrt(wanted / scale_without) - 1) / math.log(form.factor)
+    wanted_scale = schedule.softmax_scale  # S
+    multiplier = (math.sqrt(wanted_scale / scale_without_key) - 1) / math.log(form.factor)
     if abs(multiplier) < NEGLIGIBLE:
         return edit
 

@@ -31,9 +31,10 @@ BIASES = ("attention_bias", "mlp_bias")
 def ministral3(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a Ministral 3 checkpoint, whose class scales queries by position.
 
-    Log-n multiplies queries by a logarithm of the position. The class multiplies them by
-    `1 + beta ln(1 + floor(p / O))` at position p. beta, O and a constant gain, which goes into the
-    weights, are chosen so that this is near log-n.
+    Log-n multiplies queries by a logarithm of the position p. The class multiplies them by
+    `1 + beta ln(1 + floor(p / O))`. beta, O and a constant gain, which goes into the weights, are
+    chosen so that this is near log-n. The frequencies and the attention factor are then written by
+    another encoding, as for any Ministral 3.
 
     Raises:
         UnsupportedBake: For families with another layout, and for a schedule without log-n.
@@ -49,8 +50,8 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         )
     _check_layout(request.config, family)
 
-    # the source as if it were a Ministral 3 checkpoint that has this query scaling already: the
-    # request that remains is for the rest of the schedule
+    # The source as if it were a Ministral 3 checkpoint that scales queries in this way already. The
+    # request for it has the same schedule without log-n: frequencies and attention factor.
     approximation = approximate_log_n(schedule.log_n)
     in_config = QueryScaling(approximation.beta, approximation.length)
     as_ministral3 = replace(
@@ -61,12 +62,14 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         config=_as_ministral3(request.config, family, request.spec, in_config),
     )
 
-    # the rest of the schedule in config.json; where the attention factor may be what that cannot
-    # hold, it goes into the weights
+    # These are written into config.json. If that fails, the attention factor may be the reason,
+    # since it can go into the weights instead.
     try:
         result = furthest(as_ministral3)
     except UnsupportedBake:
-        if schedule.attention_factor == 1 or not request.tensors():
+        has_attention_factor = schedule.attention_factor != 1
+        has_weights = bool(request.tensors())
+        if not has_attention_factor or not has_weights:
             raise
         result = weights(as_ministral3)
 

@@ -161,6 +161,11 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
         A = (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)
         S = (0.1 mscale_all_dim ln s + 1)^2
 
+    and solved for the pair
+
+        mscale_all_dim = (sqrt(S) - 1) / (0.1 ln s)
+        mscale = (A sqrt(S) - 1) / (0.1 ln s)
+
     Args:
         form: YaRN with its settings.
         schedule: The attention factor and the softmax scale.
@@ -171,24 +176,23 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
         "original_max_position_embeddings": form.original_context,
         "beta_fast": form.beta_fast,
         "beta_slow": form.beta_slow,
-        "attention_factor": float(schedule.attention_factor),
     }
+    # With a softmax scale, the pair gives both numbers. vLLM takes an attention_factor of 1, which
+    # MLA usually has, to mean that there is no softmax scale, so that key is left out then.
+    has_softmax_scale = spec.mla and abs(schedule.softmax_scale - 1) > ROUNDING
+    attention_factor = schedule.attention_factor
+    if not has_softmax_scale:
+        rope["attention_factor"] = float(attention_factor)
     if not form.truncate:
         rope["truncate"] = False
 
-    attention_factor = schedule.attention_factor
+    if has_softmax_scale:
+        slope = 0.1 * math.log(form.factor)
+        root = math.sqrt(schedule.softmax_scale)
+        rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
+        rope["mscale_all_dim"] = _as_written((root - 1) / slope)
+        return rope
     if spec.mla:
-        has_softmax_scale = abs(schedule.softmax_scale - 1) > ROUNDING
-        if has_softmax_scale:
-            # the equations solved for the pair: mscale_all_dim = (sqrt(S) - 1) / (0.1 ln s), and
-            # mscale = (A sqrt(S) - 1) / (0.1 ln s)
-            slope = 0.1 * math.log(form.factor)
-            root = math.sqrt(schedule.softmax_scale)
-            rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
-            rope["mscale_all_dim"] = _as_written((root - 1) / slope)
-            # The pair gives both numbers, and vLLM takes an attention_factor of 1, which MLA
-            # usually has, to mean that there is no softmax scale. So that key is left out.
-            del rope["attention_factor"]
         return rope
 
     # every reader computes the usual factor, 0.1 ln s + 1, without the pair; ln 1 = 0 has no pair
@@ -212,9 +216,9 @@ def _as_written(mscale: float) -> float:
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
     """The setting of LongRoPE with two factor lists, and with the attention factor.
 
-    Most classes read that from a key of the dictionary. `family.writing.longrope` is "original" for
-    classes like Phi-3's, which derive it from two lengths, and "mscale" for those that only read
-    short_mscale and long_mscale.
+    Classes have the attention factor from three sources (`family.writing.longrope`). Most read the
+    key attention_factor. Classes like Phi-3's ("original") derive it from two lengths. Some
+    ("mscale") only read short_mscale and long_mscale, and fail without these.
 
     Args:
         rope: The RoPE dictionary with its `rope_type`, to which keys are added.
@@ -224,7 +228,8 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     """
     rope["short_factor"] = written_divisors(form.short_factor)
     rope["long_factor"] = written_divisors(form.long_factor)
-    if family.writing.longrope == "original":
+    derives_from_lengths = family.writing.longrope == "original"
+    if derives_from_lengths:
         return _longrope_from_lengths(rope, form, schedule, family)
 
     # the factor s, and the attention factor that LongRoPE usually has for it
@@ -235,7 +240,9 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         "attention_factor": float(schedule.attention_factor),
         "original_max_position_embeddings": form.original_context,
     }
-    # vLLM reads it under these names, else takes the usual one (Phi3LongRoPEScaledRotaryEmbedding)
+
+    # vLLM does not read attention_factor. It reads these two keys, and without them it takes the
+    # usual factor (Phi3LongRoPEScaledRotaryEmbedding), so an unusual one needs them.
     is_usual = abs(schedule.attention_factor - usual) <= SAME
     class_reads_mscale = family.writing.longrope == "mscale"
     if class_reads_mscale or not is_usual:

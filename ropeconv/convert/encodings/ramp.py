@@ -29,10 +29,18 @@ OTHERWISE = "use --encoding native"
 def ramp(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """Write linear scaling as YaRN with an attention factor of 1.
 
-    YaRN divides a frequency by the factor where its pair lies behind the ramp, which goes from pair
-    `r ln(L / (2 pi beta)) / (2 ln theta)` to one before `r`, with r the rotary dimensions. So with
-    a beta of `L / (2 pi theta^4)` it goes from 2 r down to r - 1, and every pair, up to r / 2 - 1,
-    lies on its far side (`find_correction_range` and `linear_ramp_factor` of transformers).
+    YaRN keeps the frequency of pairs before its ramp, and divides that of pairs behind it by the
+    factor, as linear scaling divides all. With r the rotary dimensions, L the trained length and
+    theta the base, the code of transformers (`find_correction_range`, `linear_ramp_factor`)
+    computes where the ramp begins and ends, and the share i of interpolation for pair i:
+
+        begin = r ln(L / (2 pi beta)) / (2 ln theta)
+        end   = at most r - 1
+        share = (i - begin) / (end - begin), within 0 and 1
+
+    With beta = L / (2 pi theta^4), begin is 2 r, which is behind the end. For every pair, whose i
+    is below r / 2, both differences are then negative, and the share is
+    (2 r - i) / (2 r - (r - 1)), which is above 1: every frequency is divided.
 
     Args:
         schedule: The frequencies to write.
@@ -65,9 +73,9 @@ def ramp(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         why = f"tables of YaRN end at {original:,} tokens times the factor {form.factor:g}"
         raise UnsupportedBake(f"{schedule.context:,} tokens", target, why, OTHERWISE)
 
-    # the beta of the docstring, rounded down to a power of ten, which moves the ramp further still
-    rotations = original / (2 * math.pi * form.theta**BEYOND_THE_HEAD)
-    beta = 10.0 ** math.floor(math.log10(rotations))
+    # the beta of the docstring; rounded down to a power of ten, it moves the begin further still
+    exact_beta = original / (2 * math.pi * form.theta**BEYOND_THE_HEAD)
+    beta = 10.0 ** math.floor(math.log10(exact_beta))
     rope: JsonObject = {
         "rope_type": "yarn",
         "factor": form.factor,

@@ -42,21 +42,24 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     arch = arch_of_header(model)
     spec = model.reading().spec
     base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
-    two_lists = schedule.short_inv_freq is not None
     long = divisors(base, schedule.inv_freq)
     short = long
+    two_lists = schedule.short_inv_freq is not None
     if schedule.short_inv_freq is not None:
         short = divisors(base, schedule.short_inv_freq)
 
-    # Some architectures always load the pair. Others load it with the scaling type longrope, which
-    # is taken where two lists need it, or where the file has the pair already.
-    as_pair = arch.factors == "always"
-    if arch.factors == "longrope":
+    # Some architectures always load the pair. Others load it only with the scaling type longrope:
+    # that is taken where two lists need it, or where the file has the pair already.
+    always_loads_pair = arch.factors == "always"
+    loads_pair_by_type = arch.factors == "longrope"
+    loads_single_list = arch.freqs == "used"
+    as_pair = always_loads_pair
+    if loads_pair_by_type:
         as_pair = two_lists or LONG in model.vectors
 
     # neither the pair nor the single list can be written
     target = f"the GGUF architecture {arch.name}"
-    if not as_pair and arch.freqs != "used":
+    if not as_pair and not loads_single_list:
         if arch.carriers:  # other architectures that compute the same network
             carriers = ", ".join(f"--carrier {name}" for name in arch.carriers)
             repair = f"name a carrier ({carriers})"
@@ -79,7 +82,7 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     # The divisors are the whole scaling, so the scaling type is "none", but where llama.cpp loads
     # the pair only under "longrope".
     scaling = f"{arch.name}.rope.scaling"
-    kind = "longrope" if as_pair and arch.factors == "longrope" else "none"
+    kind = "longrope" if as_pair and loads_pair_by_type else "none"
     edit = start(model, schedule).merge(Edit({f"{scaling}.type": string(kind)}))
     if as_pair:
         original = u32(schedule.original_context)

@@ -77,15 +77,14 @@ def family_of(file: GgufFile) -> Family:
     windows_differ = some_have_windows and some_have_none
 
     # Of the families whose keys the file has, the one with the most keys: a family with fewer keys
-    # also fits the files of one that has the same keys and more.
-    best = None
-    most_keys = -1
+    # also fits the files of one that has the same keys and more. `max` takes the first of several.
+    fitting = []
     for family, rules in of_arch:
-        if _has_keys_of(rules, windows_differ, file) and len(rules.u32) > most_keys:
-            best = family
-            most_keys = len(rules.u32)
-    if best is not None:
-        return best
+        if _has_keys_of(rules, windows_differ, file):
+            fitting.append((family, len(rules.u32)))
+    if fitting:
+        family, _ = max(fitting, key=lambda family_and_keys: family_and_keys[1])
+        return family
 
     archs = ", ".join(sorted({rules.arch for _, rules in convertible}))
     raise UnsupportedBake(
@@ -97,7 +96,10 @@ def family_of(file: GgufFile) -> Family:
 
 
 def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
-    """Whether a file has the keys that the conversion of a family writes.
+    """Whether a file has the keys that the conversion of a family writes, with fitting values.
+
+    A file of the architecture qwen3moe without qwen3moe.expert_count is not of the family
+    qwen3_moe, for example.
 
     Args:
         rules: How checkpoints of the family become GGUF.
@@ -105,13 +107,13 @@ def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
             since some have one and others do not.
         file: The GGUF file.
     """
-    # integers that come from config keys, such as {"expert_count": "num_experts"}
+    # whole numbers that come from config keys, such as {"expert_count": "num_experts"}; a file may
+    # lack constants, such as {"expert_shared_count": "1"}, and keys whose absence has a meaning
     for key, expression in rules.u32.items():
-        is_constant = not names_in(expression)  # such as {"expert_shared_count": "1"}
-        has_default = expression in rules.absent
-        if is_constant or has_default:
-            continue
-        if file.get(f"{rules.arch}.{key}") is None:
+        is_constant = not names_in(expression)
+        may_be_absent = expression in rules.absent
+        is_there = file.get(f"{rules.arch}.{key}") is not None
+        if not is_there and not is_constant and not may_be_absent:
             return False
 
     # values that are the same for every model of the family
@@ -134,7 +136,8 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     """Return the shapes of a checkpoint's tensors by name, in the order of the GGUF file.
 
     The names in GGUF do not say from which tensors of a checkpoint they come. So every name that a
-    checkpoint of the family may have is followed to the names that it would become in GGUF.
+    checkpoint of the family may have is followed to the names that it would become in GGUF: qkv,
+    say, becomes attn_q and attn_k. Where the file has these, qkv is a tensor of the checkpoint.
 
     Args:
         file: The GGUF file.
@@ -156,9 +159,10 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
             traced = _trace(name, file, rules.convert, gguf_map)
             if traced is None:  # the file does not have it
                 continue
-            is_known = any(gguf_name in origin_of for gguf_name in traced.targets)
+            names_in_file = traced.targets
+            is_known = any(gguf_name in origin_of for gguf_name in names_in_file)
             if not is_known:
-                for gguf_name in traced.targets:
+                for gguf_name in names_in_file:
                     origin_of[gguf_name] = traced
 
     # the shapes of those tensors; one that stacks the experts of a layer gives one for each expert
@@ -219,12 +223,17 @@ def _trace(
         The tensor with its shape, and the names in the file; None where the file lacks one of them,
         or where the shape cannot be known.
     """
-    # the first rule that matches, and those behind it
-    while rules and not re.search(rules[0].match, name):
-        rules = rules[1:]
+    # the first rule that changes this tensor, and those behind it
+    rule = None
+    rules_behind: tuple[Convert, ...] = ()
+    for place, candidate in enumerate(rules):
+        if re.search(candidate.match, name):
+            rule = candidate
+            rules_behind = rules[place + 1 :]
+            break
 
-    # where no rule is left, the tensor is in the file under its name in GGUF
-    if not rules:
+    # without a further rule, the tensor is in the file under its name in GGUF
+    if rule is None:
         gguf_name = gguf_map.get_name(key=name, try_suffixes=(".weight", ".bias"))
         if gguf_name not in file.tensors:
             return None
@@ -232,13 +241,12 @@ def _trace(
         return _TracedTensor(name, shape, (gguf_name,))
 
     # the rule makes new names, such as those of q and k, to which the rules behind it apply
-    rule, *rules_behind = rules
     new_names = [re.sub(rule.match, new_name, name) for new_name in rule.names]
     if not new_names:  # a rule may change the numbers only
         new_names = [name]
     parts = list[_TracedTensor]()
     for new_name in new_names:
-        part = _trace(new_name, file, tuple(rules_behind), gguf_map)
+        part = _trace(new_name, file, rules_behind, gguf_map)
         if part is None:
             return None
         parts.append(part)
@@ -354,25 +362,28 @@ def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
     """The settings of a config for which GGUF has no key.
 
     llama.cpp has one value of them in its code, such as {"hidden_act": "silu"}, or recognises them
-    by the tensors, such as {"attention_bias": true} by biases.
+    by the tensors, such as {"attention_bias": true} by biases. The tables of the family (`rules`)
+    have both.
 
     Args:
         file: The GGUF file.
         rules: How checkpoints of the family become GGUF.
         spec: The RoPE of the file.
     """
-    # values that llama.cpp computes with, whatever a config says
+    # values that llama.cpp computes with, whatever a config says; some only for models with fewer
+    # layers. A value that is the default of the class need not be written.
     config: Config = {}
     for need in rules.need:
         is_for_small_models = need.below_layers > 0
         if is_for_small_models and len(spec.layers) >= need.below_layers:
             continue
-        if need.value != need.default:  # an absent key means the default already
+        if need.value != need.default:
             config[need.key] = need.value
 
-    # switches of parts that llama.cpp computes where their tensors are there, such as biases
-    for name, part in rules.present.items():
-        config[name] = any(part in tensor for tensor in file.tensors)
+    # Switches of parts that llama.cpp computes where their tensors are there: {"attention_bias":
+    # "attn_q.bias"} means that attention_bias is true with such a tensor.
+    for switch, tensor_part in rules.present.items():
+        config[switch] = any(tensor_part in tensor for tensor in file.tensors)
 
     # The activation may have several names, such as "gelu_new | gelu_pytorch_tanh". The default of
     # the class is preferred where it is one of them, else the first name.
@@ -405,8 +416,8 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
         rules: How checkpoints of the family become GGUF.
     """
     # An export computed each value by an expression over config keys, such as "num_experts" or
-    # "a * b". With the values from the file these are equations, which are solved for the config
-    # keys: {"a * b": 6, "a": 2} gives a = 2 and b = 3.
+    # "a * b". With the values from the file these are equations, by their left sides, which are
+    # solved for the config keys: {"a * b": 6, "a": 2} gives a = 2 and b = 3.
     equations: Config = {}
     for key, expression in rules.u32.items():
         if keys.get(key) is not None:
@@ -419,13 +430,14 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
             equations[expression] = bool(keys.get(key))
     solved = solve(equations)
 
-    # what the absence of a key means; TOML has no null, so "none" stands for it. Names of `fixed`
-    # are keys of GGUF, and no settings of a config.
-    defaults: Config = {}
+    # Settings whose key the file lacks have the values of `absent`, in which "none" stands for
+    # null, since TOML has none. Some names there are keys of GGUF (those in `fixed`), and no
+    # settings of a config.
+    of_absent_keys: Config = {}
     for name, value in rules.absent.items():
         if name not in rules.fixed:
-            defaults[name] = None if value == "none" else value
-    return defaults | solved
+            of_absent_keys[name] = None if value == "none" else value
+    return of_absent_keys | solved
 
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
@@ -483,21 +495,19 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
     if family.window.switch:  # such as use_sliding_window
         config[family.window.switch] = False
 
-    # transformers reads the type of each layer under layer_types: first which have a window
+    # transformers reads the type of each layer under layer_types. Families with `layer_flags` have
+    # layers of one other type, such as linear_attention, which do not rotate. Others have layers
+    # with a window.
     only_some_have_windows = bool(window_sizes) and None in spec.windows
-    if rules.window == "pattern" or only_some_have_windows:
-        layer_types = []
-        for size in spec.windows:
-            layer_types.append("full_attention" if size is None else "sliding_attention")
-        config["layer_types"] = layer_types
-
-    # families with `layer_flags` have layers of one other type, such as linear_attention, which do
-    # not rotate
-    for type_without_rope in rules.layer_flags.values():
-        layer_types = []
-        for kind in spec.layers:
-            layer_types.append(type_without_rope if kind == "none" else "full_attention")
-        config["layer_types"] = layer_types
+    if rules.layer_flags:
+        *_, type_without_rope = rules.layer_flags.values()
+        config["layer_types"] = [
+            type_without_rope if kind == "none" else "full_attention" for kind in spec.layers
+        ]
+    elif rules.window == "pattern" or only_some_have_windows:
+        config["layer_types"] = [
+            "full_attention" if size is None else "sliding_attention" for size in spec.windows
+        ]
 
     # a list such as no_rope_layers, with 1 for layers that rotate
     if family.layers.flags:

@@ -118,22 +118,22 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         return in_shards(self._in_dtype(tensor) for tensor in tensors)
 
     def _in_dtype(self, tensor: RestoredTensor) -> RestoredTensor:
-        """Choose the dtype of a tensor: that of the checkpoint, or F32 where that would lose bits.
+        """Return a tensor, which is in F32, in the dtype of the checkpoint where no bit is lost.
 
-        Converters write vectors and routers in F32, also for a model in BF16. Such a tensor gets
-        the dtype of the checkpoint only where all its numbers have it.
+        Converters write vectors and routers in F32, also for a model in BF16. Such a tensor stays
+        in F32 unless all its numbers are numbers of BF16.
         """
-        narrow = replace(tensor, dtype=self._dtype)
-        types = {type_of(self.inner.file, part) for part in tensor.parts}
-        is_f32_in_file = types == {F32}
-        if self._dtype == "F32" or not is_f32_in_file:
-            return narrow
-
+        file = self.inner.file
+        in_dtype = replace(tensor, dtype=self._dtype)
+        types_in_file = {type_of(file, part) for part in tensor.parts}
+        has_more_bits = types_in_file == {F32} and self._dtype != "F32"
+        if not has_more_bits:
+            return in_dtype
         # where the whole file is F32, another dtype is what the user asked for
-        if self.inner.file.usual_type == F32:
-            return narrow
-        if is_exact_in(self.inner.file, tensor, self._dtype):
-            return narrow
+        if file.usual_type == F32:
+            return in_dtype
+        if is_exact_in(file, tensor, self._dtype):
+            return in_dtype
         return tensor
 
     @cached_property

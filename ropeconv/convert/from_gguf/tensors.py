@@ -185,9 +185,10 @@ def restore_tensors(
 ) -> list[RestoredTensor]:
     """Return the tensors of a checkpoint in F32, each as the rows of the GGUF file that it gets.
 
-    A checkpoint of these shapes is exported without its numbers. The export says which rows of the
-    checkpoint each tensor of the file would get, and so where each row of the file belongs: where
-    blk.0.attn_q.weight would get rows 0 and 2 of q_proj, its first two rows become these again.
+    A checkpoint of these shapes is exported without its numbers, by the code of every export. That
+    says which rows of the checkpoint each tensor of the file would get, and so where each row of
+    the file belongs: where blk.0.attn_q.weight would get rows 0 and 2 of q_proj, its first two rows
+    become these again.
 
     Args:
         file: The GGUF file.
@@ -205,16 +206,16 @@ def restore_tensors(
     starts = [tensor.start for tensor in tensors]  # in bytes
     rows_of = {tensor.name: list[RowRange]() for tensor in tensors}
 
-    # the same code as for an export says where every row would go, so both directions agree
     for exported in out_tensors([(NOWHERE, header)], rules, sizes, F32):
         _check_shape(exported, file)
         first_in_gguf = 0  # the index of the next element of the tensor in GGUF
         for rows in exported.parts:
-            # `rows.start` is the place of the rows in the whole checkpoint, in bytes. They are in
-            # the last tensor that begins at or before it, and an element of F32 has 4 bytes.
+            # `rows.start` is the byte of the whole checkpoint at which the rows begin: they are in
+            # the last tensor that begins at or before it
             tensors_begun = bisect_right(starts, rows.start)
             tensor = tensors[tensors_begun - 1]
-            first_in_tensor = (rows.start - tensor.start) // 4
+            bytes_of_f32 = 4
+            first_in_tensor = (rows.start - tensor.start) // bytes_of_f32
             place = _row_range(exported, rows, first_in_gguf, first_in_tensor)
             rows_of[tensor.name].append(place)
             first_in_gguf += rows.rows * rows.columns
@@ -321,15 +322,15 @@ def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
     Raises:
         UnsupportedBake: Where the ranges do not fill the tensor.
     """
-    # groups of ranges that overlap, in the order of the tensor
+    # groups of ranges that overlap, in the order of the tensor; a range that begins behind all
+    # before it begins a group
     groups: list[list[RowRange]] = []
-    end = 0  # of the ranges so far
+    end_of_ranges = 0
     for rows in sorted(ranges, key=lambda rows: rows.at):
-        is_behind_others = rows.at >= end
-        if is_behind_others:
+        if rows.at >= end_of_ranges:
             groups.append([])
         groups[-1].append(rows)
-        end = max(end, rows.at + rows.extent)
+        end_of_ranges = max(end_of_ranges, rows.at + rows.extent)
 
     # a region for each group; its ranges count their places from its beginning
     regions = []
@@ -339,10 +340,11 @@ def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
         placed = tuple(replace(rows, at=rows.at - start) for rows in group)
         regions.append(Region(end_of_group - start, placed))
 
-    # Every element must have a place: together the ranges have as many elements as the tensor, and
-    # they end where it ends. They do not share places, since an export writes each element once.
+    # Every element of the tensor must be in a range. No two ranges have the same, since an export
+    # writes each once. So it is enough that the ranges have as many elements as the tensor, and end
+    # where it ends.
     elements = sum(rows.rows * rows.columns for rows in ranges)
-    if elements != prod(tensor.shape) or end != elements:
+    if elements != prod(tensor.shape) or end_of_ranges != elements:
         why = "the GGUF file lacks some of its elements"
         repair = "take the checkpoint that the file was made from"
         raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
@@ -414,6 +416,8 @@ def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     """Return whether a tensor loses nothing in another dtype.
 
     It is converted to the dtype and exported again, which must give the numbers of the GGUF file.
+    An export may have changed the numbers by a function: the norms of Gemma store w, and GGUF has
+    1 + w ("plus_one").
 
     Args:
         file: The GGUF file.
@@ -422,22 +426,25 @@ def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     """
     for region in _cut_regions(tensor):
         for part in region.parts:
-            # the name of a function that a conversion to GGUF applied, such as "plus_one"
-            function = part.values
+            function_name = part.values  # empty without a function
 
-            # from GGUF to the checkpoint, by the inverse of the function (BACK)
-            stored = _float_rows(file, part)
-            values = BACK[function](stored) if function else stored
-            narrow = encode(values, DTYPES[dtype])
+            # from GGUF to the checkpoint, by the inverse function
+            in_gguf = _float_rows(file, part)
+            in_checkpoint = in_gguf
+            if function_name:
+                inverse_function = BACK[function_name]
+                in_checkpoint = inverse_function(in_gguf)
+            narrow = encode(in_checkpoint, DTYPES[dtype])
 
-            # and back, as an export does it, by the function (VALUES)
-            again = widen(narrow.view(STORED[dtype]), dtype)
-            if function:
-                again = VALUES[function](again)
+            # and back, as an export does it
+            exported = widen(narrow.view(STORED[dtype]), dtype)
+            if function_name:
+                function = VALUES[function_name]
+                exported = function(exported)
 
             # exactly the same, but for functions such as exp, which libraries round differently
-            tolerance = ROUNDED.get(function, 0.0)
-            if not np.allclose(again, stored, rtol=tolerance, atol=0.0, equal_nan=True):
+            tolerance = ROUNDED.get(function_name, 0.0)
+            if not np.allclose(exported, in_gguf, rtol=tolerance, atol=0.0, equal_nan=True):
                 return False
     return True
 
@@ -487,19 +494,23 @@ def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.g
         region: The part of the tensor, as the rows of the GGUF file that it is made of.
         dtype: The dtype of the checkpoint.
     """
-    if region.parts[0].is_packed:
-        return _converted_rows(file, region.parts[0], dtype)
+    # usually the part is one range of rows, which follow each other
+    first_part = region.parts[0]
+    if first_part.is_packed:
+        return _converted_rows(file, first_part, dtype)
 
-    # Several parts lie between each other. For a region of four rows with 4 elements each, one part
-    # may be rows 0 and 2, and another rows 1 and 3: each is written through a view of its places.
-    # `at` is the first of them, `stride` the elements from row to row (8 here), and `apart` those
-    # from column to column (1).
+    # Else it has several ranges, each in the gaps of the others: of four rows with 4 elements each,
+    # one has the rows 0 and 2, and another the rows 1 and 3. A range is written through a view
+    # [rows, columns] of its places. The view of the former begins at element 0, a row is 8 elements
+    # after the one before (`stride`), and a column 1 element (`apart`).
     elements = np.empty(region.size, STORED[dtype])
     for part in region.parts:
+        bytes_to_next_row = part.stride * elements.itemsize
+        bytes_to_next_column = part.apart * elements.itemsize
         places = np.lib.stride_tricks.as_strided(
             elements[part.at :],
             shape=(part.rows, part.columns),
-            strides=(part.stride * elements.itemsize, part.apart * elements.itemsize),
+            strides=(bytes_to_next_row, bytes_to_next_column),
         )
         places[:] = _converted_rows(file, part, dtype).view(elements.dtype)
     return elements
@@ -535,16 +546,21 @@ def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
         file: The GGUF file.
         piece: The rows: the name of their tensor, `origin`, and their first element there.
     """
-    if piece.origin not in file.tensors:  # a metadata key with a list, one number for each layer
+    # some tensors of a checkpoint have a single number in each layer, which GGUF has in a metadata
+    # key with a list, and not in a tensor
+    is_metadata = piece.origin not in file.tensors
+    if is_metadata:
         numbers = np.array(file.get(piece.origin), "<f4")
         number_of_layer = numbers[piece.first : piece.first + 1]
         return number_of_layer.reshape(1, 1)
 
-    # elements as bytes; quantised types have blocks, as 32 numbers of Q8_0 take 34 bytes
+    # a type stores its numbers in blocks: in Q8_0, 32 numbers take 34 bytes, and in F32 one takes 4
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
-    size = piece.rows * piece.columns // kind.block * kind.size
-    start = piece.first // kind.block * kind.size
+    blocks = piece.rows * piece.columns // kind.block
+    blocks_before = piece.first // kind.block
+    start = blocks_before * kind.size
+    size = blocks * kind.size
     raw = np.frombuffer(file.read(piece.origin, start, size), np.uint8)
     if info.type in FLOATS:
         return raw.view(STORED[FLOATS[info.type]]).reshape(piece.rows, piece.columns)

@@ -35,7 +35,7 @@ BYTE_LEVEL = {
 
 
 def tokenizer_text(file: GgufFile, family: Family) -> str:
-    """Return the text of tokenizer.json.
+    """Return the text of tokenizer.json for the tokenizer that a GGUF file has in its keys.
 
     Args:
         file: The GGUF file.
@@ -64,11 +64,12 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
         )
     parts = make_parts[model](file, family, texts, kinds)
 
-    # SentencePiece has U+2581 for a space in all tokens, and added tokens of tokenizer.json a space
-    plain_texts = texts
+    # tokenizer.json lists special tokens apart too (added_tokens), with a space in place of the
+    # U+2581 that SentencePiece has for one in all tokens
+    texts_with_spaces = texts
     if model == "llama":
-        plain_texts = [text.replace(SPACE, " ") for text in texts]
-    added = _added_tokens(plain_texts, kinds)
+        texts_with_spaces = [text.replace(SPACE, " ") for text in texts]
+    added = _added_tokens(texts_with_spaces, kinds)
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     return json.dumps(whole, ensure_ascii=False)
 
@@ -144,16 +145,16 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         texts: The text of each token.
         kinds: The `TokenKind` of each token.
     """
-    # Rules that split a text into words have a name in llama.cpp, tokenizer.ggml.pre. Command R has
-    # a name of its own, "command-r", for the rules that are called "starcoder" elsewhere, and the
-    # table of rules has only the latter: `family.gguf.pre` is {"starcoder": "command-r"}.
+    # Rules that split a text into words have a name in llama.cpp, tokenizer.ggml.pre. A family may
+    # have a name of its own, which is replaced by the usual one: Command R says "command-r" for
+    # "starcoder", and `family.gguf.pre` is {"starcoder": "command-r"}.
     name_in_file = file.get("tokenizer.ggml.pre")
-    name_in_table = name_in_file
-    names_of_family = family.gguf.pre if family.gguf else {}
-    for usual_name, name_of_family in names_of_family.items():
-        if name_in_file == name_of_family:
-            name_in_table = usual_name
-    rules = _find_pre_tokenizer(name_in_table)
+    usual_name = name_in_file
+    if family.gguf is not None:
+        for usual, own in family.gguf.pre.items():
+            if own == name_in_file:
+                usual_name = usual
+    rules = _find_pre_tokenizer(usual_name)
 
     # the pairs of tokens that are merged, the first one first
     merges = file.get("tokenizer.ggml.merges")

@@ -132,18 +132,23 @@ def solve(values: Mapping[str, object]) -> Config:
 def _solve_for_unknown(text: str, value: object, config: Config) -> None:
     """Put the unknown key of an expression into a config, and check that the values agree.
 
+    The config {"a": 2}, with the expression "a * b" and its value 6, becomes {"a": 2, "b": 3}. With
+    both keys it stays, and with {"a": 2, "b": 4} the header contradicts itself.
+
     Args:
         text: A sum or product with at most one key that the config does not have.
         value: The value of the expression.
         config: The keys that are known.
     """
-    # the inverse operation takes the known parts away: for "a * b" = 6 and a = 2, b is 6 // 2
+    # the inverse operation takes the known parts away, one after the other: 6 // 2
     sign = _operator_in(text)
-    unknown = _unknown_keys(text, config)
-    known_parts = [part for part in text.split(sign) if part not in unknown]
-    known_values = [value_of(config, part) for part in known_parts]
-    solution = reduce(INVERSE[sign], known_values, value)
-    for name in unknown:  # one key or none
+    unknown = _unknown_keys(text, config)  # one key or none
+    take_away = INVERSE[sign]
+    solution = value
+    for part in text.split(sign):
+        if part not in unknown:
+            solution = take_away(solution, value_of(config, part))
+    for name in unknown:
         config[name] = solution
 
     # a division may have a remainder, and keys that were known may not fit
@@ -247,14 +252,24 @@ def _apply(
     if not names:
         names = [tensor.name]
 
+    # factors come before the change itself
     if rule.times:
         factors = [_factor(sizes, key) for key in rule.times]
         tensor = times(tensor, factors)
-    if rule.unless_columns and tensor.shape[-1] == count(sizes.config, rule.unless_columns):
-        return rename(tensor, names, sizes)
-    if rule.how in VALUES:  # a function of every number, which is applied when they are written
-        return [replace(tensor, name=names[0], values=rule.how)]
-    return CONVERSIONS[rule.how](tensor, names, sizes)
+
+    if rule.unless_columns:
+        has_these_columns = tensor.shape[-1] == count(sizes.config, rule.unless_columns)
+        if has_these_columns:
+            return rename(tensor, names, sizes)
+
+    # a function of every number, such as "plus_one", is only noted, and applied when they are
+    # written
+    changes_numbers = rule.how in VALUES
+    if changes_numbers:
+        name, *_ = names
+        return [replace(tensor, name=name, values=rule.how)]
+    convert = CONVERSIONS[rule.how]
+    return convert(tensor, names, sizes)
 
 
 def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
@@ -315,11 +330,12 @@ def interleave_rotary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
     half = sizes.rotary_dim // 2
     still_rows = sizes.head_dim - sizes.rotary_dim
     parts = []
-    for start in range(0, matrix.rows, sizes.head_dim):
+    for head_start in range(0, matrix.rows, sizes.head_dim):
+        # the two rows of a pair are half of the rotating ones apart: 0 and 2, then 1 and 3
         for pair in range(half):
-            parts.append(matrix.part(start + pair, 2, step=half))
+            parts.append(matrix.part(head_start + pair, 2, step=half))
         if still_rows:
-            parts.append(matrix.part(start + sizes.rotary_dim, still_rows))
+            parts.append(matrix.part(head_start + sizes.rotary_dim, still_rows))
     return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
@@ -671,7 +687,7 @@ def as_layer(name: str, layers: int) -> str:
     mtp.layers.0.self_attn.q_proj.weight becomes model.layers.48.self_attn.q_proj.weight, and
     mtp.fc.weight, which only one such layer has, becomes model.layers.48.eh_proj.weight.
     """
-    beginning = APART.match(name)  # "mtp.layers.0." or only "mtp."
+    beginning = APART.match(name)  # "mtp.layers.0.", with the number of the layer, or only "mtp."
     if beginning is None:
         return name
 
@@ -680,7 +696,8 @@ def as_layer(name: str, layers: int) -> str:
     if number is not None:
         return f"model.layers.{layers + int(number)}.{rest}"
 
-    # only the first such layer has tensors without a number, under other names than elsewhere
+    # The tensors without a number are those of the first such layer. Their parts have other names
+    # in other families: "fc" is "eh_proj".
     part, dot, following = rest.partition(".")
     usual_part = PARTS.get(part, part)
     return f"model.layers.{layers}.{usual_part}{dot}{following}"

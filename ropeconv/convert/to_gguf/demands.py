@@ -216,7 +216,8 @@ def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
 
     Usually that is the layer itself. In some architectures, such as that of Gemma 3n, only the
     first N layers make keys. The later ones use those of layer N - 1 or N - 2: one of these has a
-    window and the other has not, and each later layer takes the one of its own kind.
+    window and the other has not, and each later layer takes the one of its own kind. With N = 20
+    and 22 layers, of which the last has no window, the result may be [0, ..., 19, 18, 19].
 
     Args:
         file: The keys of the GGUF file.
@@ -227,8 +228,10 @@ def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
     if not arch.shared_kv:
         return makers
 
-    # N is fixed for the architecture, or a key of the file says how many layers make no keys
-    if arch.kv_layers.isdigit():
+    # N: `kv_layers` is this number itself, such as "20", or the name of a key of the file with the
+    # number of layers that make no keys
+    is_fixed = arch.kv_layers.isdigit()
+    if is_fixed:
         first_sharing = int(arch.kv_layers)
     else:
         first_sharing = count - file.whole(arch.kv_layers, 0)
@@ -308,7 +311,8 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
     for layer, (window, expected) in enumerate(zip(windows, expected_windows, strict=True)):
         if window == expected:
             continue
-        # some architectures have windows only with one number of layers, which is `present` then
+        # `present` says in which models of an architecture layers have a window. For some it is the
+        # number of layers of these models, such as "40".
         present = arch.window.present
         if present.isdigit() and count != int(present):
             setting = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
@@ -318,7 +322,7 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
         why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
         raise _other_layers(layer_types, arch, why)
 
-    # the file has a window that no layer uses
+    # all layers agree: none has a window, and still the header states one
     if window_in_use(file, count) and not any(windows):
         raise _other_layers(layer_types, arch, "llama.cpp stops without a layer that has a window")
 

@@ -346,36 +346,23 @@ def describe(
     expert: int = 0,
     experts: int = 0,
 ) -> Metadata:
-    """Return gguf-py's Metadata of a model, from its card and its name.
+    """Return gguf-py's Metadata of a model (the general.* keys), from its card and its name.
+
+    Qwen/Qwen3-8B gives the name "Qwen3 8B" and the size "8B". With a label, such as "yarn4", it
+    describes an extended model: "Qwen3 8B yarn4", whose base model is Qwen3-8B.
 
     Args:
         folder: The folder with the model card.
         name: The name of the model.
         repository: owner/name on the Hub, None for others.
-        label: The label of the method, which becomes the fine-tune. Where it is empty, the result
-            is the source itself, and has its base models.
+        label: The label of the method; empty for the source itself, whose base models stay.
         total: The number of weights of the model.
         expert: The number of weights of one expert in all layers.
         experts: The number of experts.
     """
     import gguf
 
-    for logger in ("gguf", "metadata"):  # gguf-py logs on stderr how it reads a card
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
-
-    # gguf-py guesses from the card and from the name. It may fail on a card, or on writing what it
-    # has guessed from one, which is tried here. Then it guesses from the name alone.
-    guess = gguf.Metadata.apply_metadata_heuristic
-    origin = Path(repository or name)
-    try:
-        card = {}
-        if _is_harmless(folder / "README.md"):
-            card = gguf.Metadata.load_model_card(folder)
-        metadata = guess(gguf.Metadata(), card, {}, origin, total)
-        values_of(metadata.set_gguf_meta_model)
-    except Exception:  # from gguf-py, for cards of unexpected types
-        metadata = guess(gguf.Metadata(), {}, {}, origin, total)
-
+    metadata = _guess_metadata(folder, Path(repository or name), total)
     metadata.name = metadata.name or name
     if not metadata.size_label:  # 8B, or 8x7B for a model with experts
         weights_of_no_expert = total - expert * experts
@@ -383,10 +370,46 @@ def describe(
 
     metadata.basename = metadata.basename or metadata.name
     _set_sampling(metadata, folder)
-    if not label:
-        return metadata
+    if label:
+        _describe_extended(metadata, repository, label)
+    return metadata
 
-    # with a label the model is a new one, whose base is the source
+
+def _guess_metadata(folder: Path, origin: Path, total: int) -> Metadata:
+    """Return the Metadata that gguf-py guesses from a model card and from the name of the model.
+
+    Args:
+        folder: The folder with the model card.
+        origin: owner/name on the Hub, or only the name.
+        total: The number of weights of the model.
+    """
+    import gguf
+
+    for logger in ("gguf", "metadata"):  # gguf-py logs on stderr how it reads a card
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+
+    # gguf-py may fail on a card, or on writing what it has guessed from one, which is tried here.
+    # Then it guesses from the name alone.
+    guess = gguf.Metadata.apply_metadata_heuristic
+    try:
+        card = {}
+        if _is_harmless(folder / "README.md"):
+            card = gguf.Metadata.load_model_card(folder)
+        metadata = guess(gguf.Metadata(), card, {}, origin, total)
+        values_of(metadata.set_gguf_meta_model)
+        return metadata
+    except Exception:  # from gguf-py, for cards of unexpected types
+        return guess(gguf.Metadata(), {}, {}, origin, total)
+
+
+def _describe_extended(metadata: Metadata, repository: str | None, label: str) -> None:
+    """Change the Metadata of a source into that of a new model, whose base is the source.
+
+    Args:
+        metadata: The Metadata, which is changed.
+        repository: owner/name of the source on the Hub, None for others.
+        label: The label of the method, which becomes the name of the fine-tune.
+    """
     base = {"name": metadata.name}
     if repository:
         owner, short = repository.split("/", 1)
@@ -401,7 +424,6 @@ def describe(
     else:
         metadata.finetune = label
     metadata.name = f"{metadata.name} {label}"
-    return metadata
 
 
 def _set_sampling(metadata: Metadata, folder: Path) -> None:
@@ -417,11 +439,17 @@ def _set_sampling(metadata: Metadata, folder: Path) -> None:
     if not path.is_file():
         return
     settings = jsontext.parse(read_text(path, GENERATION), GENERATION)
+    # such as {"sampling_temp": (("temperature",), float)}; the first key that is there counts
     for name, (keys, kind) in SAMPLING.items():
-        value = next((settings[key] for key in keys if key in settings), None)
-        if kind is float and type(value) is int:  # such as a temperature of 1
+        value = None
+        for key in keys:
+            if key in settings:
+                value = settings[key]
+                break
+        if kind is float and type(value) is int:  # a temperature of 1
             value = float(value)
-        if type(value) is kind:  # and no bool, which is an int otherwise
+        # values of another type are left out; `isinstance` would take true for the number 1
+        if type(value) is kind:
             setattr(metadata, name, value)
 
 

@@ -107,14 +107,15 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     Raises:
         UnsupportedBake: For other shares than llama.cpp computes.
     """
-    # without the setting, transformers makes the first ten layers sparse where there are more
-    # (Gemma3nTextConfig)
-    computed = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
+    # the share of each layer: the constant of llama.cpp, and what the config says
+    in_llamacpp = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
     shares = sizes.config.get("activation_sparsity_pattern")
     if not shares:
-        shares = computed if sizes.layers > 10 else [0.0] * sizes.layers
+        # without the setting, transformers makes the first ten layers sparse where there are more
+        # (Gemma3nTextConfig)
+        shares = in_llamacpp if sizes.layers > 10 else [0.0] * sizes.layers
 
-    if shares != computed:
+    if shares != in_llamacpp:
         setting = f"activation_sparsity_pattern = {shown(shares)}"
         raise UnsupportedBake(
             setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors"
@@ -122,7 +123,7 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
 
     # 95 % of a normal distribution are below 1.645 deviations, and nothing is below -inf
     deviations = []
-    for share in computed:
+    for share in shares:
         if share:
             deviations.append(NormalDist().inv_cdf(share))
         else:
@@ -153,17 +154,21 @@ def rotating_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 def leading_dense_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """The number of layers without experts, which come first.
 
+    A config has it as a number (first_k_dense_replace), or as a list with a type for each layer.
+
     Raises:
         UnsupportedBake: A later layer has none, for which there is no key.
     """
     part = sizes.config
     rules = gguf_rules(family)
 
-    # a number, as Command A MoE has it; the default of LagunaConfig is one such layer
+    # a number, as Command A MoE has it
     layer_types = part.get("mlp_layer_types")
     if not isinstance(layer_types, list):
-        default = 1 if rules.arch == "laguna" else 0
-        number_of_layers = part.get("first_k_dense_replace", default)
+        class_default = 0
+        if rules.arch == "laguna":  # LagunaConfig has one such layer
+            class_default = 1
+        number_of_layers = part.get("first_k_dense_replace", class_default)
         return u32(whole(number_of_layers, "first_k_dense_replace"))
 
     # a list such as ["dense", "sparse", "sparse"], which gives 1
@@ -349,12 +354,18 @@ def hparams(
         if key not in rules.u32 and key not in rules.computed:
             keys[key] = u32(count(part, name))
 
-    # The keys of this architecture, by the tables of the family; later ones replace earlier ones.
-    # First those that come from one setting of the config each.
+    # The keys of this architecture, by the tables of the family. A key may be one of those above,
+    # and then its value replaces the usual one. First come keys from one setting of the config
+    # each.
     keys |= _settings(part, rules)
+
+    # layers that predict further tokens count among the layers of GGUF
     if sizes.prediction:
         keys["block_count"] = u32(sizes.layers + sizes.prediction)
         keys["nextn_predict_layers"] = u32(sizes.prediction)
+
+    # architectures differ in how a file says which layers have a window: by a flag for each layer,
+    # by an interval, or not at all
     if rules.window == "pattern":
         keys |= _window(part, family, spec)
     elif rules.window == "interval":
@@ -369,9 +380,11 @@ def hparams(
         for key, kind in rules.layer_flags.items():
             keys[key] = array(BOOL, [name == kind for name in names])
 
-    # keys with a function of their own, and keys that are the same for every model of the family
+    # keys with a function of their own, such as `leading_dense_layers`
     for key, rule in rules.computed.items():
-        keys[key] = COMPUTED[rule](sizes, family)
+        compute = COMPUTED[rule]
+        keys[key] = compute(sizes, family)
+    # keys that are the same for every model of the family
     for key, value in rules.fixed.items():
         keys[key] = _value(value)
 
@@ -381,10 +394,13 @@ def hparams(
 
 
 def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
-    """The metadata keys that come from config keys.
+    """Return the metadata keys of GGUF whose values are settings of a config each.
+
+    The config {"num_experts": 8, "rms_norm_eps": 1e-6} of a mixture of experts, for example, gives
+    {"expert_count": 8, "attention.layer_norm_rms_epsilon": 1e-6}.
 
     Args:
-        part: The text part of the config.
+        part: The text part of the config, with the defaults of the class for absent settings.
         rules: The tables of the family: metadata keys, and expressions over config keys.
     """
     # whole numbers, such as {"expert_count": "num_experts"}
@@ -409,9 +425,10 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         # llama.cpp loads no model without the epsilon of its norms
         if key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
-        # An absent setting has the default of the class here. Where there is one and the value is
-        # null all the same, the config says null: the model does without.
-        if rules.defaults.get(name) is not None:
+        # The value of an absent setting is the default of the class. So where the class has a
+        # default, and there is no value, the config has null: the model does without.
+        class_has_default = rules.defaults.get(name) is not None
+        if class_has_default:
             raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
 
     # switches, such as {"expert_weights_norm": "norm_topk_prob"}
@@ -457,22 +474,27 @@ def gguf_rules(family: Family) -> Gguf:
 def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     """Raise UnsupportedBake for settings of a config that llama.cpp computes otherwise.
 
-    GGUF has no keys for them: llama.cpp has one value in the code of the architecture.
+    GGUF has no keys for them: llama.cpp has one value in the code of the architecture. Command R,
+    for example, has in its table that use_qk_norm must be false, its default, in models with fewer
+    than 64 layers.
 
     Args:
         part: The text part of the config.
         rules: How checkpoints of the family become GGUF.
         spec: The RoPE of the checkpoint.
     """
-    # settings of the family's table; some count only for small models, or with another setting
     for need in rules.need:
+        # some count only for models with fewer layers, or where another setting is true
         is_for_small_models = need.below_layers > 0
         if is_for_small_models and len(spec.layers) >= need.below_layers:
             continue
         if need.when and not part.get(need.when):
             continue
+
         in_config = _finite_or_not(part.get(need.key))
-        value = need.default if in_config is None else in_config
+        value = in_config
+        if value is None:
+            value = need.default
         if value != need.value:
             setting = f"{need.key} = {shown(in_config)}"
             raise _not_supported(setting, rules, f"llama.cpp computes {need.value!r}")
@@ -536,7 +558,8 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
     layer_types = layer_names(part, family, len(spec.layers))
     has_window = [layer_type == "sliding_attention" for layer_type in layer_types]
 
-    # laguna.cpp takes hparams.n_rot(), which is that of layer 0, for every global layer
+    # laguna.cpp (`global_first`) takes hparams.n_rot(), the rotating dimensions of layer 0, for
+    # every layer without a window, so the first layer must be one
     rules = gguf_rules(family)
     first_has_window = bool(has_window) and has_window[0]
     if rules.global_first and first_has_window:
@@ -552,7 +575,7 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
     }
     if spec.local_form is not None:
         keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
-    if spec.local_rotary_dim:
+    if spec.local_rotary_dim:  # 0 where these layers rotate as many dimensions as the others
         keys["rope.dimension_count_swa"] = u32(spec.local_rotary_dim)
     return keys
 

@@ -179,18 +179,29 @@ class Quantisation:
         self._run(source, target, dry_run=False)
 
     def _run(self, source: Path, target: Path, dry_run: bool) -> dict[str, str]:
-        """Run the program, and return the type of each tensor, as far as llama.cpp logs them."""
+        """Run llama.cpp's quantiser in a process of its own, and return the type of each tensor.
+
+        Such as {"output.weight": "q6_K"}, for the tensors whose type llama.cpp logs.
+
+        Args:
+            source: The GGUF file with floats.
+            target: The file that is written.
+            dry_run: Whether only the types are computed, and nothing is written.
+
+        Raises:
+            RopeconvError: llama.cpp fails.
+        """
         quantiser(self.outtype).check()
         with scratch() as folder:
-            means = ""
+            imatrix_path = ""
             if self.imatrix is not None:
-                means = str(folder / "imatrix.npz")
-                np.savez(means, **dict(self.imatrix.entries))  # type: ignore[arg-type]
+                imatrix_path = str(folder / "imatrix.npz")
+                np.savez(imatrix_path, **dict(self.imatrix.entries))  # type: ignore[arg-type]
             settings = {
                 "source": str(source),
                 "target": str(target),
                 "file_type": self.file_type,
-                "imatrix": means,
+                "imatrix": imatrix_path,
                 "tensor_types": self.tensor_types,
                 "output_type": self.output_type,
                 "embedding_type": self.embedding_type,
@@ -207,12 +218,8 @@ class Quantisation:
                 env=without_secrets(),
             )
 
-        # the last line about an error is the reason
         if done.returncode != 0:
-            reason = "no message"
-            for line in done.stderr.splitlines():
-                if re.search("error|fail", line, re.IGNORECASE):
-                    reason = line.strip()
+            reason = _last_error(done.stderr)
             raise RopeconvError(f"llama.cpp did not quantise to {self.outtype}: {reason[:300]}")
         types: dict[str, str] = json.loads(done.stdout)
         return types
@@ -228,8 +235,10 @@ class Quantisation:
             UnsupportedBake: llama.cpp needs an importance matrix, or another one, or a tensor is
                 quantised already.
         """
-        entries = {} if self.imatrix is None else self.imatrix.entries
-        is_used = False  # whether any weight of the model has an entry
+        # the importance of each column by weight; the matrix may be one of another model, which has
+        # none of the weights
+        importance = {} if self.imatrix is None else self.imatrix.entries
+        matrix_is_used = False
         for name, type in types.items():
             info = tensors[name]
             if type == info.type:  # copied
@@ -242,11 +251,9 @@ class Quantisation:
                     "pass --outtype mxfp4_moe, or auto",
                 )
 
-            # the importance of each column, where the matrix has an entry for this weight
-            entry = entries.get(name)
-            if entry is not None:
-                is_used = True
-                self._check_entry(entry, info)
+            if name in importance:
+                matrix_is_used = True
+                self._check_entry(importance[name], info)
             elif self._needs_importance(name, type):
                 reason = f"{name} becomes {TYPES[type].name}, which needs an importance matrix"
                 if self.imatrix is not None:
@@ -255,7 +262,7 @@ class Quantisation:
                     reason,
                     "pass --imatrix FILE with that of this model, which `ropeconv imatrix` makes",
                 )
-        if entries and not is_used:
+        if importance and not matrix_is_used:
             self._refuse(
                 f"{self.imatrix_name} has no weight of this model",
                 "give the importance matrix of this model",
@@ -309,6 +316,15 @@ class Quantisation:
             return False
         kind = TYPES[type].name
         return kind in BY_IMPORTANCE or (kind == "Q2_K" and self.outtype == "q2_k_s")
+
+
+def _last_error(log: str) -> str:
+    """Return the last line of llama.cpp's log about an error, which has the reason."""
+    reason = "no message"
+    for line in log.splitlines():
+        if re.search("error|fail", line, re.IGNORECASE):
+            reason = line.strip()
+    return reason
 
 
 def _shortened(text: str) -> str:

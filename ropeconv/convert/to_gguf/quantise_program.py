@@ -64,15 +64,17 @@ def main() -> int:
     if given["embedding_type"] is not None:
         settings.token_embedding_type = given["embedding_type"]
 
-    # Three arrays of C follow. Each has an empty entry at its end, and must live until the end. The
-    # types of single tensors:
+    # Three arrays of C follow. Each has an empty entry at its end, by which llama.cpp knows its
+    # length, and must live until llama.cpp is done.
+
+    # the types of single tensors
     patterns = given["tensor_types"]
     overrides = (llama.llama_model_tensor_override * (len(patterns) + 1))()
     for override, (pattern, number) in zip(overrides, patterns, strict=False):
         override.pattern = pattern.encode()
         override.type = number
-    last = overrides[len(patterns)]
-    last.type = settings_end(llama)
+    end_entry = overrides[len(patterns)]
+    end_entry.type = settings_end(llama)
     if patterns:
         settings.tt_overrides = overrides
 

@@ -46,12 +46,14 @@ def find_recut(
 ) -> Recut | None:
     """Return a word that llama.cpp would split into other tokens than the tokenizer of a model.
 
-    It is None where no difference is known.
+    A GGUF file has the name of a pre-tokenizer, by which llama.cpp splits text into words. For some
+    names, its code splits otherwise than the tokenizers that have the name. The result is None
+    where no difference is known.
 
     Args:
         folder: The folder of the tokenizer.
         keys: The keys of the tokenizer in GGUF.
-        names: Names that the family has for pre-tokenizers, by the usual ones: {"starcoder":
+        names: Names by which the family calls pre-tokenizers, by their usual names: {"starcoder":
             "command-r"} for Command R.
     """
     path = folder / "tokenizer.json"
@@ -61,15 +63,16 @@ def find_recut(
     if not installed("tokenizers"):  # which splits the words here
         return None
 
-    # the entry of pre.toml with the name that was written and the steps of this tokenizer; `runs`
-    # are the steps of llama.cpp where it splits text otherwise
+    # the entry of the table (pre.toml) with the name that was written and the steps of this
+    # tokenizer; `runs` are the steps of llama.cpp where it splits text otherwise
     name_in_gguf = keys["tokenizer.ggml.pre"].decode()
     own_steps = steps(data.pre_tokenizer)
-    for pre in pre_table().pre:
-        is_written = names.get(pre.name, pre.name) == name_in_gguf
-        splits_alike = pre.steps == own_steps
-        if is_written and splits_alike and pre.runs:
-            return _compare(path, pre.runs)
+    for entry in pre_table().pre:
+        name_of_entry = names.get(entry.name, entry.name)
+        is_of_tokenizer = name_of_entry == name_in_gguf and entry.steps == own_steps
+        steps_of_llamacpp = entry.runs
+        if is_of_tokenizer and steps_of_llamacpp:
+            return _compare(path, steps_of_llamacpp)
     return None
 
 

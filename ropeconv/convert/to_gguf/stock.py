@@ -321,11 +321,12 @@ def prepare_folder(
     """
     _refuse_unreadable_weights(source)
 
-    # the contents of the two files that are written anew
-    texts = {"config.json": config}
+    # two files are written anew, without auto_map: it names classes in files of the checkpoint or
+    # of another repository, which the converter would fetch and run
+    documents = {"config.json": config}
     tokenizer_config = source.text(TOKENIZER_CONFIG)
     if tokenizer_config is not None:
-        texts[TOKENIZER_CONFIG] = jsontext.parse(tokenizer_config, TOKENIZER_CONFIG)
+        documents[TOKENIZER_CONFIG] = jsontext.parse(tokenizer_config, TOKENIZER_CONFIG)
 
     weights = source.weights()
     place = folder / (Path(source.name).name or "model")
@@ -333,14 +334,15 @@ def prepare_folder(
     for name in names:
         target = place / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if name in texts:
-            # auto_map names classes in files of the checkpoint or of another repository, which the
-            # converter would fetch and run
-            content = {key: value for key, value in texts[name].items() if key != "auto_map"}
-            target.write_bytes(jsontext.dump(content).encode())
-        elif source.is_generated(name):
+        if name in documents:
+            document = documents[name]
+            harmless = {key: value for key, value in document.items() if key != "auto_map"}
+            target.write_bytes(jsontext.dump(harmless).encode())
+            continue
+
+        if source.is_generated(name):  # as weights in FP8, which become floats
             source.copy(name, target)
-        elif name in weights and not whole and source.local(name) is None:
+        elif name in weights and not whole and source.local(name) is None:  # it is on the Hub
             _write_with_holes(source, name, target)
         else:
             target.symlink_to(source.path(name).resolve())

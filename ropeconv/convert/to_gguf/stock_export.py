@@ -114,6 +114,9 @@ class Conversion:
     def key(self, model: Path) -> str:
         """Return a digest of all that decides the result: the code, the settings and the files.
 
+        By it a result is found again that was computed before. Large files are not hashed: for
+        weights on the Hub the commit counts, and for a link to a local file its inode and time.
+
         Args:
             model: The folder of `prepare`.
         """
@@ -126,7 +129,8 @@ class Conversion:
                 continue
             name = path.relative_to(model).as_posix()
             digest.update(f"\n{name} ".encode())
-            if name in on_the_hub:  # the commit says what is in them, also where they have holes
+            if name in on_the_hub:
+                # the file here may have holes in place of numbers; the commit says what is in it
                 digest.update(str(self.source.commit).encode())
             elif path.is_symlink():
                 state = path.stat()  # of the file of the checkpoint
@@ -201,6 +205,9 @@ class StockExport(GgufExport):
     ) -> None:
         """Let the converter convert the checkpoint, and copy its tensors behind a header.
 
+        The converter writes a whole file of its own, whose header is that of the plan, without the
+        method. It is checked, and removed at the end.
+
         Args:
             target: The file that has the header.
             start: The first byte of its data.
@@ -213,23 +220,28 @@ class StockExport(GgufExport):
             BadSource: Where the converter writes another header than for the plan.
         """
         # beside the target, which is in the hidden folder of drafts
-        whole = target.with_name(f"{target.name}.stock")
+        converted = target.with_name(f"{target.name}.stock")
         try:
             with scratch() as folder:
                 model = self.conversion.prepare(folder, whole=True)
                 key = self.conversion.key(model)
-                self.conversion.run(model, whole)
-            written = GgufFile.open(whole).header
-            self._refuse_other_header(written)
-            digests = digest_tensors(whole, written)
+                self.conversion.run(model, converted)
+
+            # the header must be the planned one, and the numbers those that the checkpoint has
+            converted_header = GgufFile.open(converted).header
+            self._refuse_other_header(converted_header)
+            digests = digest_tensors(converted, converted_header)
             self._refuse_other_numbers(digests, changed)
             _remember(DIGESTS, key, digests)
-            with whole.open("rb") as reader, target.open("r+b") as writer:
+
+            # the tensors, from their places in the one file to those in the other
+            old_start = converted_header.data_start
+            with converted.open("rb") as reader, target.open("r+b") as writer:
                 for old, new, size in header.moves(self.model.header):
-                    copy_part(reader, written.data_start + old, writer, start + new, size)
+                    copy_part(reader, old_start + old, writer, start + new, size)
                     advance(size)
         finally:
-            whole.unlink(missing_ok=True)
+            converted.unlink(missing_ok=True)
 
     def written_digests(self) -> dict[str, str] | None:
         """Return the sha256 of every tensor that the converter wrote for this checkpoint.
@@ -404,20 +416,21 @@ def _with_descriptions(
 ) -> GgufHeader:
     """Return a header of the converter that describes the extended model, and not its source.
 
-    For instance, general.name then has the method too.
+    "Qwen3 8B" in general.name becomes "Qwen3 8B yarn4". Descriptions that are the same for both
+    stay as the converter wrote them, which may know more than gguf-py here.
 
     Args:
         header: The header that the converter wrote.
-        plain: The descriptions of the checkpoint, as gguf-py gives them.
-        named: Those of the output. Only what differs between both is changed.
+        plain: The descriptions of the source, as gguf-py gives them.
+        named: The descriptions of the extended model.
     """
-    values = {}
-    for key, value in header.values.items():
-        is_dropped = key in plain and key not in named
-        if not is_dropped:
-            values[key] = value
+    values = dict(header.values)
+    for key in plain:
+        if key not in named:
+            values.pop(key, None)
     for key, value in named.items():
-        if plain.get(key) != value:
+        differs_from_source = plain.get(key) != value
+        if differs_from_source:
             values[key] = value
     return replace(header, values=values)
 
@@ -436,24 +449,26 @@ def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
     Raises:
         UnsupportedBake: llama.cpp computes something else whatever the keys say.
     """
+    # the dimensions that rotate; some architectures have a fixed number, whatever the key says
     arch = model.get("general.architecture")
     computed = model.reading().spec
     if computed.rotary_dim != spec.rotary_dim:
         model = model.after(Edit({f"{arch}.rope.dimension_count": u32(spec.rotary_dim)}))
-        width = model.reading().spec.rotary_dim
-        if width != spec.rotary_dim:
+        corrected_dim = model.reading().spec.rotary_dim
+        if corrected_dim != spec.rotary_dim:
             raise UnsupportedBake(
                 f"a rotation of {spec.rotary_dim} dimensions of a head",
                 f"GGUF as {arch}",
-                f"llama.cpp rotates {width}",
+                f"llama.cpp rotates {corrected_dim}",
                 "keep safetensors",
             )
 
+    # the scaling of queries by position
     if spec.query_scaling is not None:
         model = _scale_queries(model, spec.query_scaling)
 
-    # the layers that keep their RoPE: if they differ, their base is written, and compared again
-    reason = _unlike_local(model, spec)
+    # the base of the layers with a window, which keep their RoPE; a key for it may not be enough
+    reason = _unlike_local(model, spec)  # empty where they are right
     if reason and spec.local_form is not None:
         model = model.after(Edit({f"{arch}.rope.freq_base_swa": f32(spec.local_form.theta)}))
         reason = _unlike_local(model, spec)

@@ -142,7 +142,8 @@ def _used_tensors(
         rules: How the family becomes GGUF.
         sizes: The sizes of the model.
     """
-    # with tied embeddings, output weights in a checkpoint are the embeddings a second time
+    # with tied embeddings, output weights in a checkpoint are the embeddings a second time; the
+    # family's file may name further tensors to leave out (`skip`)
     is_tied = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
     tensors = []
@@ -150,19 +151,16 @@ def _used_tensors(
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
             # the name as in a model for text alone, and as one of a numbered layer (Qwen's `mtp`)
             name = as_layer(plain_name(tensor.name), sizes.layers)
-            # layers that predict further tokens, where the architecture has none
-            if not rules.prediction and predicts(name, sizes.layers):
+
+            is_unused_prediction = not rules.prediction and predicts(name, sizes.layers)
+            is_buffer_or_vision = UNUSED.search(name) is not None
+            is_unwanted = unwanted is not None and unwanted.search(name) is not None
+            is_second_copy = is_tied and name in OUTPUTS
+            # the scales of MXFP4 are read together with their blocks
+            is_mxfp4_scale = name.endswith("_scales") and tensor.dtype == "U8"
+            if is_unused_prediction or is_buffer_or_vision:
                 continue
-            # buffers and vision parts
-            if UNUSED.search(name):
-                continue
-            # what this family leaves out
-            if unwanted is not None and unwanted.search(name):
-                continue
-            if is_tied and name in OUTPUTS:
-                continue
-            # scales of MXFP4, which are read together with their blocks
-            if name.endswith("_scales") and tensor.dtype == "U8":
+            if is_unwanted or is_second_copy or is_mxfp4_scale:
                 continue
             tensors.append(_stored_rows(file, header, tensor, name))
     return tensors
@@ -308,17 +306,32 @@ def _named_and_typed(
             " architecture?"
         )
 
-    # As llama.cpp's converter chooses types: F32 for vectors, norms, routers and all that is not a
-    # weight, whatever type the file has. A row of Q8_0 must be whole blocks of 32, and where it is
-    # not, the converter falls back to F16 (convert_hf_to_gguf.py).
-    is_vector = len(tensor.shape) <= 1
-    is_norm = target.endswith("_norm.weight")
-    is_weight = target.endswith(".weight")
-    always_f32 = general_name(target) in demands()[rules.arch].float32  # such as routers
+    return replace(tensor, name=target, type=_type_in_gguf(tensor, target, rules, type))
+
+
+def _type_in_gguf(tensor: StoredRows, name: str, rules: Gguf, type_of_matrices: int) -> int:
+    """Return ggml's number of the type that a tensor gets, as llama.cpp's converter chooses it.
+
+    F32 is for vectors, norms, routers and all that is not a weight, whatever type the user chose.
+
+    Args:
+        tensor: The tensor after all conversions.
+        name: Its name in GGUF.
+        rules: How checkpoints of the family become GGUF.
+        type_of_matrices: The type that the user chose.
+    """
     if tensor.parts[0].dtype == "MXFP4":
-        type = MXFP4
-    elif is_vector or is_norm or always_f32 or not is_weight:
-        type = F32
-    elif type == Q8_0 and tensor.shape[-1] % TYPES[Q8_0].block:
-        type = F16
-    return replace(tensor, name=target, type=type)
+        return MXFP4
+    is_vector = len(tensor.shape) <= 1
+    is_norm = name.endswith("_norm.weight")
+    is_weight = name.endswith(".weight")
+    always_f32 = general_name(name) in demands()[rules.arch].float32  # such as routers
+    if is_vector or is_norm or always_f32 or not is_weight:
+        return F32
+
+    # a row of Q8_0 must be whole blocks of 32; where it is not, the converter falls back to F16
+    # (convert_hf_to_gguf.py)
+    has_whole_blocks = tensor.shape[-1] % TYPES[Q8_0].block == 0
+    if type_of_matrices == Q8_0 and not has_whole_blocks:
+        return F16
+    return type_of_matrices

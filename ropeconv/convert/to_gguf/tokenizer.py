@@ -128,16 +128,12 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
             " llama.cpp, pass --pre NAME"
         )
 
-    # the first that agrees in ignore_merges too
+    # the first that agrees in ignore_merges too, else the first that splits alike
     ignore_merges = bool(tokenizer.kind.ignore_merges)
-    for pre in splitting_alike:
-        if pre.ignore_merges == ignore_merges:
-            return names.get(pre.name, pre.name)
-
-    # else one that does not, if that does not matter for this vocabulary
-    first = splitting_alike[0]
-    name = names.get(first.name, first.name)
-    if merges_make_every_token(tokenizer.bpe):
+    agreeing = [pre for pre in splitting_alike if pre.ignore_merges == ignore_merges]
+    best, *_ = agreeing or splitting_alike
+    name = names.get(best.name, best.name)
+    if agreeing or merges_make_every_token(tokenizer.bpe):
         return name
 
     stated = str(ignore_merges).lower()
@@ -230,7 +226,10 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
 def tokenizer_keys(
     folder: Path, vocabulary: int, rules: Gguf, pre: str = ""
 ) -> dict[str, GgufValue]:
-    """Return the keys of the tokenizer in a folder.
+    """Return the keys of GGUF for the tokenizer in a folder: its tokens, merges and special tokens.
+
+    There are two kinds of tokenizers: SentencePiece, with a score for each token, and byte-level
+    BPE, with merges.
 
     Args:
         folder: The folder of the tokenizer.
@@ -250,16 +249,15 @@ def tokenizer_keys(
 
     # SentencePiece first: a folder with tokenizer.model often has a tokenizer.json made from it,
     # and only the model has the scores. A tokenizer.json with byte fallback is SentencePiece too.
-    # The tokens come with a flag whether a space is put in front of a text.
     model = folder / "tokenizer.model"
     data = read(folder / "tokenizer.json", TokenizerJson)
-    sentencepiece = None
+    tokens_and_space = None
     if model.is_file():
-        sentencepiece = from_model(model, vocabulary)
-    if sentencepiece is None and data is not None and data.kind.byte_fallback:
-        sentencepiece = from_json(data, vocabulary)
-    if sentencepiece is not None:
-        tokens, prefix_space = sentencepiece
+        tokens_and_space = from_model(model, vocabulary)
+    if tokens_and_space is None and data is not None and data.kind.byte_fallback:
+        tokens_and_space = from_json(data, vocabulary)
+    if tokens_and_space is not None:
+        tokens, prefix_space = tokens_and_space  # whether a space is put in front of a text
         tokens.add(_added_tokens(folder, data))
         keys = _piece_keys(tokens, prefix_space, pre or "default")
         return keys | _special(folder, vocabulary, tokens, rules, merges=False)
@@ -380,6 +378,7 @@ def _special(
     """The keys of a tokenizer that gguf-py writes, as in llama.cpp's converter.
 
     They are merges, ids of special tokens, whether bos and eos are added, and the chat templates.
+    gguf-py writes them into a GGUFWriter, of which `values_of` returns the values.
 
     Args:
         folder: The folder of the tokenizer.
@@ -393,6 +392,7 @@ def _special(
     logging.getLogger("gguf").setLevel(logging.CRITICAL)  # it logs what it finds on stderr
 
     def add_keys(writer: GGUFWriter) -> None:
+        """Read the special tokens of the folder, and write them as keys."""
         try:
             special = gguf.SpecialVocab(folder, merges, n_vocab=vocabulary)
             special.add_special_token |= _flags_of_post_processor(folder, vocabulary)
@@ -413,9 +413,12 @@ def _special(
 def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
     """Whether the post-processor of tokenizer.json adds special tokens, by their names.
 
-    {"bos": True, "eos": False} for one that puts bos in front of a text. tokenizers adds what it
-    says, whatever `add_bos_token` of tokenizer_config.json says, which gguf 0.19 prefers. It also
-    ignores a byte-level post-processor, which adds nothing. llama.cpp's converter corrected both.
+    {"bos": True, "eos": False} for one that puts bos in front of a text.
+
+    gguf-py reads this too, but wrongly in two cases, which are corrected here as in llama.cpp's
+    converter. gguf 0.19 prefers `add_bos_token` of tokenizer_config.json, although the package
+    tokenizers does what the post-processor says. And it ignores a byte-level post-processor, which
+    adds nothing.
     """
     import gguf
 
@@ -428,33 +431,40 @@ def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
     if any(step.type == "ByteLevel" for step in steps_of_processor):
         flags = {"bos": False, "eos": False}
 
-    # gguf-py reads the other kinds of post-processors; without the keys it has nothing to prefer
+    # gguf-py reads the other kinds of post-processors, from a folder in which tokenizer_config.json
+    # has no add_bos_token that it could prefer
+    without_add = {key: value for key, value in config.items() if not key.startswith("add_")}
     with scratch() as place:
         (place / "tokenizer.json").symlink_to((folder / "tokenizer.json").resolve())
-        plain = {key: value for key, value in config.items() if not key.startswith("add_")}
         target = place / "tokenizer_config.json"
-        target.write_bytes(msgspec.json.encode(plain))
+        target.write_bytes(msgspec.json.encode(without_add))
         return flags | gguf.SpecialVocab(place, n_vocab=vocabulary).add_special_token
 
 
 def _ids_of_family(folder: Path, tokens: Vocabulary, rules: Gguf) -> dict[str, int]:
     """The ids of special tokens that llama.cpp's converter names for an architecture.
 
+    {"eot": 151336} for GLM-4, say, whose turns end with <|user|>.
+
     Args:
         folder: The folder of the tokenizer.
         tokens: The tokens.
-        rules: How the family becomes GGUF, such as with special = {"eot": "<|user|>"}.
+        rules: How the family becomes GGUF. Its `special` has the text of a token, {"eot":
+            "<|user|>"}, or its id.
     """
     ids = {}
-    places = {text: index for index, text in enumerate(tokens.texts)}
+    id_of_text = {text: token_id for token_id, text in enumerate(tokens.texts)}
     for name, token in rules.special.items():
-        index = places.get(token.encode()) if isinstance(token, str) else token
-        if index is not None and index < len(tokens.texts):
-            ids[name] = index
+        token_id = id_of_text.get(token.encode()) if isinstance(token, str) else token
+        if token_id is not None and token_id < len(tokens.texts):
+            ids[name] = token_id
 
+    # Laguna (`turn_end`) has several ids in eos_token_id, of which one is that of bos. A turn ends
+    # with the first of the others.
     config = read(folder / "config.json", SpecialIds)
     if rules.turn_end and config is not None and isinstance(config.eos_token_id, list):
-        ends = [index for index in config.eos_token_id if index != config.bos_token_id]
-        if ends:
-            ids["eot"] = ends[0]
+        for token_id in config.eos_token_id:
+            if token_id != config.bos_token_id:
+                ids["eot"] = token_id
+                break
     return ids

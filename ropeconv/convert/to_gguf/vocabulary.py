@@ -248,13 +248,13 @@ class Vocabulary:
             if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
 
-            # DeepSeek spells its special tokens with U+FF5C, a wide bar. -1000 is the score that
-            # llama.cpp's converter gives to added tokens (convert_hf_to_gguf.py).
+            # DeepSeek spells its special tokens with U+FF5C, a wide bar
             is_control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
+            score = -1000.0  # that of added tokens in llama.cpp's converter, convert_hf_to_gguf.py
             if is_control:
-                self.put(index, text, TokenKind.CONTROL, -1000.0)
+                self.put(index, text, TokenKind.CONTROL, score)
             else:
-                self.put(index, text.replace(SPACE, " "), TokenKind.USER_DEFINED, -1000.0)
+                self.put(index, text.replace(SPACE, " "), TokenKind.USER_DEFINED, score)
 
 
 COMPOSED = frozenset([Normalizer("NFC")])

@@ -68,6 +68,8 @@ def are_alike(first: Sequence[StoredRows], second: Sequence[StoredRows]) -> bool
 def write_tensors(files: Sequence[TensorFile], advance: Advance) -> None:
     """Write all tensors into GGUF files that differ in their types, and read each weight once.
 
+    The tasks of `_tasks` run in several threads, in any order.
+
     Args:
         files: The files, whose tensors are alike.
         advance: Always called in this thread.
@@ -87,18 +89,19 @@ def write_tensors(files: Sequence[TensorFile], advance: Advance) -> None:
             writers.append(writer)
         tasks = _tasks_of_all(files, writers)
 
-        # a large model has more tasks than a queue should hold: as many start as keep all threads
-        # busy, and a new one when one is done
+        # A large model has more tasks than a queue should hold. Two tasks for each thread keep all
+        # of them busy, and when one is done, the next is submitted.
         pool = ThreadPoolExecutor(threads())
         try:
-            running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
-            while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+            submitted = {pool.submit(task) for task in islice(tasks, 2 * threads())}
+            while submitted:
+                done, submitted = wait(submitted, return_when=FIRST_COMPLETED)
                 for future in done:
-                    advance(future.result())
+                    bytes_written = future.result()  # raises the error of the task
+                    advance(bytes_written)
                     next_task = next(tasks, None)
                     if next_task is not None:
-                        running.add(pool.submit(next_task))
+                        submitted.add(pool.submit(next_task))
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -126,6 +129,8 @@ def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
     """Yield the tasks that write one tensor into all files, which may have it in several types.
 
     A task is a function without arguments, which returns the number of bytes that it has written.
+    There are three kinds: writing bytes that are in memory, copying bytes of the checkpoint that do
+    not change, and converting rows.
 
     Args:
         places: The tensor as each file has it, and where it begins in that file.
@@ -151,14 +156,15 @@ def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
     if not converted:
         return
 
-    # All others are converted, several pieces of rows in each task, since a task has its own cost.
-    # A piece is the same rows for each file, with their places there: ((rows, 0), (rows, 4096)).
+    # In the others it is converted, in pieces of some rows. A piece has the same rows for each
+    # file, with their first byte there: ((rows, 0), (rows, 4096)). A task converts up to PIECES of
+    # them, since starting a task takes time too.
     pieces_of_files = [_pieces(place.tensor, place.start) for place in converted]
     pieces = zip(*pieces_of_files, strict=True)
-    several = list(islice(pieces, PIECES))
-    while several:
-        yield partial(_convert, converted, several)
-        several = list(islice(pieces, PIECES))
+    pieces_of_task = list(islice(pieces, PIECES))
+    while pieces_of_task:
+        yield partial(_convert, converted, pieces_of_task)
+        pieces_of_task = list(islice(pieces, PIECES))
 
 
 def _copy_tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
@@ -204,24 +210,26 @@ def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
 def _convert(places: Sequence[TensorPlace], pieces: list[tuple[tuple[Rows, int], ...]]) -> int:
     """Convert some rows and write them into each file.
 
+    Several files, such as one of F16 and one of Q8_0, have the same tensor in other types. So the
+    rows are read and changed once, and encoded in each type.
+
     Args:
         places: The tensor in each file.
-        pieces: A piece is the same rows for each file, with their first byte there:
-            ((rows, 0), (rows, 4096)) for two files.
+        pieces: For each piece, the rows and their first byte in every file, in the order of
+            `places`: ((rows, 0), (rows, 4096)) for two files. The rows are the same in both.
 
     Returns:
         The number of bytes written.
     """
-    # the tensor is the same in all files but for its type, so its rows are read and changed once
     tensor = places[0].tensor
     types = {place.tensor.type for place in places}
     written = 0
     for piece in pieces:
         rows, _ = piece[0]
-        encoded = _output_rows(tensor, rows, types)
-        for place, (_, start) in zip(places, piece, strict=True):
-            data = encoded[place.tensor.type].data
-            written += write_at(place.file.fileno(), data, start)
+        rows_by_type = _output_rows(tensor, rows, types)
+        for place, (_, first_byte) in zip(places, piece, strict=True):
+            data = rows_by_type[place.tensor.type].data
+            written += write_at(place.file.fileno(), data, first_byte)
     return written
 
 
@@ -238,7 +246,8 @@ def _output_rows(
 ) -> dict[int, NDArray[np.generic]]:
     """Read some rows of a tensor and convert them: their order, their numbers, and their type.
 
-    The results are contiguous, and their bytes are those of the outputs.
+    Rows of BF16 for an output in F16 and one in Q8_0 give {F16: [rows, columns], Q8_0: [rows,
+    bytes]}. The results are contiguous, and their bytes are those of the outputs.
 
     Args:
         tensor: The tensor that they belong to, with its changes.
@@ -251,16 +260,16 @@ def _output_rows(
     if rows.dtype == "MXFP4":
         return {MXFP4: mxfp4(rows)}
 
-    # without a change of numbers or type, the bits stay as they are
+    # in the type of the checkpoint, unchanged numbers keep their bits
     stored = _reorder(tensor, _checkpoint_rows(rows))
     own_type = DTYPES[rows.dtype]
     numbers_change = bool(tensor.values or rows.factors)
-    in_types: dict[int, NDArray[np.generic]] = {}
+    by_type: dict[int, NDArray[np.generic]] = {}
     if own_type in types and not numbers_change:
-        in_types[own_type] = np.ascontiguousarray(stored)
-    others = [type for type in types if type not in in_types]
-    if not others:
-        return in_types
+        by_type[own_type] = np.ascontiguousarray(stored)
+    other_types = [type for type in types if type not in by_type]
+    if not other_types:
+        return by_type
 
     # else by way of float32, as llama.cpp's converter does: first the factors of the architecture
     # (`times` in the family file), then a function, such as "plus_one" for the norms of Gemma
@@ -270,9 +279,9 @@ def _output_rows(
     if tensor.values:
         change = VALUES[tensor.values]
         numbers = change(numbers)
-    for type in others:
-        in_types[type] = np.ascontiguousarray(encode(numbers, type))
-    return in_types
+    for type in other_types:
+        by_type[type] = np.ascontiguousarray(encode(numbers, type))
+    return by_type
 
 
 def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -351,14 +360,17 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
         stored_scales, shape=(rows.rows, blocks_of_row), strides=(stride, 1)
     ).reshape(-1)
 
-    # a byte of a checkpoint has neighbours, (0, 1), (2, 3), ..., the first in the low half; in ggml
-    # it has numbers 16 places apart, (0, 16), (1, 17), ... (dequantize_row_mxfp4 in ggml-quants.c)
+    # A byte of a checkpoint has the numbers (0, 1) of a block, the next one (2, 3), and so on, the
+    # first in its low half. In ggml bytes have (0, 16), (1, 17), ... (dequantize_row_mxfp4 in
+    # ggml-quants.c). So all 32 numbers of a block are put in a row, and its halves are combined.
     low = packed & 0x0F
     high = packed >> 4
     numbers = np.stack([low, high], axis=2).reshape(-1, 2 * NIBBLES)
+    first_half = numbers[:, :NIBBLES]
+    second_half = numbers[:, NIBBLES:]
     out = np.empty((len(packed), NIBBLES + 1), np.uint8)
     out[:, 0] = scales
-    out[:, 1:] = numbers[:, :NIBBLES] | numbers[:, NIBBLES:] << 4
+    out[:, 1:] = first_half | second_half << 4
     return out
 
 
@@ -388,27 +400,36 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
     round(x / d), a half rounded away from zero. Where d or 1 / d is infinite or not a number, the
     result is None.
     """
-    # max |x|: without the sign bit (the highest), floats compare like the integers with their bits
-    blocks = values.reshape(-1, TYPES[Q8_0].block)
-    absolute = blocks.view(np.int32) & 0x7FFFFFFF
-    largest = absolute.max(axis=1, keepdims=True).view(np.float32)
+    # max |x| of each block. Integers are compared faster than floats, and without its sign bit (the
+    # highest), a float is larger where the integer with its bits is.
+    blocks = values.reshape(-1, TYPES[Q8_0].block)  # [blocks, 32]
+    bits_without_sign = blocks.view(np.int32) & 0x7FFFFFFF
+    largest = bits_without_sign.max(axis=1, keepdims=True).view(np.float32)
 
-    # d and 2 / d; a block of zeros has d = 0, and 0 stands for 2 / d
+    # d, and 2 / d, for which a block of zeros with its d = 0 has 0
     scale = largest / np.float32(127)
-    twice_inverse = np.where(scale == 0, np.float32(0), 2 / scale)
-    is_finite = scale.max() < np.inf and twice_inverse.max() < np.inf  # false for NaN too
+    two_over_scale = np.where(scale == 0, np.float32(0), 2 / scale)
+    is_finite = scale.max() < np.inf and two_over_scale.max() < np.inf  # false for NaN too
     if not is_finite:
         return None
 
-    # round(y) for y = x / d, from t, the integer part of 2y: (t + 1) >> 1 for y >= 0, and t >> 1
-    # for y < 0. For example, y = 1.5 has t = 3 and gives 2, and y = -1.5 has t = -3 and gives -2.
-    numbers = (blocks * twice_inverse).astype(np.int16)
-    sign = numbers >> 15  # 0, or -1 for negative numbers
-    numbers += 1 + sign
-    numbers >>= 1
-
     # a block of 34 bytes: the scale as float16, then 32 numbers of 8 bits
+    doubled = (blocks * two_over_scale).astype(np.int16)
     out = np.empty((len(blocks), TYPES[Q8_0].size), np.uint8)
     out[:, :2] = scale.astype(np.float16).view(np.uint8)
-    out.view(np.int8)[:, 2:] = numbers
+    out.view(np.int8)[:, 2:] = _halve(doubled)
     return out.reshape(len(values), -1)
+
+
+def _halve(doubled: NDArray[np.int16]) -> NDArray[np.int16]:
+    """Return t / 2 for whole numbers t, with a half rounded away from zero.
+
+    So round(y) follows from t, the integer part of 2y: y = 1.7 has t = 3 and gives 2, and y = -1.7
+    has t = -3 and gives -2. The array is changed.
+    """
+    # a shift by one bit divides by 2 and rounds down, which is away from zero for negative numbers;
+    # 1 is added to the others
+    minus_one_if_negative = doubled >> 15
+    doubled += 1 + minus_one_if_negative
+    doubled >>= 1
+    return doubled

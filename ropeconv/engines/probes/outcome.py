@@ -134,7 +134,10 @@ class Outcome:
 STAGES = {"config": "the config", "load": "loading the model", "forward": "the first forward pass"}
 """Where a runtime fails, in words."""
 OF_SCHEDULE = ("frequencies", "attention factor", "inside the trained context")
-"""How differences begin that a runtime has which ignores the scaling."""
+"""How the differences begin, in words, of a runtime that ignores the scaling.
+
+A runtime with other differences too, as in its pairs, computes something else.
+"""
 SeenLayer = tuple[str, ProbedRope | None]
 """The kind of a layer in the source ("global", "local" or "none"), and what it rotates with."""
 
@@ -158,23 +161,23 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
         stage = STAGES.get(answer.stage, answer.stage)
         return Outcome("refused", f"it fails at {stage}: {answer.error}")
 
-    # the schedule is for the global layers
+    # The schedule is for the global layers. The runtime may rotate none of them, and then their
+    # rope is None.
     layers = list(_seen_layers(answer, expected.before))
-    global_layers = [rope for kind, rope in layers if kind == "global"]
-    if not global_layers:
+    ropes_of_global_layers = [rope for kind, rope in layers if kind == "global"]
+    if not ropes_of_global_layers:
         return Outcome("unknown", "no layer was seen that the schedule is for")
-    ropes = [rope for rope in global_layers if rope is not None]  # without those that do not rotate
+    ropes = [rope for rope in ropes_of_global_layers if rope is not None]
 
-    # the first difference decides. A wrong layer or wrong pairs break a model; one without its
-    # scaling works, up to its old context
-    status: Status = "exact"
+    # The gravest difference comes first. A wrong layer or wrong pairs break a model ("differs"). A
+    # model whose only difference is that it has no scaling works up to its old context ("ignored").
     difference = next(_differences(answer, layers, expected), "")
+    status: Status = "exact"
     if difference:
-        status = "differs"
-        # such as "frequencies are 4 to 4 times those of the schedule", and no wrong layer
-        is_in_schedule = difference.startswith(OF_SCHEDULE)
-        if is_in_schedule and _is_unscaled(answer, ropes, expected):
-            status = "ignored"
+        # such as "frequencies are 4 to 4 times those of the schedule"
+        is_about_schedule = difference.startswith(OF_SCHEDULE)
+        is_ignored = is_about_schedule and _is_unscaled(answer, ropes, expected)
+        status = "ignored" if is_ignored else "differs"
     if not ropes:
         return Outcome(status, difference)
 

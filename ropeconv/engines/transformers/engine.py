@@ -137,16 +137,20 @@ class TransformersEngine(Engine):
         progress: Progress,
         chunk: int = 0,
     ) -> Iterator[Tensor]:
-        """Yield hidden states chunk by chunk, [rows, hidden_size] in the model's dtype and place.
+        """Run the backbone over a text, and yield the final hidden states of some of its tokens.
 
-        Encoders, and models with one, read all at once, and the states are those of a decoder where
-        there is one.
+        A long text is read in chunks, so that its attention fits into the memory. Each chunk
+        attends to the keys of those before it, which are in a cache, and yields the states of its
+        kept tokens, [kept tokens in it, hidden_size], in the dtype and place of the model. Encoders
+        read the whole text at once; of a model with an encoder and a decoder, the states are those
+        of the decoder.
 
         Args:
             ids: All tokens.
             positions: The position of every token, rising; gaps are allowed.
             kept: Rising indices into `ids` of the tokens whose states are returned.
-            progress: Callbacks, of which advance and stopped are called.
+            progress: Callbacks: `advance` gets the tokens of each chunk, and `stopped` is asked
+                after it whether to end there.
             chunk: Tokens at a time, 0 for those of the engine.
         """
         import torch
@@ -155,49 +159,51 @@ class TransformersEngine(Engine):
 
         backbone = backbone_of(self.model)
         device = self.model.get_input_embeddings().weight.device
-        sequence = torch.tensor([list(ids)], device=device)
-        places = torch.tensor([list(positions)], device=device)
+        all_ids = torch.tensor([list(ids)], device=device)  # [1, tokens]
+        all_positions = torch.tensor([list(positions)], device=device)
         has_gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
 
+        # how many tokens are read at a time
         count = len(ids)
-        cached = has_cache(self.model)
-        decodes = has_decoder(self.model)
+        chunk_size = chunk or self.chunk
         if not reads_in_chunks(self.model):
-            chunk = count
-        elif not chunk:
-            chunk = self.chunk
+            chunk_size = count
+        has_several_chunks = count > chunk_size
 
         cache = None
-        for start in range(0, count, chunk):
-            stop = min(start + chunk, count)
-            given: dict[str, object] = {
-                "input_ids": sequence[:, start:stop],
-                "position_ids": places[:, start:stop],
+        for start in range(0, count, chunk_size):
+            stop = min(start + chunk_size, count)
+            inputs: dict[str, object] = {
+                "input_ids": all_ids[:, start:stop],
+                "position_ids": all_positions[:, start:stop],
             }
             # without a mask, transformers takes a gap in the positions for the beginning of another
             # sequence
             if has_gaps:
-                given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
+                inputs["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
 
-            if decodes:  # encoder and decoder read the same tokens at the same positions
-                given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
-            elif count > chunk:
-                given |= {"past_key_values": cache, "use_cache": True}
-            elif cached:
-                # with a cache, a gap does not begin a sequence, also in models such as Molmo 2 that
-                # ignore a mask of ones
-                given["use_cache"] = has_gaps and hasattr(backbone, "language_model")
+            # further inputs, by the kind of model
+            if has_decoder(self.model):
+                # the decoder reads the same tokens at the same positions as the encoder
+                inputs |= {"decoder_input_ids": all_ids, "decoder_position_ids": all_positions}
+            elif has_several_chunks:
+                inputs |= {"past_key_values": cache, "use_cache": True}
+            elif has_cache(self.model):
+                # A single chunk needs no cache. But multimodal classes such as Molmo 2 ignore a
+                # mask of ones, and take a gap for the beginning of a sequence unless there is one.
+                is_multimodal = hasattr(backbone, "language_model")
+                inputs["use_cache"] = has_gaps and is_multimodal
 
             with torch.no_grad(), without_masks(self.model):
-                out = backbone(**given)
-            cache = getattr(out, "past_key_values", None)
-            if start == 0 and count > chunk:
+                outputs = backbone(**inputs)
+            cache = getattr(outputs, "past_key_values", None)
+            if start == 0 and has_several_chunks:
                 preallocate(cache, count)
 
             # the kept tokens of this chunk, counted from its beginning
             rows = [index - start for index in kept if start <= index < stop]
-            yield out.last_hidden_state[0, rows]
-            del out
+            yield outputs.last_hidden_state[0, rows]
+            del outputs  # its memory is free for the next chunk
             progress.advance(stop - start)
             if progress.stopped():
                 break
@@ -346,27 +352,34 @@ class TransformersEngine(Engine):
         return [int(token) for token in generated[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        """Return the first module whose output has inf or NaN for these tokens; empty if none."""
-        broken: list[str] = []  # the names of modules whose output has inf or NaN, the first first
+        """Return the first module whose output has inf or NaN for these tokens; empty if none.
 
-        def check(name: str, module: Module, inputs: object, output: object) -> None:
+        Such as "model.layers.3.mlp.down_proj", whose products are too large for float16. The model
+        runs over the tokens, and a hook checks the output of every module in it.
+        """
+        broken: list[str] = []  # the names of such modules, in the order in which they ran
+
+        def check_output(name: str, module: Module, inputs: object, output: object) -> None:
             for tensor in _tensors(output):
                 if not bool(tensor.isfinite().all()):
                     broken.append(name)
                     return
 
-        # hooks of inner modules run first, so the first name is where it began
+        # an inner module has its output before the one around it, so the first name is where it
+        # began
         hooks = []
         for name, module in self.model.named_modules():
             if module is not self.model:
-                hooks.append(module.register_forward_hook(partial(check, name)))
+                hooks.append(module.register_forward_hook(partial(check_output, name)))
         try:
-            # all positions are kept, and the pass ends after the chunk in which a module broke
+            # the text is read no further than the chunk in which a module broke
             positions = range(len(ids))
-            progress = Progress(stopped=lambda: bool(broken))
-            for rows in self.read(ids, positions, positions, progress):
+            stop_when_broken = Progress(stopped=lambda: bool(broken))
+            for states in self.read(ids, positions, positions, stop_when_broken):
+                # `read` runs the backbone; the head, which makes the logits, is a module too. Its
+                # logits of one token are enough.
                 if not broken and self.has_logits:
-                    self.head(rows[-1:])
+                    self.head(states[-1:])
         finally:
             for hook in hooks:
                 hook.remove()

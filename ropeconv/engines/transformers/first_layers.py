@@ -307,44 +307,54 @@ class FirstLayers:
     def _record(
         self, ids: Sequence[int], positions: Sequence[int], layer: int, as_tuple: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Return the arguments that the backbone of a model gives one of its layers.
+        """Run a backbone whose layers compute nothing, and return what it gives one of them.
 
-        Every layer is replaced by `record`, which notes its arguments and passes the hidden states
-        on. At the wanted layer it raises `_Recorded`, which ends the pass. Classes differ in
-        whether a layer returns a tensor or a tuple, so that the caller tries both.
+        The arguments of a layer (the hidden states, the mask, cosines and sines) are computed by
+        the backbone, so no code of the model's class is repeated here. In place of every layer runs
+        `record`, which notes its arguments and returns the hidden states that it was given, so that
+        the wanted layer gets the embeddings. There it raises `_Recorded`, which ends the pass.
+
+        A layer of some classes returns its states, and of others a tuple that begins with them.
+        Which of the two is right is seen at the second layer. States [1, tokens, width] that the
+        backbone takes for a tuple arrive there as [tokens, width], and a tuple that it takes for
+        states arrives as a tuple or fails.
 
         Args:
             ids: The tokens, below `vocabulary`, which the layer sees as its embeddings.
             positions: The position of every token, rising; gaps are allowed.
             layer: The number of the layer whose arguments are returned.
-            as_tuple: Whether the layers of this class return a tuple, and not a tensor.
+            as_tuple: Whether `record` returns a tuple. The caller tries False first, then True.
 
         Returns:
-            The arguments of the layer; None where `as_tuple` is wrong for this class.
+            The positional and the keyword arguments of the layer; None where `as_tuple` is wrong
+            for this class, or so many layers are not called.
+
+        Raises:
+            NoLayerRuns: The backbone fails with both.
         """
         import torch
 
         backbone = backbone_of(self.model)
         recorded: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        shapes = set()
+        shapes_of_states = set()
 
         # in place of `forward` of every layer
         def record(*args: Any, **keywords: Any) -> Any:
             states = args[0] if args else keywords["hidden_states"]
-            shapes.add(states.shape)
+            shapes_of_states.add(states.shape)
             recorded.append((args, keywords))
-            if len(recorded) > layer:
+            is_wanted_layer = len(recorded) > layer
+            if is_wanted_layer:
                 raise _Recorded
             if as_tuple:
                 return (states,)
             return states
 
-        count = len(ids)
-        given: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             "input_ids": torch.tensor([list(ids)]),
             "position_ids": torch.tensor([list(positions)]),
             # without a mask, transformers takes a gap for the beginning of another sequence
-            "attention_mask": torch.ones((1, count), dtype=torch.long),
+            "attention_mask": torch.ones((1, len(ids)), dtype=torch.long),
             # Molmo 2 drops a mask of ones, but with a cache it takes no gap for a beginning
             "use_cache": hasattr(backbone, "language_model"),
         }
@@ -354,19 +364,20 @@ class FirstLayers:
                 stack.callback(delattr, module, "forward")
             try:
                 with torch.no_grad():
-                    backbone(**given)
+                    backbone(**inputs)
             except _Recorded:
-                # a tensor that was taken for a tuple loses its first dimension, or the reverse
-                if len(shapes) > 1:
+                if len(shapes_of_states) > 1:  # a dimension was lost on the way
                     return None
                 return recorded[layer]
-            except Exception as problem:  # of any kind, from a class that needs its layers
-                if as_tuple:
-                    raise NoLayerRuns(
-                        f"{type(self.model).__name__} does not run without its layers"
-                        f" ({type(problem).__name__}: {problem})"
-                    ) from None
-        return None
+            except Exception as problem:  # of any kind
+                # the backbone may have failed by states in place of a tuple, which is tried next
+                if not as_tuple:
+                    return None
+                raise NoLayerRuns(
+                    f"{type(self.model).__name__} does not run without its layers"
+                    f" ({type(problem).__name__}: {problem})"
+                ) from None
+        return None  # the pass ended before the wanted layer was called
 
     def _load_outside(self) -> None:
         """Load what runs before the layers: rows of the embeddings, norms, and rotary tables.

@@ -91,7 +91,11 @@ def _load(
     read: ReadTensor,
     loader: PartialLoader,
 ) -> None:
-    """Load the weights of the layers, and the first rows of what has a row for every token.
+    """Load the weights of the first layers of a model, and of the embeddings and the head.
+
+    Layers and norms are loaded as a whole. Embeddings and the head have a row for every token, of
+    which the first `ROWS` are loaded: the tokens that run are among them. Other parts, such as a
+    vision model, do not run, and get no weights.
 
     Args:
         model: The model without weights.
@@ -106,19 +110,13 @@ def _load(
     import torch
     from torch import nn
 
-    # parameters with a row for every token: the module of each, and its name there
-    by_token: dict[str, tuple[Module, str]] = {}
-    for name, module in model.named_modules():
-        has_row_for_each_token = isinstance(module, nn.Embedding) or module is head
-        if has_row_for_each_token:
-            for key, _ in module.named_parameters(recurse=False):
-                by_token[f"{name}.{key}"] = (module, key)
-
+    by_token = _parameters_by_token(model, head)
     in_model = {name for name, _ in model.named_parameters()}
     in_model |= {name for name, _ in model.named_buffers()}
     whole_tensors = []
     size = 0
     for tensor, parameter in loader.parameters_of(shapes).items():
+        # the checkpoint has more layers than the model here
         is_of_other_part = any(part in parameter for part in OTHER_PARTS)
         if is_of_other_part or parameter not in in_model:
             continue
@@ -135,9 +133,27 @@ def _load(
         raise NoLayerRuns(f"its first layers have {human(size)} as float32")
     loader.load({tensor: read(tensor, None) for tensor in whole_tensors})
 
-    # a head that shares the weights of the embeddings
+    # a head without weights in the checkpoint has those of the embeddings (tie_word_embeddings)
     if head is not None and head.weight.is_meta:
         head.weight = nn.Parameter(model.get_input_embeddings().weight, requires_grad=False)
+
+
+def _parameters_by_token(
+    model: PreTrainedModel, head: Module | None
+) -> dict[str, tuple[Module, str]]:
+    """Return the parameters with a row for every token: the module of each, and its key there.
+
+    Such as {"model.embed_tokens.weight": (module, "weight")}, and the weight of the head.
+    """
+    from torch import nn
+
+    by_token: dict[str, tuple[Module, str]] = {}
+    for name, module in model.named_modules():
+        has_row_for_each_token = isinstance(module, nn.Embedding) or module is head
+        if has_row_for_each_token:
+            for key, _ in module.named_parameters(recurse=False):
+                by_token[f"{name}.{key}"] = (module, key)
+    return by_token
 
 
 def run_first_layers(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -360,10 +360,12 @@ def stored_dtype(config: JsonObject) -> str:
 
 @contextmanager
 def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iterator[Path]:
-    """Yield a local folder with the files of a checkpoint, downloaded or converted where needed.
+    """Yield a local folder with the files of a checkpoint, from which transformers can load it.
 
-    It is the folder of the checkpoint itself, or that of the Hub's cache. For a checkpoint of
-    another format, such as GGUF, it is a temporary one that ends with the block.
+    - For a folder it is that itself.
+    - For a model on the Hub it is the folder of the Hub's cache, into which files are downloaded.
+    - For a model in another format, such as GGUF, it is a temporary folder with the conversion,
+      which is removed at the end of the block.
 
     Args:
         source: The checkpoint.
@@ -392,29 +394,43 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         small_files = {file.name for file in copied if file.size < SMALL}
         names = small_files - weight_files
 
-    # a folder on this disk, or in the Hub's cache after its files are downloaded
-    if not source.is_generated("config.json"):
-        if source.kind == "hub":
-            for name in names:
-                source.path(name)  # downloads it
-        yield source.path("config.json").parent
+    # a source in another format has a config.json only in memory, which a conversion makes
+    is_converted = source.is_generated("config.json")
+    if is_converted:
+        with scratch() as folder:
+            _write_conversion(source, names, folder)
+            yield folder
         return
 
-    # a source in another format: its files are converted, and the rest is linked beside them
+    # a folder on this disk, or in the Hub's cache after its files are downloaded
+    if source.kind == "hub":
+        for name in names:
+            source.path(name)  # downloads it
+    yield source.path("config.json").parent
+
+
+def _write_conversion(source: Source, names: Collection[str], folder: Path) -> None:
+    """Write files of a checkpoint into a folder: those of a conversion, and links to the others.
+
+    Of a GGUF file, config.json and the weights are made by the conversion (generated). A chat
+    template that lies beside the file is not, and a link to it is enough.
+
+    Raises:
+        RopeconvError: The disk is too small.
+    """
     size_by_generated = {}
     for file in source.files():
         if file.name in names and source.is_generated(file.name):
             size_by_generated[file.name] = file.size
-    with scratch() as folder:
-        _refuse_small_disk(source, sum(size_by_generated.values()), folder)
-        for name in names:
-            place = folder / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if name in size_by_generated:
-                source.copy(name, place)
-            else:
-                place.symlink_to(source.path(name).resolve())
-        yield folder
+    _refuse_small_disk(source, sum(size_by_generated.values()), folder)
+
+    for name in names:
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if name in size_by_generated:
+            source.copy(name, place)
+        else:
+            place.symlink_to(source.path(name).resolve())
 
 
 def _refuse_small_disk(source: Source, needed: int, folder: Path) -> None:

@@ -17,7 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import probe_protocol
-from ask_mlx_lm import Watch, logit_scale, pass_tokens, read_matrix, read_rope, watching
+from ask_mlx_lm import Watch, logit_scale, read_matrix, read_rope, watch_pass, watching
 from mlx_vlm import utils
 from mlx_vlm.models import cache
 
@@ -32,7 +32,7 @@ def ask(config: Answer, question: Answer) -> Answer:
     model = build(config)
     layers = decoder_layers(model)
     assert layers, "it has no layers"
-    watch: HeadsWatch = pass_tokens(model, layers, run, HeadsWatch)
+    watch: HeadsWatch = watch_pass(model, layers, run, HeadsWatch)
 
     ropes: list[Answer | None] = []
     if watch.calls:

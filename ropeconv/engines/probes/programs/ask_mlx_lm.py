@@ -55,7 +55,7 @@ def ask(config: Answer, question: Answer) -> Answer:
     model = build(config)
     layers = list(model.layers)
     assert layers, "it has no layers"
-    watch = pass_tokens(model, layers)  # which notes the calls of functions that rotate
+    watch = watch_pass(model, layers)
 
     # the rope of each layer, by its number; a layer without a noted call does not rotate
     ropes: list[Answer | None] = []
@@ -112,7 +112,10 @@ class Watch:
     """Notes which layer of a model calls which rope, while tokens pass through the model."""
 
     def __init__(self, layers: dict[int, int], indexers: set[int]) -> None:
-        """Note nothing yet; `watching` puts the watch in place.
+        """Prepare to note calls, which begins when `watching` puts this in place of the functions.
+
+        While tokens pass through a model, `rope` and `attention` stand for two functions of mlx:
+        they note the call, and then call the real function.
 
         Args:
             layers: The number of each decoder layer by its id.
@@ -135,6 +138,8 @@ class Watch:
         # afterwards each module is called alone, to read its rotation
         self.position: int | None = None
         """The position at which mx.fast.rope then rotates; None in the pass."""
+
+        # the functions for which the watch stands, which it calls, and which `watching` puts back
         self.real_rope = mx.fast.rope
         self.real_attention = mx.fast.scaled_dot_product_attention
 
@@ -220,34 +225,39 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
             setattr(module, QUERY_SCALE, real_scale)
 
 
-def pass_tokens(
+def watch_pass(
     model: Any,
     layers: list[Any],
     run: Callable[[Any, Any], Any] = lambda model, tokens: model(tokens),
     kind: type[Watch] = Watch,
 ) -> Any:
-    """Pass a few tokens through a model, and return which layer called which rope.
+    """Pass a few tokens through a model, and return a watch that saw which layer called which rope.
+
+    In `watch.calls`, layer 0 of a Llama has two calls of its nn.RoPE: for queries and for keys.
 
     Raises Refused where the model fails.
 
     Args:
         model: The model.
         layers: Its layers.
-        run: From the model and tokens to its result.
-        kind: The class of the watch that is returned.
+        run: Passes tokens through the model, and returns the result; for a multimodal model, it
+            calls the language model in it.
+        kind: The class of the watch that is returned, `Watch` or one that notes more.
     """
-    # the indexers of sparse attention rotate too, but only to choose tokens
-    indexers = set()
+    layer_numbers = {id(layer): number for number, layer in enumerate(layers)}
+    # the indexers of sparse attention rotate too, but only to choose tokens: their ropes are known
+    # by their ids, and left out
+    ropes_of_indexers = set()
     for layer in layers:
         for module in layer.modules():
             if "Indexer" in type(module).__name__:
-                indexers.add(id(getattr(module, "rope", None)))
-    watch = kind({id(layer): number for number, layer in enumerate(layers)}, indexers)
+                ropes_of_indexers.add(id(getattr(module, "rope", None)))
+    watch = kind(layer_numbers, ropes_of_indexers)
 
     with watching(watch, layers):
         try:
-            # this builds the graph only, which is all that is watched; a small model is computed as
-            # well, which shows errors of kernels
+            # mlx is lazy: this builds the graph only, in which all functions are called that are
+            # watched. A small model is computed as well, which shows errors of kernels.
             result = run(model, mx.array([TOKENS]))
             sizes = [math.prod(value.shape) for _, value in tree_flatten(model.parameters())]
             if sum(sizes) < SMALL:
@@ -311,31 +321,20 @@ def rotate_units(watch: Watch, owner: Any, size: int, length: int) -> Any:
 def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     """Return the frequencies, the attention factor and the pairs of a rotation matrix.
 
+    With the angle x of a pair and the attention factor A, the pair of dimensions (a, b) has the
+    four numbers A [[cos x, sin x], [-sin x, cos x]] in the rows and columns a and b. Dimensions
+    that do not rotate have the rows of the unit matrix.
+
     The pairs are "half" where dimension i turns with i + head_dim / 2, as in Llama of transformers,
     and "interleaved" where 2 i turns with 2 i + 1. Raises AssertionError for any other matrix.
 
     Args:
         matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
     """
-    # a dimension rotates where its row is not that of the unit matrix
-    size = len(matrix)
+    # dimension 0 shows how the rotating ones are paired: with the one half of them further, or its
+    # neighbour
+    dims = count_rotating(matrix)
     off_diagonal = matrix - np.diag(np.diag(matrix))
-    rotated = [i for i in range(size) if off_diagonal[i].any() or matrix[i, i] != 1.0]
-
-    # they are the first ones of the head. But in a head of 8 with pairs (i, i + 4), of which the
-    # slowest two have frequency 0, they are 0, 1, 4, 5: then all pairs are read
-    dims = len(rotated)
-    first_of_low_half = list(range(dims // 2))
-    first_of_high_half = [i + size // 2 for i in first_of_low_half]
-    has_still_pairs = dims < size and rotated == [*first_of_low_half, *first_of_high_half]
-    if has_still_pairs:
-        dims = size
-    else:
-        assert rotated == list(range(dims)), f"rotates dimensions {rotated}"
-    assert dims > 0, "rotates nothing"
-    assert dims % 2 == 0, f"rotates {dims} dimensions"
-
-    # dimension 0 shows how they are paired: with the one half of `dims` further, or its neighbour
     partner = int(np.abs(off_diagonal[0]).argmax())
     if partner == dims // 2:
         layout = "half"
@@ -345,22 +344,49 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
         assert partner == 1, f"dimension 0 is paired with {partner} of {dims}"
         pairs = [(2 * i, 2 * i + 1) for i in range(dims // 2)]
 
-    # each pair (a, b) has a block of four numbers, [[c, s], [-s, c]] with the cosine and the sine
-    # of its angle, times the attention factor; everything else is that of the unit matrix
     cosines = []
     sines = []
-    rebuilt = np.eye(size, dtype=matrix.dtype)
+    of_pairs_only = np.eye(len(matrix), dtype=matrix.dtype)
     for a, b in pairs:
-        block = np.ix_((a, b), (a, b))
-        rebuilt[block] = matrix[block]
         assert matrix[a, a] == matrix[b, b], "no rotation"
         assert matrix[a, b] == -matrix[b, a], "no rotation"
         cosines.append(float(matrix[a, a]))
         sines.append(float(matrix[a, b]))
-    assert (rebuilt == matrix).all(), "rotates more than pairs"
+        numbers_of_pair = np.ix_((a, b), (a, b))
+        of_pairs_only[numbers_of_pair] = matrix[numbers_of_pair]
+    # nothing but the numbers of the pairs may differ from the unit matrix
+    assert (of_pairs_only == matrix).all(), "rotates more than pairs"
 
     inv_freq, factor = probe_protocol.from_cos_sin(cosines, sines)
     return inv_freq, float(f"{factor:.7g}"), layout
+
+
+def count_rotating(matrix: Any) -> int:
+    """Return how many dimensions of a head rotate, which are the first ones of it.
+
+    Pairs with the frequency 0 stand still, and count nevertheless where they lie between others.
+
+    Args:
+        matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
+    """
+    # a dimension rotates where its row is not that of the unit matrix
+    size = len(matrix)
+    unit = np.eye(size, dtype=matrix.dtype)
+    rotated = [i for i in range(size) if (matrix[i] != unit[i]).any()]
+    count = len(rotated)
+
+    # In a head of 8 with the pairs (i, i + 4), of which the slowest two have the frequency 0, the
+    # dimensions 0, 1, 4, 5 rotate. These are the first of each half: then all dimensions count.
+    first_of_low_half = list(range(count // 2))
+    first_of_high_half = [i + size // 2 for i in first_of_low_half]
+    has_still_pairs = count < size and rotated == [*first_of_low_half, *first_of_high_half]
+    if has_still_pairs:
+        count = size
+    else:
+        assert rotated == list(range(count)), f"rotates dimensions {rotated}"
+    assert count > 0, "rotates nothing"
+    assert count % 2 == 0, f"rotates {count} dimensions"
+    return count
 
 
 def logit_scale(watch: Watch, layers: list[Any]) -> float:

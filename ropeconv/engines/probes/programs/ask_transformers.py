@@ -13,7 +13,6 @@ import copy
 import importlib
 import inspect
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -461,7 +460,8 @@ def shrink_layers(text: Any) -> None:
 def shrink_heads(text: Any) -> None:
     """Keep few heads of a config, of the same width, with as many queries for each key.
 
-    32 heads of 128, with 8 heads of keys, become 2 heads of 128 with 1 of keys.
+    A hidden size of 4096 with 32 heads of 128, and 8 heads of keys, becomes 256 with 2 heads of 128
+    and 1 of keys.
     """
     heads = text.num_attention_heads
     key_heads = heads
@@ -471,17 +471,17 @@ def shrink_heads(text: Any) -> None:
             break
     queries_per_key = max(1, heads // key_heads)
 
-    # the least number of at least 2 that divides the heads, and by which the hidden size, which
-    # shrinks in the same proportion, stays whole
-    least = max(2, heads // math.gcd(heads, text.hidden_size))
+    # the fewest heads, but at least 2, that divide the old number; the hidden size is divided by
+    # the same proportion, which must divide it too
     fewer_heads = heads
-    for count in range(least, heads + 1):
+    for count in range(2, heads + 1):
         proportion = heads // count
         if heads % count == 0 and text.hidden_size % proportion == 0:
             fewer_heads = count
             break
 
-    # a width that the config states does not follow from the hidden size, which then may be any
+    # A config can state a width of heads that is not hidden size / heads, as that of Qwen3 does.
+    # The hidden size then says nothing about heads, and becomes any small number.
     width = getattr(text, "head_dim", None)
     has_own_width = isinstance(width, int) and width * heads != text.hidden_size
     text.hidden_size = 256 if has_own_width else text.hidden_size * fewer_heads // heads

@@ -25,7 +25,8 @@ import sys
 import tempfile
 import types
 import unittest.mock
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -626,7 +627,9 @@ def attention_of(layer: torch.nn.Module) -> Any:
 def calls_of(attention: Any) -> list[int]:
     """Run an attention once on two tokens, and return how it calls its rotary embedding.
 
-    Nothing is computed: the tensors are on meta, and have only shapes.
+    Nothing is computed: the tensors are on meta, and have only shapes. Two kinds of modules in the
+    attention do not run, and others stand for them: its rotary embedding, whose calls are recorded,
+    and its kernels, which need a GPU.
 
     Returns:
         For each call the number of axes of the query tensor: 3 for [tokens, heads, head_dim], 2
@@ -650,36 +653,58 @@ def calls_of(attention: Any) -> list[int]:
         # in MiMo V2 the heads of values have another width than those of queries
         return query.new_empty(*query.shape[:-1], query.shape[-1] // width * value_width)
 
-    # a module may have a `forward` of its own already, beside that of its class
-    replaced: dict[Any, Any] = {attention.rotary_emb: record}
+    stand_ins: dict[Any, Any] = {attention.rotary_emb: record}
     for module in attention.modules():
-        if type(module).__name__.endswith(KERNELS) and not hasattr(module, "rotary_emb"):
-            replaced[module] = functools.partial(attend, module)
-    saved = {module: module.__dict__.get("forward") for module in replaced}
+        is_kernel = type(module).__name__.endswith(KERNELS)
+        is_attention = hasattr(module, "rotary_emb")  # its name may end as that of a kernel
+        if is_kernel and not is_attention:
+            stand_ins[module] = functools.partial(attend, module)
+    with replaced_forwards(stand_ins):
+        attention.forward(**attention_arguments(attention))
+    return calls
 
-    # the attentions of vLLM differ in their parameters: those without a default that are not known
-    # here are None
-    given = {
+
+@contextmanager
+def replaced_forwards(stand_ins: dict[Any, Any]) -> Iterator[None]:
+    """Let other functions stand for the `forward` of some modules inside this block.
+
+    Args:
+        stand_ins: The function for each module.
+    """
+    # a module may have a `forward` of its own, which goes before that of its class
+    own_forwards = {module: module.__dict__.get("forward") for module in stand_ins}
+    try:
+        for module, stand_in in stand_ins.items():
+            module.forward = stand_in
+        yield
+    finally:
+        for module, own_forward in own_forwards.items():
+            module.__dict__.pop("forward", None)
+            if own_forward is not None:
+                module.__dict__["forward"] = own_forward
+
+
+def attention_arguments(attention: Any) -> dict[str, Any]:
+    """Return arguments for the `forward` of an attention: two tokens, as tensors on meta.
+
+    The attentions of vLLM differ in their parameters. A parameter that is not known here is left to
+    its default, and is None without one.
+    """
+    states = torch.empty(2, hidden_size(attention), device="meta")
+    known = {
         "positions": torch.zeros(2, dtype=torch.long, device="meta"),
-        "hidden_states": torch.empty(2, hidden_size(attention), device="meta"),
+        "hidden_states": states,
+        "output": torch.empty_like(states),
     }
-    given["output"] = torch.empty_like(given["hidden_states"])
     arguments = {}
     for name, parameter in inspect.signature(attention.forward).parameters.items():
-        is_keyword = parameter.kind is parameter.VAR_KEYWORD
-        if name in given or (parameter.default is parameter.empty and not is_keyword):
-            arguments[name] = given.get(name)
-
-    try:
-        for module, forward in replaced.items():
-            module.forward = forward
-        attention.forward(**arguments)
-    finally:
-        for module, forward in saved.items():
-            module.__dict__.pop("forward", None)
-            if forward is not None:
-                module.__dict__["forward"] = forward
-    return calls
+        has_default = parameter.default is not parameter.empty
+        is_further_keywords = parameter.kind is parameter.VAR_KEYWORD  # **kwargs
+        if name in known:
+            arguments[name] = known[name]
+        elif not has_default and not is_further_keywords:
+            arguments[name] = None
+    return arguments
 
 
 def hidden_size(attention: Any) -> int:
@@ -719,12 +744,13 @@ class CalledRotary:
     def read(self, question: Answer) -> Answer:
         """Return the frequencies that it rotates by, in a short and in a long prompt.
 
-        A prompt has two positions here, 1 and its last one, by which some embeddings choose their
-        frequencies.
+        LongRoPE, for example, has other frequencies beyond the trained length. Such an embedding
+        chooses them by the last position of the prompt. So it is given two positions: the last one,
+        and position 1, at which the angle of a pair is its frequency.
 
         Args:
-            question: The trained length, which the short prompt has, and the context, which the
-                long one has.
+            question: {"trained": 4096, "context": 131072}, say: the lengths of the short and of the
+                long prompt, in tokens.
         """
         short_end = min(question["trained"], ROWS) - 1
         long_end = min(question["context"], ROWS) - 1
@@ -736,9 +762,11 @@ class CalledRotary:
         self.check(short, short_end)
         self.check(long, long_end)
 
-        # at position 1 an angle is the frequency itself
-        inv_freq, factor = probe_protocol.from_cos_sin(*long[0])
-        short_inv_freq, short_factor = probe_protocol.from_cos_sin(*short[0])
+        # the cosines and sines at position 1
+        long_at_one, _ = long
+        short_at_one, _ = short
+        inv_freq, factor = probe_protocol.from_cos_sin(*long_at_one)
+        short_inv_freq, short_factor = probe_protocol.from_cos_sin(*short_at_one)
         return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
     def check(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:

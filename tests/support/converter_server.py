@@ -17,6 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)] * (__name__ == "__main__")
 from ropeconv.convert.to_gguf import stock_program  # noqa: E402
+from ropeconv.convert.to_gguf.stock import LACKS_KEY  # noqa: E402
 from ropeconv.rope.errors import RopeconvError  # noqa: E402
 
 Convert = Callable[..., None]
@@ -76,22 +77,28 @@ def converter_server(tree: Path) -> Iterator[Convert]:
         predicts: bool = True,
         header_only: bool = False,
     ) -> None:
-        changes = {"header_only": header_only, "pre": pre, "predicts": predicts}
-        settings = json.dumps(changes)
-        arguments = [str(self.script), settings, str(model), "--outtype", outtype]
-        arguments += ["--outfile", str(target.absolute())]
+        options = ["--outtype", outtype, "--outfile", str(target.absolute())]
         if dense:
-            arguments.append("--sentence-transformers-dense-modules")
+            options.append("--sentence-transformers-dense-modules")
         if projector:
-            arguments.append("--mmproj")
+            options.append("--mmproj")
         log = target.with_name("converter.log")
-        requests.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
-        requests.flush()
-        status = answers.readline().strip()
-        lines = log.read_text(errors="replace").strip().splitlines() or [""]
-        log.unlink()
-        if status != "0" or not target.exists():
-            raise RopeconvError(f"the converter stops: {lines[-1]}")
+        settings = {"header_only": header_only, "pre": pre, "predicts": predicts}
+        reason = ""
+        for plain_config in (False, True):
+            text = json.dumps(settings | {"plain_config": plain_config})
+            arguments = [str(self.script), text, str(model), *options]
+            requests.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
+            requests.flush()
+            status = answers.readline().strip()
+            lines = log.read_text(errors="replace").strip().splitlines() or [""]
+            log.unlink()
+            if status == "0" and target.exists():
+                return
+            reason = reason or lines[-1]
+            if not reason.startswith(LACKS_KEY):
+                break
+        raise RopeconvError(f"the converter stops: {reason}")
 
     try:
         yield convert

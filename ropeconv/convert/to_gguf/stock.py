@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 from ...environment import redacted, without_secrets
 from ...errors import BadSource, UsageError
@@ -42,6 +43,8 @@ READ = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken", ".safetensors")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 LONGEST_LINE = 300
+LACKS_KEY = ("KeyError:", "TypeError:")
+"""How the converter stops at keys of published configs that classes of transformers 5 drop."""
 UNKNOWN_PRE = "pre-tokenizer was not recognized"
 """How the converter says that `--pre` is needed (get_vocab_base_pre in conversion/base.py)."""
 
@@ -102,15 +105,39 @@ class StockConverter:
         Raises:
             RopeconvError: The converter fails; the message has its last line.
         """
-        changes = {"header_only": header_only, "pre": pre, "predicts": predicts}
-        settings = json.dumps(changes)
         arguments = [str(model), "--outtype", outtype, "--outfile", str(target.absolute())]
         if dense:
             arguments.append("--sentence-transformers-dense-modules")
         if projector:
             arguments.append("--mmproj")
+        settings = {
+            "header_only": header_only,
+            "pre": pre,
+            "predicts": predicts,
+            "plain_config": False,
+        }
+        reason = self._run(model, target, settings, arguments)
+
+        # transformers 5 turns keys such as rotary_pct of GPT-NeoX into others, which the converter
+        # does not look for
+        if reason.startswith(LACKS_KEY):
+            again = self._run(model, target, settings | {"plain_config": True}, arguments)
+            reason = reason if again else ""
+        if not reason:
+            return
+
+        repair = self.repair
+        if UNKNOWN_PRE in reason:
+            repair = f"pass --pre NAME with its name in llama.cpp; or {repair}"
+        raise RopeconvError(f"{self.described} does not convert this model: {reason}; {repair}")
+
+    def _run(
+        self, model: Path, target: Path, settings: dict[str, Any], arguments: list[str]
+    ) -> str:
+        """Run the converter once. Returns why it failed, and "" where it made its file."""
+        text = json.dumps(settings)
         # -P keeps modules of the current folder out
-        command = [sys.executable, "-P", str(PROGRAM), str(self.script), settings, *arguments]
+        command = [sys.executable, "-P", str(PROGRAM), str(self.script), text, *arguments]
         done = subprocess.run(
             command,
             capture_output=True,
@@ -120,12 +147,9 @@ class StockConverter:
             cwd=model,
             env=without_secrets() | OFFLINE,
         )
-        if done.returncode != 0 or not target.exists():
-            reason = _last_line(done.stderr)
-            repair = self.repair
-            if UNKNOWN_PRE in reason:
-                repair = f"pass --pre NAME with its name in llama.cpp; or {repair}"
-            raise RopeconvError(f"{self.described} does not convert this model: {reason}; {repair}")
+        if done.returncode == 0 and target.exists():
+            return ""
+        return _last_line(done.stderr)
 
 
 def _last_line(text: str) -> str:

@@ -2,8 +2,9 @@
 
 SETTINGS is JSON. With `header_only`, the file gets its header and its small tensors, and holes in
 place of the others, which are not converted. With `pre`, that is the value of tokenizer.ggml.pre.
-Without `predicts`, no layers that predict further tokens are expected.
-It imports nothing of ropeconv.
+Without `predicts`, no layers that predict further tokens are expected. With `plain_config`, the
+converter reads config.json itself, not what transformers makes of it. It imports nothing of
+ropeconv.
 """
 
 import importlib
@@ -43,13 +44,22 @@ def write_small_tensors(writer: Any, *, progress: bool = False) -> None:
     file.truncate()
 
 
+class NoConfig:
+    """Stands for AutoConfig, whose failure makes the converter read config.json itself."""
+
+    @staticmethod
+    def from_pretrained(*given: Any, **named: Any) -> Any:
+        """Raise ValueError, as AutoConfig does for models that transformers does not have."""
+        raise ValueError("config.json is read without transformers")
+
+
 def main() -> None:
     """Run llama.cpp's converter in this process, with changes to its classes.
 
     The arguments are the script convert_hf_to_gguf.py, settings as JSON, and the converter's own.
     The settings are `header_only` (large tensors become holes), `pre` (the name of the
-    pre-tokenizer, empty for the converter's), and `predicts` (false to leave out layers that
-    predict further tokens).
+    pre-tokenizer, empty for the converter's), `predicts` (false to leave out layers that predict
+    further tokens), and `plain_config` (config.json is read as it is stored).
     """
     script, text, *arguments = sys.argv[1:]
     settings = json.loads(text)
@@ -69,6 +79,9 @@ def main() -> None:
         # as its option --no-mtp does, which it refuses for classes that never have such layers;
         # converters of one file, from before the package, have no such layers
         importlib.import_module("conversion.base").ModelBase.no_mtp = True
+    if settings["plain_config"] and (root / "conversion").is_dir():
+        # ModelBase.load_hparams reads config.json where AutoConfig fails
+        setattr(importlib.import_module("conversion.base"), "AutoConfig", NoConfig)  # noqa: B010
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 

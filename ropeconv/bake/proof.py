@@ -349,7 +349,7 @@ def judge(sample: Sample, share: bool = False) -> Proof:
     answers, which are right or wrong, by two tests: Student's t, and McNemar's, which only counts
     the questions that one row answers and the other does not. If all answers change in the same
     way, there is no spread for Student's t, so the margin is at least three errors of McNemar's
-    test. It takes the place of the bootstrap.
+    test. It replaces the bootstrap.
 
     Args:
         sample: The differences between two rows, one for each window or question.

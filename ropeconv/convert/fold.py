@@ -188,7 +188,7 @@ def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> It
     are floats do not change.
 
     Args:
-        scalings: What to multiply, as if all weights were floats.
+        scalings: The tensors to multiply, as if all weights were floats.
         quantised: The weights that are quantised.
 
     Raises:

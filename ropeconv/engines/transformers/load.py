@@ -412,8 +412,8 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
 def _write_conversion(source: Source, names: Collection[str], folder: Path) -> None:
     """Write files of a checkpoint into a folder: those of a conversion, and links to the others.
 
-    Of a GGUF file, config.json and the weights are made by the conversion (generated). A chat
-    template that lies beside the file is not, and a link to it is enough.
+    The conversion of a GGUF file makes config.json and the weights (generated). A chat template
+    that lies beside the file is not made, and a link to it is enough.
 
     Raises:
         RopeconvError: The disk is too small.

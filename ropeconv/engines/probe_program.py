@@ -333,7 +333,8 @@ def read_rotary_module(
         return
 
     for layer_type in layer_types:
-        # DeepSeek V4 calls its layers with a window "main"
+        # DeepSeek V4 calls its layers with a window "main". Frequencies that no other layer type is
+        # beside are those of all layers, so they are global ones
         has_window = "sliding" in layer_type or layer_type == "main"
         is_local = has_window and len(layer_types) > 1
         yield "local" if is_local else "global", read_frequencies(module, layer_type, context)

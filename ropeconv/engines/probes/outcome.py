@@ -264,7 +264,10 @@ def _schedule_differences(rope: ProbedRope, schedule: Schedule) -> Iterator[str]
     expected_short = schedule.inv_freq
     if schedule.short_inv_freq is not None:
         expected_short = schedule.short_inv_freq
-    answered_short = rope.short_inv_freq or rope.inv_freq
+    # a runtime that has no frequencies of its own for short prompts uses the same for all of them
+    answered_short = rope.inv_freq
+    if len(rope.short_inv_freq) > 0:
+        answered_short = rope.short_inv_freq
     short_factor = rope.attention_factor
     if rope.short_attention_factor is not None:
         short_factor = rope.short_attention_factor
@@ -295,6 +298,7 @@ def _vector_differences(
         yield f"{prefix}rotates {len(answered)} pairs, not {len(expected)}"
         return
 
+    # pairs that should stand still have frequency 0, of which there is no ratio
     given = np.asarray(answered)
     rotates = expected != 0
     wrong = np.count_nonzero(given[~rotates])
@@ -334,26 +338,36 @@ def _logit_differences(answer: RuntimeAnswer, expected: Expected) -> Iterator[st
         answer: The factors that the runtime uses, `scaling` and `query_scale`.
         expected: The schedule, with those that it should use.
     """
-    # MLA may scale all logits, beside the 1 / sqrt(width of a head) of every attention
     schedule = expected.schedule
     family = expected.family
     if family.mla and answer.scaling:
-        part = text_part(expected.config, family)
-        width = part["qk_nope_head_dim"] + part["qk_rope_head_dim"]
-        usual = float(width) ** -0.5
-        answered = answer.scaling / usual
+        answered = answer.scaling / _usual_scaling(expected)
         yield from _factor_differences("factor on logits", answered, schedule.softmax_scale)
-
-    # Llama 4's temperature on queries, 1 + beta ln(1 + floor(p / length)), which the runtime gave
-    # for p = context - 1, where it is the largest
     if family.keys.query_beta:
-        scaling = schedule.query_scaling
-        expected_scale = 1.0
-        if scaling is not None:
-            last = schedule.context - 1
-            expected_scale += scaling.beta * math.log1p(last // scaling.length)
         answered_scale = 1.0 if answer.query_scale is None else answer.query_scale
-        yield from _factor_differences("factor on queries", answered_scale, expected_scale)
+        yield from _factor_differences(
+            "factor on queries", answered_scale, _largest_query_scale(schedule)
+        )
+
+
+def _usual_scaling(expected: Expected) -> float:
+    """Return what every attention multiplies logits by, 1 / sqrt(width of a head), in MLA."""
+    part = text_part(expected.config, expected.family)
+    width = part["qk_nope_head_dim"] + part["qk_rope_head_dim"]
+    usual: float = float(width) ** -0.5
+    return usual
+
+
+def _largest_query_scale(schedule: Schedule) -> float:
+    """Return Llama 4's temperature on the query at the last position, where it is the largest.
+
+    It is 1 + beta ln(1 + floor(p / length)) at position p. Runtimes are asked for it there too.
+    """
+    scaling = schedule.query_scaling
+    if scaling is None:
+        return 1.0
+    last = schedule.context - 1
+    return 1.0 + scaling.beta * math.log1p(last // scaling.length)
 
 
 def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expected) -> bool:
@@ -377,9 +391,10 @@ def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expec
             return False
         if not _is_same_vector(rope.inv_freq, unscaled):
             return False
-        if list(_factor_differences("", rope.attention_factor, 1.0)):
+        has_factor = len(list(_factor_differences("", rope.attention_factor, 1.0))) > 0
+        if has_factor:
             return False
-    return bool(ropes)
+    return len(ropes) > 0
 
 
 def _is_same_vector(answered: tuple[float, ...], expected: Vector) -> bool:

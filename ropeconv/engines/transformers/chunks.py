@@ -9,7 +9,7 @@ of a cache their final size.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -123,9 +123,25 @@ def _attention(
             enable_gqa=enable_gqa,
         )
 
-    # Softmax over all keys is the mean of the results for both parts of the keys, weighted by their
-    # sums of exponentials. The kernel returns the logarithms a and b of these sums, so the weight
-    # of the first part is e^a / (e^a + e^b) = sigmoid(a - b).
+    return _merged_attention(query, key, value, dropout_p, scale)
+
+
+def _merged_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float, scale: float | None
+) -> Tensor:
+    """Return the attention of a chunk on a CPU, from that to the keys before it and to its own.
+
+    Softmax over all keys is the mean of the results for both parts of the keys, weighted by their
+    sums of exponentials. The kernel returns the logarithms a and b of these sums, so the weight of
+    the first part is e^a / (e^a + e^b) = sigmoid(a - b).
+
+    Args:
+        query: The queries of the chunk, [batch, heads, tokens, width].
+        key: All keys, those of the chunk last.
+        value: All values.
+        dropout_p: As in SDPA.
+        scale: As in SDPA.
+    """
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     cached = key.shape[2] - query.shape[2]  # keys before the chunk
     before, log_before = flash(
@@ -317,19 +333,30 @@ def preallocate(cache: object, length: int) -> None:
         if type(layer) is DynamicLayer and layer.is_initialized:
             growing[index] = layer
 
-    # the size of the whole cache on each device, and the devices on which it does not fit
+    # each GPU has the keys and values of the layers that it computes
+    sizes = _sizes_on_devices(growing.values(), length)
+    too_small = set()
+    for device, size in sizes.items():
+        if device.type != "cpu" and size > free_bytes(str(device)):
+            too_small.add(device)
+
+    for index, layer in growing.items():
+        on_host = layer.keys.device in too_small
+        layers[index] = PreallocatedLayer(layer, length, on_host)
+
+
+def _sizes_on_devices(layers: Iterable[DynamicLayer], length: int) -> dict[torch.device, int]:
+    """Return the bytes of the keys and values of layers on each device, for a sequence of `length`.
+
+    Args:
+        layers: Layers of a cache that have read some tokens.
+        length: The length of the whole sequence in tokens.
+    """
     sizes: dict[torch.device, int] = {}
-    for layer in growing.values():
+    for layer in layers:
         device = layer.keys.device
         for states in (layer.keys, layer.values):
             tokens = states.shape[-2]  # [batch, heads, tokens, width]
             bytes_per_token = states.nbytes // tokens
             sizes[device] = sizes.get(device, 0) + bytes_per_token * length
-    full = set()
-    for device, size in sizes.items():
-        if device.type != "cpu" and size > free_bytes(str(device)):
-            full.add(device)
-
-    for index, layer in growing.items():
-        on_host = layer.keys.device in full
-        layers[index] = PreallocatedLayer(layer, length, on_host)
+    return sizes

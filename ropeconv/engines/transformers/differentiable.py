@@ -67,7 +67,8 @@ class Differentiable:
         import torch
         from torch.utils.checkpoint import checkpoint
 
-        # one pass over the text, without the head
+        # one pass over the text, without the head; for a long one, what the layers compute is not
+        # kept for the backward pass, but computed again there
         model = self.model
         engine = self._engine
         head = model.get_output_embeddings()
@@ -86,7 +87,8 @@ class Differentiable:
             logits = engine.head(rows, gradient=True)
             return torch.nn.functional.cross_entropy(logits, tokens, reduction="none")
 
-        # the logits of a block exist only while it is computed, also in the backward pass
+        # the logits, [targets, vocabulary], may need more memory than all layers. So they are made
+        # block by block, and those of a block are not kept either
         vocabulary = int(head.weight.shape[0])
         block_size = max(1, ROWS // vocabulary)
         losses = []

@@ -290,11 +290,13 @@ class TransformersEngine(Engine):
                 " predicted; evaluate it on its own task"
             )
 
-        # how many logits exist at a time; and where attention needs a mask, chunk x len(ids) bytes,
-        # how large that is
+        # the head makes the logits of one block of tokens at a time
         device = self.model.get_output_embeddings().weight.device
         place = "cpu" if device.type == "cpu" else "gpu"
         block_size = max(1, LOGITS[place] // self.vocabulary)
+
+        # the layers read one chunk of tokens at a time. Where attention needs a mask, of one byte
+        # for each token of the chunk and of the text, that limits the chunk
         chunk = self.chunk
         reads_whole = chunk >= MOST_TOKENS
         if not reads_whole and not needs_no_masks(self.model):

@@ -165,7 +165,7 @@ class FirstLayers:
             # knows to differ, as by frequencies of their own
             traits = _traits(layer)
             if number in self._known:
-                traits += (number,)
+                traits = (*traits, number)  # unlike those of any other layer
             if traits in kinds:
                 continue
 
@@ -236,7 +236,8 @@ class FirstLayers:
         # random numbers of the class, such as the lambdas of DiffLlama
         for key, weight in module.named_parameters(recurse=with_inner):
             parameter = f"{name}.{key}"
-            if parameter in missing and weight is before[parameter]:
+            is_still_empty = parameter in missing and weight is before[parameter]
+            if is_still_empty:
                 raise NoLayerRuns(f"it has no weights for {parameter}")
 
     def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:

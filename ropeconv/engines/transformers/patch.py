@@ -125,6 +125,8 @@ def _extended_prefix(module: Module) -> str:
         if buffer.endswith("inv_freq") and "original" not in buffer:
             prefixes.append(buffer.removesuffix("inv_freq"))
 
+    # a module with one set of frequencies has the prefix ""; where all sets are for layers with a
+    # window, the first is extended
     for prefix in prefixes:
         has_window = "sliding" in prefix or prefix == "main_"
         if not has_window:

@@ -196,6 +196,7 @@ class Recorder:
                 is_tensor = isinstance(value, torch.Tensor)
                 if is_tensor and (value.is_complex() or value.is_floating_point()):
                     tables.append(value.detach())
+            # a layer may call it more than once; the first call is kept
             self.calls.setdefault(self.layer, tuple(tables[:2]))
             return function(*args, **kwargs)
 
@@ -366,14 +367,19 @@ def read_tables(tensors: tuple[torch.Tensor, ...]) -> tuple[list[float], float]:
         tensors: Cosines and sines, or one complex tensor, each [..., positions, pairs]. Row 1 is
             position 1, at which an angle is the frequency itself.
     """
+
+    def row_at_1(table: torch.Tensor) -> torch.Tensor:
+        """Return the values at position 1, [pairs], in the first sequence of a batch."""
+        rows = table.reshape(-1, table.shape[-1])
+        return rows[1]
+
     if tensors[0].is_complex():
-        table = tensors[0]
-        row = table.reshape(-1, table.shape[-1])[1].to(torch.complex128)
+        row = row_at_1(tensors[0]).to(torch.complex128)
         return probe_protocol.from_cos_sin(row.real.tolist(), row.imag.tolist())
 
     cos_table, sin_table = tensors
-    cos = cos_table.to(torch.float64).reshape(-1, cos_table.shape[-1])[1]
-    sin = sin_table.to(torch.float64).reshape(-1, sin_table.shape[-1])[1]
+    cos = row_at_1(cos_table).to(torch.float64)
+    sin = row_at_1(sin_table).to(torch.float64)
 
     # most tables have the value of each pair twice: in both halves, or in two neighbours
     half = cos.shape[-1] // 2

@@ -20,7 +20,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
-from ..inspection.receipts.gguf import earlier, layout_of, was_written
+from ..inspection.receipts.gguf import earlier, keys_of_others, layout_of, was_written
 from ..inspection.receipts.receipt import SourceRecord
 from ..inspection.receipts.storage import parse_receipt
 from ..models.gguf import GgufSource
@@ -48,6 +48,9 @@ class RestorePlan(FilePlan):
     absent: tuple[str, ...] = ()
     """Names of its files that the output never had."""
 
+    kept: tuple[str, ...] = ()
+    """Keys that others have added to a GGUF file since, and that the restored file keeps."""
+
     in_place: bool = False
     """Whether the GGUF file itself is changed."""
 
@@ -73,6 +76,7 @@ class RestorePlan(FilePlan):
             "first": msgspec.to_builtins(self.first),
             "in_place": self.in_place,
             "absent": list(self.absent),
+            "kept": list(self.kept),
         }
 
 
@@ -260,6 +264,12 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     # restored, and so every byte. A source that was a checkpoint, converted to GGUF, had none: a
     # new file gets a usual layout, and one that is changed in place needs no other.
     was_gguf_file = was_written(record_of_first, file.header)
+    keys_since = keys_of_others(file, record_of_first)
+    if was_gguf_file and keys_since:
+        raise BadSource(
+            f"{keys_since[0]} was added to {file.name} after ropeconv wrote it, or its receipt was"
+            f" changed; remove the key, or take the source again, {receipt.first.described}"
+        )
     needs_layout = was_gguf_file or not in_place
     if needs_layout:
         edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
@@ -280,6 +290,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
         files=tuple(shard_file(source, edit, shard, name) for shard, name in enumerate(names)),
         skipped=(),
         first=first,
+        kept=keys_since,
         in_place=in_place,
         edit=edit,
     )

@@ -72,6 +72,8 @@ def _show(plan: RestorePlan, dry_run: bool, screen: Screen) -> None:
         screen.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")
     if plan.absent:
         screen.note(f"Missing, because `apply` did not copy them: {', '.join(plan.absent)}")
+    if plan.kept:
+        screen.note(f"Kept, because others added them later: {', '.join(plan.kept)}")
     if dry_run:
         return
     if plan.in_place:

@@ -27,7 +27,7 @@ from ..models.gguf import GgufSource
 from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import shown
 from .apply import change_in_place
-from .execution import ApplyOptions, execute_plan
+from .execution import ApplyOptions, Placed, execute_plan
 from .gguf import shard_file
 from .plan import FilePlan, PlannedFile
 
@@ -112,7 +112,7 @@ def restore(
     force: bool = False,
     fsync: bool = True,
     advance: Advance = lambda done: None,
-) -> Path:
+) -> Placed:
     """Write the restored source of a plan.
 
     Args:
@@ -122,14 +122,14 @@ def restore(
         advance: Called with the bytes done since the last call.
 
     Returns:
-        The path of the restored source.
+        The place of the restored source.
 
     Raises:
         RopeconvError: Where it cannot be written. Nothing is kept then.
         BadSource: Where a file was changed. Nothing is kept then.
     """
     if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
-        return change_in_place(plan.source, plan.edit)
+        return Placed(change_in_place(plan.source, plan.edit))
     return execute_plan(plan, ApplyOptions(force=force, fsync=fsync), advance=advance)
 
 

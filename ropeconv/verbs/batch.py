@@ -492,9 +492,8 @@ class Batch:
             self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
             if plan.out not in self._changed_before:  # a file in place has no source beside it
                 remember_source(plan.out, plan.source)
-            done = AppliedPlan(plan.out)
+            done = AppliedPlan(plan.out, was_complete=True)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
-            output = replace(output, was_complete=True)
         else:
             writing = copied(  # the options of the request that writing has too
                 Writing,

@@ -42,7 +42,7 @@ def baked(model: Path, tmp_path: Path) -> Path:
 
 
 def brought_back(baked: Path, out: Path | None = None) -> Path:
-    return restore(restore_plan(ropeconv.open_source(str(baked)), out, in_place=out is None))
+    return restore(restore_plan(ropeconv.open_source(str(baked)), out, in_place=out is None)).path
 
 
 def without_own(values: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from ..runtimes.runtime import ALL, RUNS, SILENT, find
 from ..runtimes.verdict import describe, difference
 from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
-from .execution import ApplyOptions, Verify, execute_plan
+from .execution import ApplyOptions, Placed, Verify, execute_plan
 from .fold_check import refuse_uneven_fold
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
 from .gguf_check import (
@@ -320,6 +320,9 @@ class AppliedPlan:
     uncomputed: bool = False
     """Whether `reason` is that the installed transformers does not compute the schedule."""
 
+    was_complete: bool = False
+    """Whether the place had exactly this output already, so that nothing was changed."""
+
     def __fspath__(self) -> str:
         return str(self.path)
 
@@ -389,7 +392,8 @@ def _apply_checkpoint(
 ) -> AppliedPlan:
     """Write a checkpoint, and ask transformers about it. Parameters are those of `apply`."""
     if not isinstance(plan, CheckpointPlan) or not check:
-        return AppliedPlan(execute_plan(plan, options, advance=advance))
+        placed = execute_plan(plan, options, advance=advance)
+        return AppliedPlan(placed.path, was_complete=placed.was_there)
 
     # a probe that is started here is stopped here; it imports torch while the files are written
     if probe is None and Probe.available():
@@ -403,9 +407,13 @@ def _write_and_ask(
 ) -> AppliedPlan:
     """Write a checkpoint, and ask a probe about it; None where transformers is not installed."""
     check = OutputCheck.by_probe(plan, probe)
-    path = execute_plan(plan, options, check, advance)
+    placed = execute_plan(plan, options, check, advance)
     return AppliedPlan(
-        path=path, check=check.record, reason=check.reason, uncomputed=check.uncomputed
+        path=placed.path,
+        check=check.record,
+        reason=check.reason,
+        uncomputed=check.uncomputed,
+        was_complete=placed.was_there,
     )
 
 
@@ -429,12 +437,17 @@ def _apply_gguf(
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         # a change is checked while it can still be undone
         verify_change = output_check.check if check else accept
-        path = change_in_place(plan.source, plan.edit, verify_change, beside)
+        placed = Placed(change_in_place(plan.source, plan.edit, verify_change, beside))
     else:
         # a new file is checked before it gets its name
         verify_file: Verify = output_check if check else accept
-        path = execute_plan(plan, options, verify_file, advance, beside)
-    return AppliedPlan(path, output_check.record, output_check.reason)
+        placed = execute_plan(plan, options, verify_file, advance, beside)
+    return AppliedPlan(
+        path=placed.path,
+        check=output_check.record,
+        reason=output_check.reason,
+        was_complete=placed.was_there,
+    )
 
 
 @dataclass

@@ -86,14 +86,25 @@ class ApplyOptions:
     """Wait until everything is on the disk before it gets its final name."""
 
 
+@dataclass(frozen=True)
+class Placed:
+    """An output that is in its place."""
+
+    path: Path
+    """A folder, or a GGUF file (of several shards the first)."""
+
+    was_there: bool = False
+    """Whether the place had exactly this output already, so that nothing was changed."""
+
+
 def execute_plan(
     plan: FilePlan,
     options: ApplyOptions,
     verify: Verify = lambda folder: None,
     advance: Advance = lambda done: None,
     beside: SideFile | None = None,
-) -> Path:
-    """Write the output and return its path: a folder, or a GGUF file (of several shards the first).
+) -> Placed:
+    """Write the output and return its place.
 
     An interrupted run leaves its finished files in a hidden folder, from which the same command
     continues; a killed replacement of an earlier output is undone at the next start. Where the
@@ -151,7 +162,7 @@ def execute_plan(
         # the output is on the disk; this is for the removal of the hidden folder
         with suppress(OSError):
             sync_folder(plan.out.parent)
-    return plan.out
+    return Placed(plan.out, is_there)
 
 
 def write_ahead(

@@ -20,14 +20,14 @@ from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
-from ..inspection.receipts.gguf import earlier, layout_of, was_written
+from ..inspection.receipts.gguf import earlier, keys_of_others, layout_of, was_written
 from ..inspection.receipts.receipt import SourceRecord
 from ..inspection.receipts.storage import parse_receipt
 from ..models.gguf import GgufSource
 from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import shown
 from .apply import change_in_place
-from .execution import ApplyOptions, execute_plan
+from .execution import ApplyOptions, Placed, execute_plan
 from .gguf import shard_file
 from .plan import FilePlan, PlannedFile
 
@@ -47,6 +47,9 @@ class RestorePlan(FilePlan):
 
     absent: tuple[str, ...] = ()
     """Names of its files that the output never had."""
+
+    kept: tuple[str, ...] = ()
+    """Keys that others have added to a GGUF file since, and that the restored file keeps."""
 
     in_place: bool = False
     """Whether the GGUF file itself is changed."""
@@ -73,6 +76,7 @@ class RestorePlan(FilePlan):
             "first": msgspec.to_builtins(self.first),
             "in_place": self.in_place,
             "absent": list(self.absent),
+            "kept": list(self.kept),
         }
 
 
@@ -108,7 +112,7 @@ def restore(
     force: bool = False,
     fsync: bool = True,
     advance: Advance = lambda done: None,
-) -> Path:
+) -> Placed:
     """Write the restored source of a plan.
 
     Args:
@@ -118,14 +122,14 @@ def restore(
         advance: Called with the bytes done since the last call.
 
     Returns:
-        The path of the restored source.
+        The place of the restored source.
 
     Raises:
         RopeconvError: Where it cannot be written. Nothing is kept then.
         BadSource: Where a file was changed. Nothing is kept then.
     """
     if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
-        return change_in_place(plan.source, plan.edit)
+        return Placed(change_in_place(plan.source, plan.edit))
     return execute_plan(plan, ApplyOptions(force=force, fsync=fsync), advance=advance)
 
 
@@ -260,6 +264,12 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     # restored, and so every byte. A source that was a checkpoint, converted to GGUF, had none: a
     # new file gets a usual layout, and one that is changed in place needs no other.
     was_gguf_file = was_written(record_of_first, file.header)
+    keys_since = keys_of_others(file, record_of_first)
+    if was_gguf_file and keys_since:
+        raise BadSource(
+            f"{keys_since[0]} was added to {file.name} after ropeconv wrote it, or its receipt was"
+            f" changed; remove the key, or take the source again, {receipt.first.described}"
+        )
     needs_layout = was_gguf_file or not in_place
     if needs_layout:
         edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
@@ -280,6 +290,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
         files=tuple(shard_file(source, edit, shard, name) for shard, name in enumerate(names)),
         skipped=(),
         first=first,
+        kept=keys_since,
         in_place=in_place,
         edit=edit,
     )

@@ -532,9 +532,8 @@ class Batch:
         self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
         if plan.out not in self._changed_before:  # a file in place has no source beside it
             remember_source(plan.out, plan.source)
-        done = AppliedPlan(plan.out)
-        output = finish_output(plan, done, self.request.ollama, validation, self.reporter, draft)
-        return replace(output, was_complete=True)
+        done = AppliedPlan(plan.out, was_complete=True)
+        return finish_output(plan, done, self.request.ollama, validation, self.reporter, draft)
 
     def _is_complete(self, plan: Plan) -> bool:
         """Whether an earlier run of the command has changed the file in place, or written it all.

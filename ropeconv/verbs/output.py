@@ -194,6 +194,7 @@ def finish_output(
         against=plan.source.reference,
         validation=result,
         modelfile=modelfile_path,
+        was_complete=done.was_complete,
     )
     return replace(output, steps=steps_after(output, draft))
 

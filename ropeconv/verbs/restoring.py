@@ -82,12 +82,12 @@ def write_restore(plan: RestorePlan, force: bool, fsync: bool, reporter: Reporte
     """
     try:
         with reporter.progress("Writing", plan.bytes) as advance:
-            path = write_restored(plan, force=force, fsync=fsync, advance=advance)
+            placed = write_restored(plan, force=force, fsync=fsync, advance=advance)
     except KeyboardInterrupt:
         raise Interruption(
             f"interrupted; run the same command again to restore {plan.out}"
         ) from None
-    return Output(path, plan, against=plan.source.reference)
+    return Output(placed.path, plan, against=plan.source.reference, was_complete=placed.was_there)
 
 
 def _plan(output: object, out: StrPath | None, in_place: bool, reporter: Reporter) -> RestorePlan:

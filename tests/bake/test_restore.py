@@ -41,7 +41,7 @@ def out(source: Path, tmp_path: Path) -> Path:
 
 
 def brought_back(baked: Path, out: Path, **options: Any) -> Path:
-    return restore(restore_plan(ropeconv.open_source(str(baked)), out), **options)
+    return restore(restore_plan(ropeconv.open_source(str(baked)), out), **options).path
 
 
 @pytest.mark.parametrize(

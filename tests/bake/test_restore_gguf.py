@@ -19,7 +19,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf import inplace as room
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import read_header, string, u32
+from ropeconv.formats.gguf.header import f32, read_header, string, u32
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 
@@ -42,7 +42,7 @@ def baked(model: Path, tmp_path: Path) -> Path:
 
 
 def brought_back(baked: Path, out: Path | None = None) -> Path:
-    return restore(restore_plan(ropeconv.open_source(str(baked)), out, in_place=out is None))
+    return restore(restore_plan(ropeconv.open_source(str(baked)), out, in_place=out is None)).path
 
 
 def without_own(values: Any) -> dict[str, Any]:
@@ -247,6 +247,66 @@ def test_changed_keys_and_earlier_receipts_are_refused(baked: Path, tmp_path: Pa
         )
 
 
+def edited(path: Path, edit: Edit) -> Path:
+    """A copy of a file whose keys somebody has edited with another tool."""
+    out = path.with_name("edited.gguf")
+    write_new(GgufFile.open(path), 0, edit, out)
+    return out
+
+
+EDITS = {
+    "a context that ropeconv wrote": (
+        Edit({"llama.context_length": u32(100)}),
+        "llama.context_length of edited.gguf .*set it to 256 again",
+    ),
+    "a key that only ropeconv wrote": (
+        Edit({"llama.rope.scaling.factor": f32(3.0)}),
+        "llama.rope.scaling.factor of edited.gguf .*set it to 4.0 again",
+    ),
+    "a key that ropeconv wrote, removed": (
+        Edit(dropped=frozenset({"llama.rope.scaling.factor"})),
+        "llama.rope.scaling.factor of edited.gguf",
+    ),
+    "a key that ropeconv removed, put back": (
+        Edit({"llama.rope.scaling.attn_factor": f32(2.0)}),
+        "attn_factor was added to edited.gguf",
+    ),
+    "a key that nobody had": (
+        Edit({"general.author": string("somebody")}),
+        "general.author was added to edited.gguf",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_no_edit_of_a_key_is_lost_silently(baked: Path, tmp_path: Path, name: str) -> None:
+    edit, sentence = EDITS[name]
+    path = edited(baked, edit)
+    before = path.read_bytes()
+    with pytest.raises(BadSource, match=sentence):
+        brought_back(path, tmp_path / "back.gguf")
+    with pytest.raises(BadSource, match=sentence):
+        brought_back(path)
+    assert path.read_bytes() == before
+
+
+def test_an_edit_between_two_methods_is_not_lost_either(baked: Path, tmp_path: Path) -> None:
+    path = edited(baked, Edit({"general.author": string("somebody")}))
+    twice = apply(make_plan(path, recipe_of("yarn", 2.0, on_top=True), tmp_path / "twice.gguf"))
+    with pytest.raises(BadSource, match="general.author was added to twice.gguf"):
+        brought_back(twice, tmp_path / "back.gguf")
+    other = edited(baked, Edit({"llama.rope.scaling.yarn_log_multiplier": f32(0.2)}))
+    again = apply(make_plan(other, NTK, tmp_path / "again.gguf", replace=True))
+    with pytest.raises(BadSource, match="yarn_log_multiplier was added to again.gguf"):
+        brought_back(again, tmp_path / "back.gguf")
+
+
+def test_another_method_keeps_the_keys_of_others(baked: Path, tmp_path: Path) -> None:
+    path = edited(baked, Edit({"general.author": string("somebody")}))
+    again = apply(make_plan(path, NTK, tmp_path / "again.gguf", replace=True))
+    assert read_header(again).get("general.author") == "somebody"
+
+
 def test_where_room_cannot_be_taken_away_it_is_said(
     baked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +349,25 @@ def test_llama_cpp_computes_the_unscaled_model_again(
     assert dict(read_header(back).values) == without_own(read_header(plain).values)
     assert torch.equal(of_llamacpp(back), of_llamacpp(plain))
     assert not torch.equal(of_llamacpp(back), of_llamacpp(tmp_path / "baked.gguf"))
+
+
+def test_a_restored_conversion_keeps_the_keys_of_others_and_says_so(tmp_path: Path) -> None:
+    """No such file was on the disk, so that none comes back byte for byte."""
+    from ..support.llamacpp import bake, checkpoint
+
+    baked = bake(checkpoint("llama", tmp_path / "source"), YARN, tmp_path / "baked.gguf").out
+    assert "Kept" not in command(tmp_path, "restore", "baked.gguf", "--dry-run").stderr
+    edited(baked, Edit({"general.author": string("somebody")}))
+    done = command(tmp_path, "restore", "edited.gguf", "-o", "back.gguf")
+    assert done.returncode == 0
+    assert "general.author" in done.stderr
+    assert read_header(tmp_path / "back.gguf").get("general.author") == "somebody"
+
+    name = read_header(baked).get("general.name")
+    edited(baked, Edit({"general.name": string("mine")}))
+    refused = command(tmp_path, "restore", "edited.gguf", "-o", "other.gguf")
+    assert refused.returncode == 1
+    assert f"set it to {name!r} again" in refused.stderr
 
 
 # --in-place from the command line: other names, other writers, and a model that is being read

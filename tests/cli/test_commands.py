@@ -168,6 +168,27 @@ def test_the_list_counts_what_was_run_read_and_not_looked_at(run: Run) -> None:
 # `ropeconv restore` on the command line, and what is known of an output by its receipt
 
 
+def test_a_repeated_command_says_that_it_wrote_nothing(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "model-yarn4"
+    words = ("apply", "model", "--yarn", "4")
+    assert "Wrote model-yarn4" in run(*words).stdout
+    before = {path: path.stat().st_ino for path in output.iterdir()}
+    again = run(*words)
+    assert again.returncode == 0, again.stderr
+    assert "Unchanged: model-yarn4\n" in again.stdout
+    assert "Wrote" not in again.stdout
+    assert {path: path.stat().st_ino for path in output.iterdir()} == before
+
+    # an earlier output of another command is replaced, and this is said
+    other = run("apply", "model", "--yarn", "2", "-o", "model-yarn4", "--force")
+    assert "Wrote model-yarn4" in other.stdout
+    profiles = ("profiles", "model", "yarn:4", "-o", "set")
+    assert "Wrote set" in run(*profiles).stdout
+    assert "Unchanged: set" in run(*profiles).stdout
+
+
 @pytest.fixture
 def output(run: Run, llama: Path, tmp_path: Path) -> Path:
     assert run("apply", "model", "--ntk", "4", "-q").returncode == 0
@@ -187,7 +208,9 @@ def test_a_folder(run: Run, llama: Path, output: Path, tmp_path: Path) -> None:
     assert done.stdout.rstrip().endswith("Wrote model-restored")
     assert "folder 'model'." in done.stdout
     assert hashes(tmp_path / "model-restored") == hashes(llama)
-    assert run("restore", "model-ntk4").returncode == 0
+    again = run("restore", "model-ntk4")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.rstrip().endswith("Unchanged: model-restored")
     assert hashes(tmp_path / "model-restored") == hashes(llama)
     (tmp_path / "model-restored" / "config.json").write_text("{}")
     again = run("restore", "model-ntk4")

@@ -101,7 +101,7 @@ class PageServer:
             self.run_file.unlink()
         report = self.report.read_text()
         text = re.sub(r"<[^>]+>", " ", html)
-        if "Wrote" in text:
+        if "Wrote" in text or "Unchanged:" in text:
             return Outcome(0, text, report)
         if LOST in text and mode in (Mode.KILL, Mode.KILL_HALF):
             return Outcome(KILLED, text, report)

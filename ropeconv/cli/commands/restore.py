@@ -14,6 +14,7 @@ from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
 
 if TYPE_CHECKING:
+    from ...bake.output import Output
     from ...bake.restore import RestorePlan
 
 app = typer.Typer(add_completion=False)
@@ -52,18 +53,25 @@ def restore_command(
 
     dry_run = options.dry_run
     plan = plan_restore(baked, options.out, options.in_place, dry_run, screen)
+    output = None
     if not dry_run:
-        write_restore(plan, options.force, not options.no_fsync, screen)
+        output = write_restore(plan, options.force, not options.no_fsync, screen)
     if screen.as_json:
         screen.data(plan.to_dict())
     elif screen.quiet:
         screen.copyable(str(plan.out))
     else:
-        _show(plan, dry_run, screen)
+        _show(plan, output, screen)
 
 
-def _show(plan: RestorePlan, dry_run: bool, screen: Screen) -> None:
-    """Print the files of the source, and those that are not as they were in it."""
+def _show(plan: RestorePlan, output: Output | None, screen: Screen) -> None:
+    """Print the files of the source, and those that are not as they were in it.
+
+    Args:
+        plan: The plan.
+        output: What was written; None for `--dry-run`.
+        screen: Where it is printed.
+    """
     rows = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
     title = f"{plan.source.reference} -> {plan.out}"
     screen.table(title, ("file", "", "bytes"), rows, right=("bytes",))
@@ -72,9 +80,11 @@ def _show(plan: RestorePlan, dry_run: bool, screen: Screen) -> None:
         screen.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")
     if plan.absent:
         screen.note(f"Missing, because `apply` did not copy them: {', '.join(plan.absent)}")
-    if dry_run:
+    if plan.kept:
+        screen.note(f"Kept, because others added them later: {', '.join(plan.kept)}")
+    if output is None:
         return
     if plan.in_place:
         screen.copyable(f"Restored {plan.out} in place.")
     else:
-        screen.copyable(f"Wrote {plan.out}")
+        screen.copyable(output.place)

@@ -21,6 +21,8 @@ from .inspection import GraphInspection, GraphRope, compare_graph, inspect_graph
 from .model import open_graph
 
 if TYPE_CHECKING:
+    from ropeconv.bake.execution import Placed
+
     from .plan import GraphPlan
 
 ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
@@ -183,28 +185,29 @@ def apply_graphs(
     source.treat_as = options.family
     plan = graph_plan(source, recipe, output)
 
+    placed = None
     if not options.dry_run:
         # an earlier output is replaced, and a folder of the user's own is not
         if plan.out.exists() and read_companion(plan.out) is None:
             raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
         with screen.progress("Writing", plan.bytes) as advance:
             writing = ApplyOptions(checksum=True, fsync=not options.no_fsync)
-            execute_plan(plan, writing, plan.check, advance)
+            placed = execute_plan(plan, writing, plan.check, advance)
 
     if screen.as_json:
         screen.data(plan.to_dict())
     elif screen.quiet:
         screen.copyable(str(plan.out))
     else:
-        _show_graph_plan(plan, options.dry_run, screen)
+        _show_graph_plan(plan, placed, screen)
 
 
-def _show_graph_plan(plan: GraphPlan, dry_run: bool, screen: Screen) -> None:
+def _show_graph_plan(plan: GraphPlan, placed: Placed | None, screen: Screen) -> None:
     """Print the constants that get other frequencies, the warnings, and the place of the output.
 
     Args:
-        plan: The plan, which was executed unless with `dry_run`.
-        dry_run: Whether nothing was written.
+        plan: The plan.
+        placed: The output in its place; None for `--dry-run`.
         screen: Where it is printed.
     """
     # a line for each constant, all of which get the same frequencies
@@ -218,8 +221,9 @@ def _show_graph_plan(plan: GraphPlan, dry_run: bool, screen: Screen) -> None:
 
     for warning in plan.warnings:
         screen.note(f"Note: {sentence(warning)}")
-    if dry_run:
+    if placed is None:
         screen.copyable(f"Would write {plan.out}")
         return
     screen.say("Checked: the constants that were written hold these frequencies.")
-    screen.copyable(f"Wrote {plan.out}")
+    verb = "Unchanged:" if placed.was_there else "Wrote"
+    screen.copyable(f"{verb} {plan.out}")

@@ -193,7 +193,9 @@ def _show(plan: ProfilesPlan, outputs: dict[str, Output], screen: Screen) -> Non
     if screen.quiet:
         screen.copyable(str(plan.out))
         return
-    screen.copyable(f"Wrote {plan.out}")
+    are_complete = all(output.was_complete for output in outputs.values())
+    verb = "Unchanged:" if are_complete else "Wrote"
+    screen.copyable(f"{verb} {plan.out}")
 
     # one line for all profiles with the same check
     computed = [name for name, done in outputs.items() if isinstance(done.check, CheckRecord)]

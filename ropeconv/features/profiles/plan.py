@@ -512,7 +512,9 @@ def write_profiles(
 
     # this writes the planned files into a hidden folder, the weights among them, and then calls
     # `finish`
-    execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
+    placed = execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
+    if placed.was_there:
+        outputs = {name: replace(done, was_complete=True) for name, done in outputs.items()}
 
     # where `validate` looks for the source; that of GGUF profiles is `base`, which has their shards
     source = plan.source

@@ -252,5 +252,6 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         reason=done.reason,
         uncomputed=done.uncomputed,
         against=against or plan.source.reference,
+        was_complete=done.was_complete,
     )
     return changed(output, steps=steps_after(output, against=against))

@@ -153,7 +153,7 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
                 raise StopRequest from None
         raise
 
-    sheet.good(f"Wrote {output.path}.")
+    sheet.good(f"{output.place}.")
     if output.reason:
         sheet.note(f"Not checked: {output.reason}.")
     show_outcome(replace(output, path=None), sheet)  # the line above has said the path

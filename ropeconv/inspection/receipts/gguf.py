@@ -17,6 +17,7 @@ import numpy as np
 from ...errors import BadSource
 from ...formats.gguf.edit import (
     COUNT,
+    RESERVED,
     SPLIT,
     Change,
     Edit,
@@ -122,11 +123,13 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
 
     # Its values. A text that is nothing but spaces is recorded by their number (`spaces`, 0 for all
     # other values): as many would be made in memory, so a limit holds for all together.
-    numbers_of_spaces = [value.spaces for value in record.values.values()]
+    recorded_values = [*record.values.values(), *record.written.values()]
+    numbers_of_spaces = [value.spaces for value in recorded_values]
     all_spaces = sum(numbers_of_spaces)
     if min(numbers_of_spaces, default=0) < 0 or all_spaces > SPACES:
         yield f"asks for {all_spaces} spaces"
-    yield from _faults_of_values(record)
+    yield from _faults_of_values(record.values)
+    yield from _faults_of_values(record.written)
     yield from _faults_of_tensors(record, file)
 
 
@@ -147,9 +150,9 @@ def _changes_alignment(record: GgufRecord, alignment: int) -> bool:
     return not had_key and alignment != DEFAULT_ALIGNMENT
 
 
-def _faults_of_values(record: GgufRecord) -> Iterator[str]:
+def _faults_of_values(values: Mapping[str, ValueRecord]) -> Iterator[str]:
     """Yield values that do not have the bytes of their kind."""
-    for key, value in record.values.items():
+    for key, value in values.items():
         try:
             kind = value_of(value).kind
         except ValueError as problem:
@@ -286,7 +289,8 @@ def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: 
         whole: Whether all tensors must be restored, and not only the keys and RoPE tensors.
 
     Raises:
-        BadSource: The record does not fit the file, or a tensor cannot be restored.
+        BadSource: The record does not fit the file, a tensor cannot be restored, or a key was
+            edited.
     """
     check_gguf(record, file)
     if whole and record.changed:
@@ -294,6 +298,8 @@ def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: 
             f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
             f" undone; take the source again, {first}"
         )
+    if whole:
+        _refuse_edited_keys(file, record, first)
 
     # ropeconv adds tensors to the first shard only
     in_other_shards = file.tensors.keys() - file.header.tensors.keys()
@@ -315,7 +321,8 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     Args:
         file: A file that ropeconv wrote.
         receipt: Its receipt.
-        whole: Whether to refuse a file with tensors that cannot be restored.
+        whole: Whether to refuse a file with tensors that cannot be restored, or with edited keys
+            whose edits would be lost.
 
     Raises:
         BadSource: The receipt has no original, or is not one that ropeconv writes, or keys or
@@ -451,7 +458,59 @@ def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, G
             raise BadSource(
                 f"{file.name} has no {key_in_file} any more; take the source again, {first}"
             )
+    for key in keys_of_others(file, record):
+        values[key] = file.header.values[key]
     return values | split_keys(file.header, frozenset(record.added))
+
+
+def _refuse_edited_keys(file: GgufFile, record: GgufRecord, first: str) -> None:
+    """Refuse a file in which a value that ropeconv wrote was edited: the edit would be lost.
+
+    Args:
+        file: A file that ropeconv wrote.
+        record: The record in its receipt.
+        first: The first source in words, for the message.
+
+    Raises:
+        BadSource: A key has another value than ropeconv wrote, or is gone.
+    """
+    for key, recorded in record.written.items():
+        written = value_of(recorded)
+        if file.header.values.get(key) != written:
+            value = written.decode()
+            raise BadSource(
+                f"{key} of {file.name} was edited after ropeconv wrote it, and the edit would be"
+                f" lost; set it to {value!r} again, or take the source again, {first}"
+            )
+
+
+def keys_of_others(file: GgufFile, record: GgufRecord) -> tuple[str, ...]:
+    """Return the keys that other programs have added to a file since ropeconv wrote it.
+
+    Receipts of earlier versions do not say which keys ropeconv wrote; there are none then.
+
+    Args:
+        file: A file that ropeconv wrote.
+        record: The record in its receipt.
+    """
+    if not record.written:
+        return ()
+    new_arch = str(file.get(ARCH))
+    old_arch = new_arch
+    if ARCH in record.values:
+        old_arch = str(value_of(record.values[ARCH]).decode())
+
+    # keys of the first source that are as they were there; the others were written or removed
+    known = set(record.written)
+    for key in record.keys:
+        if key not in record.values:
+            known.add(_rename_arch(key, old_arch, new_arch))
+    return tuple(key for key in file.header.values if key not in known and not _is_of_file(key))
+
+
+def _is_of_file(key: str) -> bool:
+    """Whether a key belongs to a file and not to its model: receipt, reserve, and shards."""
+    return key in (RECEIPT, RESERVED) or key.startswith(SPLIT)
 
 
 def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dict[str, GgufValue]:
@@ -540,7 +599,7 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     )
     output = rewrite(header, edit)
     restorable = _sort_changes(unchanged, file.tensors, file.read, edit.changes)
-    return _record_of(unchanged, header, output, restorable)
+    return _record_of(unchanged, header, header, output, restorable)
 
 
 def record_of_output(
@@ -565,7 +624,12 @@ def record_of_output(
     # made from the file, the output has the changes of earlier runs too
     if not replaced:
         restorable = _add_earlier_changes(input_record, restorable, edit.changes)
-    return _record_of(input_record, before.header, output, restorable)
+    # where an earlier run did not record what it wrote, all that differs from the first source is
+    # taken for the work of ropeconv
+    if replaced or not input_record.written:
+        starting_header = before.header
+        input_record = msgspec.structs.replace(input_record, written={})
+    return _record_of(input_record, before.header, starting_header, output, restorable)
 
 
 def record_of_export(
@@ -595,7 +659,7 @@ def record_of_export(
 
     # then that of the output, with what differs in it
     restorable = _sort_changes(conversion, header.tensors, read, edit.changes)
-    return _record_of(conversion, plain, rewrite(header, edit), restorable)
+    return _record_of(conversion, plain, plain, rewrite(header, edit), restorable)
 
 
 @dataclass(frozen=True)
@@ -696,7 +760,11 @@ def _add_earlier_changes(
 
 
 def _record_of(
-    input_record: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
+    input_record: GgufRecord,
+    first: GgufHeader,
+    start: GgufHeader,
+    output: RewrittenHeader,
+    restorable: _Restorable,
 ) -> GgufRecord:
     """Return the record of an output: what it lacks of its first source, or has otherwise.
 
@@ -707,12 +775,15 @@ def _record_of(
         input_record: The record of the file that is changed, which has the keys and the layout of
             the first source.
         first: The header of the first source.
+        start: The header from which this run makes the output: that of the first source, or of an
+            earlier output.
         output: The header of the output.
         restorable: The tensors that differ between both, by how they are brought back.
     """
     return msgspec.structs.replace(
         input_record,
         values=_changed_values(first, output.values),
+        written=_written_values(input_record, start, output.values),
         added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
         contents=dict(restorable.contents),
         interleaved=restorable.interleaved,
@@ -735,14 +806,43 @@ def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict
     new_arch = values[ARCH].decode()
     records = {}
     for key, value in header.values.items():
-        if values.get(_rename_arch(key, old_arch, new_arch)) == value:
-            continue
-        # ropeconv keeps spaces in a header for later edits, of which only the number matters
-        text = value.raw[8:]  # a string in GGUF begins with its length, in 8 bytes
-        is_only_spaces = value.kind == STRING and text and not text.strip(b" ")
-        if is_only_spaces:
-            records[key] = ValueRecord(kind=STRING, spaces=len(text))
-        else:
-            raw = base64.b64encode(value.raw).decode()
-            records[key] = ValueRecord(kind=value.kind, raw=raw)
+        if values.get(_rename_arch(key, old_arch, new_arch)) != value:
+            records[key] = _record_value(value)
     return records
+
+
+def _written_values(
+    input_record: GgufRecord, start: GgufHeader, values: Mapping[str, GgufValue]
+) -> dict[str, ValueRecord]:
+    """The values that this run or an earlier one has written into an output, by key.
+
+    A key that was edited by hand between two runs keeps the value of the earlier run here, so that
+    `ropeconv restore` still sees the edit.
+
+    Args:
+        input_record: The record of the file that is changed, with what earlier runs wrote.
+        start: The header from which this run makes the output.
+        values: The values of the output, by key.
+    """
+    old_arch = start.values[ARCH].decode()
+    new_arch = values[ARCH].decode()
+    before = {_rename_arch(key, old_arch, new_arch): value for key, value in start.values.items()}
+    records = {}
+    for key, record in input_record.written.items():
+        records[_rename_arch(key, old_arch, new_arch)] = record
+    for key, value in values.items():
+        if before.get(key) != value and not _is_of_file(key):
+            records[key] = _record_value(value)
+    removed = before.keys() - values.keys()
+    return {key: record for key, record in records.items() if key not in removed}
+
+
+def _record_value(value: GgufValue) -> ValueRecord:
+    """Return the record of a value, of which a text of nothing but spaces is only their number."""
+    # ropeconv keeps spaces in a header for later edits, of which only the number matters
+    text = value.raw[8:]  # a string in GGUF begins with its length, in 8 bytes
+    is_only_spaces = value.kind == STRING and text and not text.strip(b" ")
+    if is_only_spaces:
+        return ValueRecord(kind=STRING, spaces=len(text))
+    raw = base64.b64encode(value.raw).decode()
+    return ValueRecord(kind=value.kind, raw=raw)

@@ -287,6 +287,13 @@ class GgufRecord(msgspec.Struct, frozen=True):
     values: dict[str, ValueRecord] = {}
     """Its values that the output lacks, or has otherwise."""
 
+    written: dict[str, ValueRecord] = {}
+    """The values of the output that ropeconv has written and the source did not have.
+
+    Where the file has others, they were edited by hand. Receipts that were written before this
+    field existed have none.
+    """
+
     added: tuple[str, ...] = ()
     """The names of tensors of the output only."""
 

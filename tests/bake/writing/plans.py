@@ -85,7 +85,7 @@ def small_plan(
 
 
 def write(plan: FilePlan, **options: bool) -> Path:
-    return execute_plan(plan, ApplyOptions(**options))
+    return execute_plan(plan, ApplyOptions(**options)).path
 
 
 class Killed(BaseException):

@@ -146,6 +146,11 @@ FILE: Any = SimpleNamespace(name="m.gguf", tensors=HEADER.tensors, header=HEADER
             "asks for 16777217 spaces",
         ),
         ({"values": {"a": ValueRecord(4)}}, "no readable value under 'a'"),
+        ({"written": {"a": ValueRecord(4)}}, "no readable value under 'a'"),
+        (
+            {"written": {"a": ValueRecord(8, spaces=(1 << 24) + 1)}},
+            "asks for 16777217 spaces",
+        ),
         ({"values": {ARCH: ValueRecord(4, raw(bytes(4)))}}, f"no text under {ARCH}"),
         ({"contents": {"t": "?"}}, "no readable contents of t"),
         (

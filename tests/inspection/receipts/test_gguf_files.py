@@ -83,6 +83,10 @@ def test_a_record_has_what_the_output_lacks(file: GgufFile) -> None:
             "llama.context_length": ValueRecord(4, raw(u32(64).raw)),
             "llama.rope.freq_base": ValueRecord(6, raw(f32(10000).raw)),
         },
+        written={
+            "llama.context_length": ValueRecord(4, raw(u32(256).raw)),
+            "llama.new": ValueRecord(4, raw(u32(1).raw)),
+        },
         added=(ROPE,),
         contents={NORM: raw(contents(file.path)[NORM])},
         version=3,

@@ -251,12 +251,14 @@ def _find_list(rotates: Sequence[bool], part: Config, text: Any) -> str:
         text: The config of the text model, of transformers, which may have made the list.
     """
     count = len(rotates)
-    for name in dict.fromkeys((*part, *vars(text))):
+    keys: list[str] = [*part, *vars(text)]
+    for name in dict.fromkeys(keys):
         if "rope" not in name:
             continue
         flags = part.get(name, getattr(text, name, None))
-        is_list_of_layers = isinstance(flags, list) and len(flags) >= count
-        if is_list_of_layers and [bool(flag) for flag in flags[:count]] == rotates:
+        if not isinstance(flags, list) or len(flags) < count:  # not one entry per layer
+            continue
+        if [bool(flag) for flag in flags[:count]] == list(rotates):
             return name
     return ""
 

@@ -2,12 +2,16 @@
 ropeconv's own converter convert so that llama.cpp computes what transformers does.
 
     python -m scripts.llamacpp.stock_matrix LLAMA_CPP [MODEL_TYPE ...] [--fresh | --again]
+        [--mlx PYTHON]
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Each
 tiny checkpoint of the tests is converted by both, with and without a method, and the logits of
 llama.cpp are compared with those of transformers up to four times the trained length; for encoders,
 the states of all tokens. Model types that the record has are passed over, unless --fresh or
 --again. A model type is unknown where the converter does not have its class.
+
+Models that transformers has no class for are compared with mlx-lm, where --mlx names the Python of
+an environment with it (pip install "mlx[cpu]" mlx-lm). Their rows say so, as `reference`.
 
 The converter runs in forks of one process; `ropeconv apply` runs it in a process of its own.
 """
@@ -16,27 +20,37 @@ import argparse
 import importlib.metadata
 import json
 import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ropeconv.bake.apply import apply
+from ropeconv.bake.plan import Plan
 from ropeconv.convert.to_gguf.stock import StockConverter, find_converter
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.config import detect
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.runtimes.llamacpp.archs import arch_table
-from tests.support.baking import AS_IS, MIXED, YARN, make_plan
+from tests.support.baking import AS_IS, MIXED, NTK, YARN, make_plan
 from tests.support.converter_server import converter_server
 from tests.support.embedding_gemma import embedding_gemma
 from tests.support.llamacpp import beyond, checkpoint, of_llamacpp, of_transformers
+from tests.support.mlx_models import MODELS as OF_MLX
+from tests.support.mlx_models import MlxLm, mlx_checkpoint, of_mlx
 from tests.support.models import TINY
 from tests.support.stock_tree import published, tree_for_tiny_models
 from tests.support.vision import MODELS as VISION
 from tests.support.vision import vision_checkpoint
 
 OUT = Path(__file__).parents[2] / "docs" / "evidence" / "stock-converter.json"
-METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
+METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED, "ntk": NTK}
+USUAL = ["as-is", "yarn", "mixed"]
+OTHERWISE = "ntk"
+"""Another base, for an architecture in which no usual method but as-is can be written."""
 RIGHT = 2e-5
 """The largest mean KL divergence of a right result: a wrong one is above 1e-2."""
 UNREGISTERED = "is not supported"
@@ -45,21 +59,27 @@ LONGEST = 300
 EMBEDDING_GEMMA = "embedding_gemma"
 
 
-def result_of(source: Path, method: str, folder: Path, **options: Any) -> dict[str, Any]:
+Reference = Callable[[Path, Plan | None], torch.Tensor]
+"""From a checkpoint and a plan, or None for the unscaled model, to logits at every position."""
+
+
+def result_of(
+    source: Path, method: str, folder: Path, reference: Reference = of_transformers, **options: Any
+) -> dict[str, Any]:
     """The outcome for a checkpoint: a status with the divergence, or with the reason."""
     out = folder / "out.gguf"
     out.unlink(missing_ok=True)
     try:
         plan = make_plan(source, METHODS[method], out, to="gguf", outtype="f32", **options)
         apply(plan, check=False, fsync=False, remember=True)
-        expected = of_transformers(source, plan)
+        expected = reference(source, plan)
         computed = of_llamacpp(out)
         kl = max(bucket.kl_mean for bucket in beyond(expected, computed))
-        unscaled = of_transformers(source, None)
+        unscaled = reference(source, None)
         control = max(bucket.kl_mean for bucket in beyond(expected, unscaled))
     except UnsupportedBake as refusal:
         return {"status": "refused", "reason": str(refusal)[:LONGEST]}
-    except (RopeconvError, ValueError, AttributeError) as problem:
+    except (RopeconvError, RuntimeError, ValueError, AttributeError) as problem:
         if UNREGISTERED in str(problem):
             return {"status": "unknown"}
         return {"status": "fails", "reason": str(problem)[:LONGEST]}
@@ -106,6 +126,29 @@ def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[s
     return row
 
 
+def mlx_row(name: str, tree: Path, methods: list[str], mlx: MlxLm) -> dict[str, Any]:
+    """The results of a model that is compared with mlx-lm, by method."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        source = mlx_checkpoint(name, folder / "Tiny", mlx)
+        config = json.loads((source / "config.json").read_text())
+        row: dict[str, Any] = {"class": config["architectures"][0], "reference": mlx.version}
+
+        def reference(source: Path, plan: Plan | None) -> torch.Tensor:
+            return of_mlx(source, plan, mlx, folder / "logits.npy")
+
+        results: dict[str, Any] = {}
+        for method in methods:
+            results[method] = result_of(source, method, folder, reference, converter=tree)
+            if results["as-is"]["status"] in ("fails", "refused", "unknown"):
+                break
+        scaled = [cell["status"] for method, cell in results.items() if method != "as-is"]
+        if scaled and set(scaled) == {"refused"}:
+            results[OTHERWISE] = result_of(source, OTHERWISE, folder, reference, converter=tree)
+        row["stock"] = results
+    return row
+
+
 def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
     """How many rows are right in every method that the architecture has, by converter."""
     counts = {}
@@ -143,23 +186,35 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
-    parser.add_argument("model_types", nargs="*", default=[*TINY, *VISION, EMBEDDING_GEMMA])
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("model_types", nargs="*", metavar="MODEL_TYPE")
+    parser.add_argument("--mlx", type=Path, metavar="PYTHON")
+    parser.add_argument("--methods", nargs="*", default=USUAL, choices=list(METHODS))
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--again", action="store_true", help="convert the named ones again")
     parser.add_argument("--stock-only", action="store_true")
     given = parser.parse_args()
+    model_types = [*TINY, *VISION, EMBEDDING_GEMMA]
+    if given.mlx is not None:
+        model_types += OF_MLX
+    if given.model_types:
+        model_types = given.model_types
 
     record = {"rows": {}} if given.fresh or not OUT.exists() else json.loads(OUT.read_text())
     converter = find_converter(given.root)
     assert converter is not None
-    with tempfile.TemporaryDirectory() as name, converter_server(given.root) as convert:
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory())
+        convert = stack.enter_context(converter_server(given.root))
+        mlx = stack.enter_context(MlxLm(given.mlx)) if given.mlx is not None else None
         StockConverter.convert = convert  # type: ignore[method-assign]
         tree = tree_for_tiny_models(Path(name) / "llama.cpp", given.root)
-        for model_type in given.model_types:
+        for model_type in model_types:
             if model_type in record["rows"] and not given.again:
                 continue
-            row = row_of(model_type, tree, given.methods, own=not given.stock_only)
+            if mlx is not None and model_type in OF_MLX:
+                row = mlx_row(model_type, tree, given.methods, mlx)
+            else:
+                row = row_of(model_type, tree, given.methods, own=not given.stock_only)
             record["rows"][model_type] = row
             print(model_type, json.dumps(row), flush=True)
             whole = {

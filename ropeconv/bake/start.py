@@ -92,7 +92,7 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
         BadSource: For a text model inside a model that no runtime was seen to load, and a config
             that states a setting with two values.
     """
-    _refuse_family(inspection)
+    _refuse_family(inspection, target)
     if recipe.on_top:
         _refuse_on_top(inspection)
     # a model that is scaled already needs one of --replace, --on-top and --as-is
@@ -104,9 +104,9 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
     return recipe.start(inspection.spec)
 
 
-def _refuse_family(inspection: Inspection) -> None:
+def _refuse_family(inspection: Inspection, target: Target) -> None:
     """Raise for a model for which nothing can be baked, or which no runtime was seen to load."""
-    if inspection.refuse:
+    if inspection.refuse and not _is_for_llamacpp(inspection, target):
         raise UnsupportedBake(
             "a context extension",
             inspection.display_name,
@@ -121,6 +121,13 @@ def _refuse_family(inspection: Inspection) -> None:
                 f"{unseen}; pass --family {inspection.name} to treat its text model as that, which"
                 " is untested, or give the text model as a checkpoint of its own"
             )
+
+
+def _is_for_llamacpp(inspection: Inspection, target: Target) -> bool:
+    """Whether the output is a GGUF file of a model whose own code is the reason of its refusal."""
+    if not isinstance(inspection, ConfigInspection):
+        return False
+    return inspection.model_family.gguf_only and target.to == "gguf"
 
 
 def _refuse_contradiction(inspection: ConfigInspection, source: Source) -> None:

@@ -647,6 +647,7 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     names = layer_names(part, family, layer_count)
     key_layer = key_layers(part, family, layer_count)
     index_widths = _index_widths(part, family, layer_count)
+    listed_heads = family.hooks.kv_heads_by_layer(part, heads)
     caches: Counter[CachedLayers] = Counter()
     states = 0
     for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
@@ -656,6 +657,8 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
         if key_layer[layer] != layer:  # it uses the keys and values of an earlier layer
             continue
         keys, values = of_local if sizes.layers[layer] == "local" else of_global
+        if listed_heads is not None:
+            keys = values = listed_heads[layer] * sizes.head_dim
         cache = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
         # a layer that runs several times has a cache for each
         caches[cache] += family.hooks.runs(part, layer)

@@ -575,6 +575,13 @@ class FamilyHooks:
         """Return the number of heads of keys and values; `count` is as the config states it."""
         return count
 
+    def kv_heads_by_layer(self, part: JsonObject, heads: int) -> list[int] | None:
+        """Return the heads of keys of each layer, 0 without attention; None for `kv_heads`.
+
+        `heads` is the number of heads of queries.
+        """
+        return None
+
     def value_width(self, part: JsonObject, width: int) -> int:
         """Return the width of a head of values; `width` is that of a head of keys."""
         return width
@@ -643,6 +650,14 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     refuse: str = ""
     """Why nothing can be baked for it, or empty."""
+
+    gguf_only: bool = False
+    """Whether `refuse` does not hold for GGUF files, which code of the model does not read."""
+
+    converter_keys: dict[str, str] = {}
+    """Config keys that llama.cpp's converter reads and published configs lack, with those that have
+    the value there.
+    """
 
     no_gguf: str = ""
     """Why its checkpoints do not become GGUF, or empty."""

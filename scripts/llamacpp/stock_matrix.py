@@ -2,6 +2,7 @@
 ropeconv's own converter convert so that llama.cpp computes what transformers does.
 
     python -m scripts.llamacpp.stock_matrix LLAMA_CPP [MODEL_TYPE ...] [--fresh | --again]
+        [--mlx PYTHON]
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Each
 tiny checkpoint of the tests is converted by both, with and without a method, and the logits of
@@ -9,8 +10,10 @@ llama.cpp are compared with those of transformers up to four times the trained l
 the states of all tokens. Model types that the record has are passed over, unless --fresh or
 --again. A model type is unknown where the converter does not have its class.
 
-Models that are published with code of their own are named by their architecture in llama.cpp
-(tests/data/own_code.toml), and compared with the class of transformers that computes the same.
+Models that are published with code of their own have a name in tests/data/own_code.toml, where a
+class of transformers computes the same, or in tests/data/mlx_models.toml, where mlx-lm does. mlx-lm
+runs where --mlx names the Python of an environment with it (pip install "mlx[cpu]" mlx-lm). Their
+rows name the program as `reference`.
 
 The converter runs in forks of one process; `ropeconv apply` runs it in a process of its own.
 """
@@ -21,6 +24,7 @@ import importlib.metadata
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,46 +40,60 @@ from ropeconv.models.config import detect
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.llamacpp.archs import arch_table
-from tests.support.baking import AS_IS, MIXED, YARN, make_plan
+from tests.support.baking import AS_IS, MIXED, NTK, YARN, make_plan
 from tests.support.converter_server import converter_server
 from tests.support.embedding_gemma import embedding_gemma
 from tests.support.llamacpp import beyond, checkpoint, of_llamacpp, of_transformers
+from tests.support.mlx_models import MODELS as OF_MLX
+from tests.support.mlx_models import MlxLm, mlx_checkpoint, of_mlx
 from tests.support.models import TINY
 from tests.support.own_code import MODELS as OWN_CODE
-from tests.support.own_code import OwnCode, reference, write_published, write_twin
+from tests.support.own_code import OwnCode, of_twin, write_published, write_twin
 from tests.support.stock_tree import published, tree_for_tiny_models
 from tests.support.vision import MODELS as VISION
 from tests.support.vision import vision_checkpoint
 
 OUT = Path(__file__).parents[2] / "docs" / "evidence" / "stock-converter.json"
-METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
+METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED, "ntk": NTK}
+USUAL = ["as-is", "yarn", "mixed"]
+OTHERWISE = "ntk"
+"""Another base, for an architecture in which no usual method but as-is can be written."""
 RIGHT = 2e-5
 """The largest mean KL divergence of a right result: a wrong one is above 1e-2."""
 UNREGISTERED = "is not supported"
 """The last words of the converter for a class that it does not have: the status is unknown."""
 LONGEST = 300
 EMBEDDING_GEMMA = "embedding_gemma"
-EVERY = [*TINY, *VISION, EMBEDDING_GEMMA, *OWN_CODE]
 STOPS = ("fails", "refused", "unknown")
 """Outcomes without a method after which no method is tried."""
 
 
-def result_of(source: Path, method: str, folder: Path, **options: Any) -> dict[str, Any]:
-    """The outcome for a checkpoint: a status with the divergence, or with the reason."""
+def compare_methods(
+    methods: list[str],
+    plan_for: Callable[[Recipe, Path], Plan],
+    reference: Callable[[Plan | None], Tensor],
+    folder: Path,
+) -> dict[str, Any]:
+    """The outcome of each method, up to one after which no other is tried.
+
+    plan_for: the plan for a recipe and an output. reference: see `compare`.
+    """
     out = folder / "out.gguf"
-
-    def plan_it() -> Plan:
-        return make_plan(source, METHODS[method], out, to="gguf", outtype="f32", **options)
-
-    return compare(out, plan_it, functools.partial(of_transformers, source))
+    results: dict[str, Any] = {}
+    for method in methods:
+        results[method] = compare(functools.partial(plan_for, METHODS[method], out), reference, out)
+        if results["as-is"]["status"] in STOPS:
+            break
+    return results
 
 
 def compare(
-    out: Path, plan_it: Callable[[], Plan], reference: Callable[[Plan | None], Tensor]
+    plan_it: Callable[[], Plan], reference: Callable[[Plan | None], Tensor], out: Path
 ) -> dict[str, Any]:
     """The outcome of a plan: a status with the divergence, or with the reason.
 
-    out: the file that it writes. reference: what another program computes, scaled as a plan says.
+    reference: what another program computes, scaled as a plan says, or unscaled without one. out:
+    the file that the plan writes.
     """
     out.unlink(missing_ok=True)
     try:
@@ -88,7 +106,7 @@ def compare(
         control = max(bucket.kl_mean for bucket in beyond(expected, unscaled))
     except UnsupportedBake as refusal:
         return {"status": "refused", "reason": str(refusal)[:LONGEST]}
-    except (RopeconvError, ValueError, AttributeError) as problem:
+    except (RopeconvError, RuntimeError, ValueError, AttributeError) as problem:
         if UNREGISTERED in str(problem):
             return {"status": "unknown"}
         return {"status": "fails", "reason": str(problem)[:LONGEST]}
@@ -123,16 +141,18 @@ def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[s
         if known and own:
             converters["own"] = {}
         for converter, options in converters.items():
-            results: dict[str, Any] = {}
             # the converter takes only a Ministral 3 that is scaled, and a method one that is not
             if model_type == "ministral3" and converter == "own":
                 source = checkpoint(model_type, folder / "Unscaled")
-            for method in methods:
-                results[method] = result_of(source, method, folder, **options)
-                if results["as-is"]["status"] in STOPS:
-                    break
-            row[converter] = results
+            plan_for = functools.partial(plan_export, source, **options)
+            reference = functools.partial(of_transformers, source)
+            row[converter] = compare_methods(methods, plan_for, reference, folder)
     return row
+
+
+def plan_export(source: Path, recipe: Recipe, out: Path, **options: Any) -> Plan:
+    """A plan for a checkpoint in float32."""
+    return make_plan(source, recipe, out, to="gguf", outtype="f32", **options)
 
 
 def row_of_own_code(name: str, tree: Path, methods: list[str]) -> dict[str, Any]:
@@ -148,22 +168,17 @@ def row_of_own_code(name: str, tree: Path, methods: list[str]) -> dict[str, Any]
         "reference": f"transformers {version}, {model.same_as}",
         "route": f"--family {model.family}" if model.family else "the converter's file",
     }
-    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         twin = write_twin(model, folder / "Twin")
         source = write_published(model, twin, folder / "Tiny")
-        out = folder / "out.gguf"
-        for method in methods:
-            plan_it = functools.partial(plan_own_code, model, source, METHODS[method], out, tree)
-            results[method] = compare(out, plan_it, functools.partial(reference, model, twin))
-            if results["as-is"]["status"] in STOPS:
-                break
-    row["stock"] = results
+        plan_for = functools.partial(plan_own_code, model, source, tree)
+        reference = functools.partial(of_twin, model, twin)
+        row["stock"] = compare_methods(methods, plan_for, reference, folder)
     return row
 
 
-def plan_own_code(model: OwnCode, source: Path, recipe: Recipe, out: Path, tree: Path) -> Plan:
+def plan_own_code(model: OwnCode, source: Path, tree: Path, recipe: Recipe, out: Path) -> Plan:
     """A plan for a published checkpoint, by its route."""
     if model.family:
         opened = ropeconv.open_source(str(source), family=model.family)
@@ -173,6 +188,26 @@ def plan_own_code(model: OwnCode, source: Path, recipe: Recipe, out: Path, tree:
     converted = out.with_name("converted.gguf")
     converter.convert(source, converted, "f32")
     return make_plan(converted, recipe, out)
+
+
+def row_of_mlx(name: str, tree: Path, methods: list[str], mlx: MlxLm) -> dict[str, Any]:
+    """The results of a model that is compared with mlx-lm, by method."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        source = mlx_checkpoint(name, folder / "Tiny", mlx)
+        config = json.loads((source / "config.json").read_text())
+        plan_for = functools.partial(plan_export, source, converter=tree)
+        reference = functools.partial(of_mlx, source, mlx, folder / "logits.npy")
+        results = compare_methods(methods, plan_for, reference, folder)
+        scaled = [cell["status"] for method, cell in results.items() if method != "as-is"]
+        if scaled and set(scaled) == {"refused"}:
+            plan_it = functools.partial(plan_for, METHODS[OTHERWISE], folder / "out.gguf")
+            results[OTHERWISE] = compare(plan_it, reference, folder / "out.gguf")
+    return {
+        "class": config["architectures"][0],
+        "reference": mlx.version,
+        "stock": results,
+    }
 
 
 def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
@@ -212,24 +247,35 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
-    parser.add_argument("model_types", nargs="*", default=EVERY)
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("model_types", nargs="*", metavar="MODEL_TYPE")
+    parser.add_argument("--mlx", type=Path, metavar="PYTHON")
+    parser.add_argument("--methods", nargs="*", default=USUAL, choices=list(METHODS))
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--again", action="store_true", help="convert the named ones again")
     parser.add_argument("--stock-only", action="store_true")
     given = parser.parse_args()
+    model_types = given.model_types or [*TINY, *VISION, EMBEDDING_GEMMA, *OWN_CODE]
+    if given.mlx is not None and not given.model_types:
+        model_types += OF_MLX
+    if given.mlx is None and not set(model_types).isdisjoint(OF_MLX):
+        parser.error("models of tests/data/mlx_models.toml need --mlx PYTHON")
 
     record = {"rows": {}} if given.fresh or not OUT.exists() else json.loads(OUT.read_text())
     converter = find_converter(given.root)
     assert converter is not None
-    with tempfile.TemporaryDirectory() as name, converter_server(given.root) as convert:
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory())
+        convert = stack.enter_context(converter_server(given.root))
+        mlx = stack.enter_context(MlxLm(given.mlx)) if given.mlx is not None else None
         StockConverter.convert = convert  # type: ignore[method-assign]
         tree = tree_for_tiny_models(Path(name) / "llama.cpp", given.root)
-        for model_type in given.model_types:
+        for model_type in model_types:
             if model_type in record["rows"] and not given.again:
                 continue
             if model_type in OWN_CODE:
                 row = row_of_own_code(model_type, tree, given.methods)
+            elif mlx is not None and model_type in OF_MLX:
+                row = row_of_mlx(model_type, tree, given.methods, mlx)
             else:
                 row = row_of(model_type, tree, given.methods, own=not given.stock_only)
             record["rows"][model_type] = row

@@ -19,7 +19,13 @@ from ..support.families import REPRESENTATIVES, SINGLES, some
 from ..support.models import FAMILIES, TINY, make
 
 DESCRIPTIONS = {"name", "display_name", "model_types", "source", "since"}
-NOT_MADE = {"layers.backward", "refuse", "gguf.convert.unless_columns"}
+NOT_MADE = {
+    "layers.backward",
+    "refuse",
+    "gguf_only",
+    "converter_keys",
+    "gguf.convert.unless_columns",
+}
 """Keys of families that have no tiny checkpoint; Qwen 3 VL MoE is made in `support/vision.py`."""
 hints_of = functools.cache(typing.get_type_hints)
 

@@ -175,7 +175,7 @@ def _fuse(parts: list[torch.Tensor], by_heads: bool) -> torch.Tensor:
     return torch.cat(heads, dim=1).flatten(0, 1)
 
 
-def reference(model: OwnCode, twin: Path, plan: Plan | None) -> torch.Tensor:
+def of_twin(model: OwnCode, twin: Path, plan: Plan | None) -> torch.Tensor:
     """Return what transformers computes for a twin at every position: logits, or states of an encoder.
 
     plan: the one whose schedule is patched in; None for an unscaled model.

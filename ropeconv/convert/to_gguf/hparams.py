@@ -38,6 +38,9 @@ def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
     """Return how many heads of keys each layer has; 0 for a layer with a state, such as Mamba."""
     part = sizes.config
+    by_layer = family.hooks.kv_heads_by_layer(part, sizes.heads)
+    if by_layer is not None:
+        return by_layer
     kinds = layer_kinds(part, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
     settings = own_settings(part)  # by layer, where a config lists blocks of their own

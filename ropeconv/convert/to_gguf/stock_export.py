@@ -315,6 +315,9 @@ def stock_export(
     if scaled:
         setting = RopeSetting({"rope_type": "default"}, spec.rope_theta, spec.original_context)
         config = bake_config(config, family, spec, setting)
+    for key, published in family.converter_keys.items():
+        if published in config:
+            config = {key: config[published], **config}
 
     # llama.cpp quantises in a second step, so the type here is the one that it starts from
     type_name = TYPES[base_type(options.outtype, source, quantisation)].name

@@ -16,7 +16,7 @@ import pytest
 from scripts.llamacpp.stock_matrix import METHODS, OUT, compare, plan_own_code
 
 from ...support.optional import MISSING, skip
-from ...support.own_code import MODELS, OwnCode, reference, write_published, write_twin
+from ...support.own_code import MODELS, OwnCode, of_twin, write_published, write_twin
 
 if "llama_cpp" in MISSING:
     skip("llama_cpp")
@@ -36,8 +36,8 @@ def result(model: OwnCode, tree: Path, folder: Path, method: str = "as-is") -> d
     twin = write_twin(known, folder / "Twin")
     source = write_published(model, twin, folder / "Tiny")
     out = folder / "out.gguf"
-    plan_it = partial(plan_own_code, model, source, METHODS[method], out, tree)
-    return compare(out, plan_it, partial(reference, known, twin))
+    plan_it = partial(plan_own_code, model, source, tree, METHODS[method], out)
+    return compare(plan_it, partial(of_twin, known, twin), out)
 
 
 def assert_wrong(found: dict[str, Any]) -> None:

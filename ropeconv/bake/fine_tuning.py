@@ -54,7 +54,7 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
         keeps_scaling = _is_same(schedule, first) or _is_wider(schedule, first)
     if keeps_scaling and trained_scaling(inspection):
         factor = context / first.context
-        level, reason = _on_trained_scaling(recipe, first, factor)
+        level, reason = _on_trained_scaling(recipe, inspection, first, factor)
         return FineTuningRecord(level=level, factor=factor, trained=first.context, reason=reason)
 
     # every other model: it was trained for the context before any scaling
@@ -87,7 +87,7 @@ def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
 
 
 def _on_trained_scaling(
-    recipe: Recipe, first: RopeSpec, factor: float
+    recipe: Recipe, inspection: Inspection, first: RopeSpec, factor: float
 ) -> tuple[FineTuningLevel, str]:
     """Return whether a method on top of a scaling that was trained needs fine-tuning, and why.
 
@@ -96,6 +96,7 @@ def _on_trained_scaling(
 
     Args:
         recipe: The method and its modifiers.
+        inspection: The inspection of the model.
         first: The RoPE of the model, with its scaling.
         factor: The wanted context over the context that `first` declares.
     """
@@ -105,7 +106,17 @@ def _on_trained_scaling(
         return "needed", "its RoPE does not change"
 
     # here no publisher recommends anything, so only measurements count
-    return _by_the_bar(works_untuned(recipe.method.name, factor, first.form.kind))
+    return _by_the_bar(_measured(inspection, recipe.method.name, factor, first.form.kind))
+
+
+def _measured(inspection: Inspection, method: str, factor: float, on_top: str = "") -> Untuned:
+    """Return whether a method works without training by what was measured on models of this kind.
+
+    The bar is a loss of the next token and hidden facts, and an encoder gives neither.
+    """
+    if inspection.encoder:
+        return Untuned(None, f"{method} was not measured on encoders")
+    return works_untuned(method, factor, on_top)
 
 
 def _by_the_bar(untuned: Untuned) -> tuple[FineTuningLevel, str]:
@@ -158,9 +169,9 @@ def _from_unscaled(
 
     # then what was measured of the method on other models; a method on top of an untrained scaling
     # counts as the worse of both
-    untuned = works_untuned(method.name, factor)
+    untuned = _measured(inspection, method.name, factor)
     if recipe.on_top:
-        untuned_scaling = works_untuned(inspection.spec.form.kind, factor)
+        untuned_scaling = _measured(inspection, inspection.spec.form.kind, factor)
         if place_by_bar(untuned_scaling.result) > place_by_bar(untuned.result):
             untuned = untuned_scaling
     level, reason = _by_the_bar(untuned)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ropeconv.rope.errors import RopeconvError
@@ -79,8 +80,8 @@ def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) 
         needed = max(_tokens(tokenizer, _examples())) + _SPREAD
         if needed > _EXAMPLE:
             raise RopeconvError(
-                f"ruler_vt has no prompt for this tokenizer: its solved example needs about {needed}"
-                f" tokens, and lm_eval allows {_EXAMPLE}; leave the task out"
+                "ruler_vt has no prompt for this tokenizer: its solved example needs about"
+                f" {needed} tokens, and lm_eval allows {_EXAMPLE}; leave the task out"
             )
     if task in ("ruler_cwe", "ruler"):
         needed = max(_tokens(tokenizer, _word_lists(length)))
@@ -108,10 +109,9 @@ def _examples() -> Iterator[tuple[str, int]]:
 def _word_lists(length: int) -> Iterator[tuple[str, int]]:
     """Yield prompts of common words with the ten words that are asked for, as lm_eval does."""
     with fresh_words():
-        from lm_eval.tasks.ruler import cwe_utils
-
+        words = import_module(_WORDS)
         for _ in range(_DRAWS):
-            example, text, answer = cwe_utils.generate_input_output(10, length)
+            example, text, answer = words.generate_input_output(10, length)
             numbered = [f"{number}. {word}" for number, word in enumerate(answer, 1)]
             yield f"{example}\n{text} {' '.join(numbered)}", 120
 

@@ -7,7 +7,9 @@ run it: with the length of the model's config, and each task from the start of i
 """
 
 import json
+import random
 import re
+from importlib import import_module
 from pathlib import Path
 from pydoc_data.topics import topics
 from types import SimpleNamespace
@@ -201,6 +203,18 @@ def test_lm_eval_has_no_prompt_for_such_a_tokenizer(
     for tokenizer, count in ((letters, 0), (words, 10)):
         (made,) = cwe_utils.sys_word_pair_random(1, LENGTH, tokenizer)
         assert len(made["outputs"]) == count
+
+
+def test_each_run_has_the_same_common_words() -> None:
+    def words() -> Any:
+        random.seed(1)
+        return import_module("lm_eval.tasks.ruler.cwe_utils").get_example(20)
+
+    with fresh_words():
+        first = words()
+        assert words() != first, "lm_eval seeds its generator; fresh_words can go"
+    with fresh_words():
+        assert words() == first
 
 
 @pytest.mark.nightly

@@ -250,14 +250,15 @@ def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None
     """Return the study that orders a method where no model that needs it was measured.
 
     It is of a model that loses little without any method. Its losses judge no method, and say more
-    about the order of methods than their frequencies do (`scripts/pages/regret.py`).
+    about the order of methods than their frequencies do (`scripts/pages/regret.py`). A study that
+    decides no pair of methods has no order: its differences are chance.
 
     Args:
         method: The name of the method.
         factor: The wanted length over the trained one.
         on_top: The scaling that the model was trained with and keeps; empty for none.
     """
-    weak = [study for study in evidence().studies if study.judges_nothing]
+    weak = [study for study in evidence().studies if study.judges_nothing and study.better]
     return study_for(method, factor, on_top, weak)
 
 

@@ -59,7 +59,7 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     )
     if keeps_scaling and trained_scaling(inspection):
         factor = context / first.context
-        level, reason = _on_trained_scaling(recipe, first, factor)
+        level, reason = _on_trained_scaling(recipe, inspection, first, factor)
         return FineTuningRecord(level=level, factor=factor, trained=first.context, reason=reason)
 
     # every other model: it was trained for the context before any scaling
@@ -92,7 +92,7 @@ def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
 
 
 def _on_trained_scaling(
-    recipe: Recipe, first: RopeSpec, factor: float
+    recipe: Recipe, inspection: Inspection, first: RopeSpec, factor: float
 ) -> tuple[FineTuningLevel, str]:
     """Return whether a method on top of a scaling that was trained needs fine-tuning, and why.
 
@@ -101,6 +101,7 @@ def _on_trained_scaling(
 
     Args:
         recipe: The method and its modifiers.
+        inspection: The inspection of the model.
         first: The RoPE of the model, with its scaling.
         factor: The wanted context over the context that `first` declares.
     """
@@ -110,7 +111,17 @@ def _on_trained_scaling(
         return "needed", "its RoPE does not change"
 
     # here no publisher recommends anything, so only measurements count
-    return _by_the_bar(works_untuned(recipe.method.name, factor, first.form.kind))
+    return _by_the_bar(_measured(inspection, recipe.method.name, factor, first.form.kind))
+
+
+def _measured(inspection: Inspection, method: str, factor: float, on_top: str = "") -> Untuned:
+    """Return whether a method works without training by what was measured on models of this kind.
+
+    The bar is a loss of the next token and hidden facts, and an encoder gives neither.
+    """
+    if inspection.encoder:
+        return Untuned(None, f"{method} was not measured on encoders")
+    return works_untuned(method, factor, on_top)
 
 
 def _by_the_bar(untuned: Untuned) -> tuple[FineTuningLevel, str]:
@@ -164,9 +175,9 @@ def _from_unscaled(
 
     # Measurements without training; their results are ordered from good to bad (`place_by_bar`). A
     # method on top of an untrained scaling counts as the worse of both.
-    measured = works_untuned(method.name, factor)
+    measured = _measured(inspection, method.name, factor)
     if recipe.on_top:
-        measured_scaling = works_untuned(inspection.spec.form.kind, factor)
+        measured_scaling = _measured(inspection, inspection.spec.form.kind, factor)
         scaling_is_worse = place_by_bar(measured_scaling.result) > place_by_bar(measured.result)
         if scaling_is_worse:
             measured = measured_scaling

@@ -17,8 +17,9 @@ def quality(plan: Plan) -> str:
     Such as "loss -2.10 nats beyond the trained length, +0.02 inside it, against the unchanged
     Qwen2.5-0.5B at 4 times". Where no study has the method, it is the command that measures it on
     this model: "not measured; ropeconv eval ...". It is empty for an encoder, which predicts no
-    next token, for an output that is no longer than the trained context, and for one that only
-    writes the RoPE of the model again (`--as-is`).
+    next token, and for an output that only writes the RoPE of the model again (`--as-is`). It is
+    empty too for an output that is no longer than the trained context: studies compare methods
+    beyond it, so none has the numbers, and `warnings.py` says that the context stays.
     """
     method = plan.recipe.method
     is_longer = plan.context > plan.before.original_context

@@ -3,7 +3,7 @@
     python -m scripts.pages evidence
 
 It computes studies from the items in docs/evidence/items, takes those of docs/evidence that have
-only means, and adds docs/evidence/published.toml. tests/bake/test_studies.py compares the file.
+only means, and adds docs/evidence/published.toml. tests/bake/test_items.py compares the file.
 """
 
 import json

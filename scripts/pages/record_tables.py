@@ -120,7 +120,7 @@ def item_pairs() -> str:
         ("LongPPL", "longppl", "loss", False),
         ("numbers found", "keys", "exact", True),
     ):
-        pairs = []
+        worse: dict[str, list[str]] = {}
         for first, second in permutations(rows, 2):
             proof = prove(
                 _pairs(chosen(items, first, longest, measure, metric)),
@@ -129,8 +129,9 @@ def item_pairs() -> str:
             )
             is_better = proof is not None and (proof.difference > 0) == share
             if proof is not None and proof.decided and is_better:
-                pairs.append(f"`{rows[first]}` before `{rows[second]}`")
-        sentences.append(f"- By {name}: {', '.join(pairs) or 'none'}.")
+                worse.setdefault(rows[first], []).append(f"`{rows[second]}`")
+        pairs = [f"`{first}` before {', '.join(others)}" for first, others in worse.items()]
+        sentences.append(f"- By {name}: {'; '.join(pairs) or 'none'}.")
     return "\n".join(sentences)
 
 

@@ -30,6 +30,21 @@ SHAPES = {
     "Llama-0.14M": {"head_dim": 32, "rope_theta": 10_000.0},
     "three Llamas": {"head_dim": 32, "rope_theta": 10_000.0},
     "four Llamas": {"head_dim": 32, "rope_theta": 1_000.0},
+    "Qwen3-0.14M": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "head_dim": 32,
+        "rope_theta": 1_000_000.0,
+    },
+    "Gemma3-0.14M": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "head_dim": 32,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
 }
 """Config keys of the RoPE of each model, by the beginning of its name. Models of one name that were
 trained further with a scaling are the same model."""
@@ -210,8 +225,8 @@ def regret_sentence(regrets: Sequence[Regret]) -> str:
         f"The first line is the best one in {hits} of {len(regrets)} studies, and otherwise at most"
         f" {largest:.3f} nats behind it. In the mean it is {lost} nats behind, a method drawn at"
         f" random {drawn}, and the first line by frequencies only {by_frequencies}. There are only"
-        f" {len(models)} models: SmolLM2-135M, and {len(models) - 1} kinds of Llamas below a"
-        " million parameters."
+        f" {len(models)} models: SmolLM2-135M, and {len(models) - 1} kinds of models below a"
+        " million parameters, which learned nothing but the manual of Python."
     )
 
 

@@ -269,15 +269,16 @@ def measure_texts(
 def jobs(rows: list[Row], worker: int, workers: int) -> Iterator[tuple[int, Row | None]]:
     """Pairs of a text and a row in the order of measuring; the row None is for short contexts.
 
-    The most important rows of two texts come before their other rows.
+    The most important rows of two texts come before their other rows. Of those, a row is measured
+    on both texts before the next row, since the record takes no row without all texts.
     """
     important = len(parse_rows(ROWS))
     for first in range(0, len(ORDER), 2 * workers):
         own = [number for number in range(first, first + 2 * workers) if number % workers == worker]
         for document in own:
             yield from [(document, row) for row in (*rows[:2], None, *rows[2:important])]
-        for document in own:
-            yield from [(document, row) for row in rows[important:]]
+        for row in rows[important:]:
+            yield from [(document, row) for document in own]
 
 
 def summary(found: dict[str, Any]) -> str:

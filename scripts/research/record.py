@@ -1,25 +1,31 @@
 """Measures every method on small models that are trained for it: items of the public record.
 
-    python -m scripts.research.record [MODELS [FOLDER [HIDDEN LAYERS]]]
+    python -m scripts.research.record [MODELS [FOLDER [HIDDEN LAYERS [LENGTH BASE [FAMILY]]]]]
 
 Each model is a Llama (of 0.71M parameters by default) that learns 128 tokens of the manual of
-Python, and to
-find needles: its windows hide values whose cues ask for them. It is measured without further
-training at 4, 2 and 8 times, on texts that it has not seen:
+Python, and to find needles: its windows hide values whose cues ask for them. LENGTH trains with
+others, BASE with another rope_theta, and FAMILY is `qwen3` (with norms of queries and keys) or
+`gemma3_text` (whose first layers see only half of the length, with a theta of 10,000). It is
+measured without further training at 4, 2 and 8 times, up to 1,024 tokens, on texts that it has not
+seen:
 
 - the loss of the last 64 tokens of a text after 128 to 1,024 tokens, one item per text;
 - needles at five depths, one question per text and depth.
 
-Then each model is trained with 512 tokens and a scaling of 4, and measured at 1,024 tokens with
-methods on top of that. A model takes about ten minutes on an idle core.
+Then each Llama of 128 tokens is trained with 512 tokens and a scaling of 4, and measured at 1,024
+tokens with methods on top of that. A model takes about ten minutes on an idle core.
 """
 
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropeconv
 from ropeconv.bake.items import RecordItem, write_items
@@ -31,10 +37,12 @@ from ropeconv.rope.spec import RopeSpec
 from .on_top import SCALINGS, trained_longer, with_rope
 from .reproduction.measuring import predict, with_needles
 from .reproduction.text import Corpus, corpus, manual
-from .reproduction.training import Training, train
+from .reproduction.training import RESERVED, Training, build, train
 
 FACTORS = (4, 2, 8)
 TEXTS = 16
+LONGEST = 1024
+"""Tokens of a text."""
 STEPS = 400
 """Steps of training, of 1,024 tokens each."""
 TARGETS = 64
@@ -44,6 +52,46 @@ NEAREST = 8
 """Tokens between a needle and its cue at depth 1."""
 ON_TOP = ("yarn", "llama3", "ntk", "linear", "by-parts", "mixed")
 FOLDER = Path("docs/evidence/items")
+NAMES = {"llama": "Llama", "qwen3": "Qwen3", "gemma3_text": "Gemma3"}
+"""The names of models by their family, before their size."""
+
+
+def build_family(family: str, training: Training, vocabulary: int) -> Any:
+    """An untrained model of a family, with the shape and the seed of a training."""
+    if family == "llama":
+        return build(training, vocabulary)
+    settings: dict[str, Any] = {
+        "rope_parameters": {"rope_type": "default", "rope_theta": training.base}
+    }
+    if family == "gemma3_text":
+        kinds = ["sliding_attention"] * (training.layers - 1) + ["full_attention"]
+        local = {"rope_type": "default", "rope_theta": 10_000.0}
+        settings = {
+            "layer_types": kinds,
+            "sliding_window": training.length // 2,
+            "query_pre_attn_scalar": training.head_dim,
+            "rope_parameters": {
+                "full_attention": settings["rope_parameters"],
+                "sliding_attention": local,
+            },
+        }
+    torch.manual_seed(training.seed)
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=vocabulary + RESERVED,
+        hidden_size=training.hidden,
+        intermediate_size=3 * training.hidden,
+        initializer_range=training.hidden**-0.5,
+        num_hidden_layers=training.layers,
+        num_attention_heads=training.heads,
+        num_key_value_heads=training.heads,
+        head_dim=training.head_dim,
+        max_position_embeddings=training.length,
+        tie_word_embeddings=True,
+        use_cache=False,
+        **settings,
+    )
+    return AutoModelForCausalLM.from_config(config)
 
 
 def methods(training: Training, factor: int) -> Iterator[tuple[str, ropeconv.Recipe]]:
@@ -61,9 +109,9 @@ def methods(training: Training, factor: int) -> Iterator[tuple[str, ropeconv.Rec
 
 
 def size_of(model: Any, seed: int) -> str:
-    """The name of a model by its parameters, and its seed: `Llama-0.71M 0`."""
+    """The name of a model by its family and parameters, and its seed: `Llama-0.71M 0`."""
     parameters = sum(weight.numel() for weight in model.parameters())
-    return f"Llama-{parameters / 1e6:.2f}M {seed}"
+    return f"{NAMES[model.config.model_type]}-{parameters / 1e6:.2f}M {seed}"
 
 
 class Measuring:
@@ -136,13 +184,17 @@ class Measuring:
 def measure_plain(model: Any, training: Training, text: Corpus) -> Iterator[list[RecordItem]]:
     """The items of a model without scaling: those of the unchanged model, then of each factor."""
     trained = training.length
-    identity = sha256(repr(asdict(training)).encode()).hexdigest()
+    description = repr(asdict(training))
+    if model.config.model_type != "llama":
+        description += model.config.model_type
+    identity = sha256(description.encode()).hexdigest()
     measuring = Measuring(text, size_of(model, training.seed), trained, identity)
-    every_length = [trained, *(factor * trained for factor in FACTORS)]
+    factors = [factor for factor in FACTORS if factor * trained <= LONGEST]
+    every_length = [trained, *(factor * trained for factor in factors)]
     unchanged = list(measuring.items(model, "base", None, None, every_length))
     unchanged += measuring.needles(model, "base", None, None, every_length)
     yield unchanged
-    for factor in FACTORS:
+    for factor in factors:
         lengths = [trained, factor * trained]
         items: list[RecordItem] = []
         for name, recipe in methods(training, factor):
@@ -166,13 +218,21 @@ def measure_on_top(model: Any, kind: str, seed: int, text: Corpus) -> Iterator[R
 
 
 def main(
-    models: str = "3", folder: str = str(FOLDER), hidden: str = "128", layers: str = "3"
+    models: str = "3",
+    folder: str = str(FOLDER),
+    hidden: str = "128",
+    layers: str = "3",
+    length: str = "128",
+    base: str = "10000",
+    family: str = "llama",
 ) -> None:
     """Trains the models, and writes a file of items for each."""
-    text = corpus(manual(), 1025, TEXTS)
+    text = corpus(manual(), LONGEST + 1, TEXTS)
     for seed in range(int(models)):
         training = Training(
             seed=seed,
+            base=float(base),
+            length=int(length),
             needles=1.0,
             tiled=0.0,
             steps=STEPS,
@@ -180,14 +240,16 @@ def main(
             layers=int(layers),
             heads=int(hidden) // 32,
         )
-        model = train(training, text.train, text.vocabulary)
+        model = train(training, text.train, text.vocabulary, make=partial(build_family, family))
         items: list[RecordItem] = []
         for part in measure_plain(model, training, text):  # a run that is stopped has some
             items += part
             write_items(items, Path(folder) / f"{items[0].model}.jsonl.gz")
 
-        plain = with_rope(model, {"rope_type": "default"}, training.length)
         print(f"seed {seed}: {len(items):,} items", flush=True)
+        if family != "llama" or training.length != 128:
+            continue
+        plain = with_rope(model, {"rope_type": "default"}, training.length)
         for kind in SCALINGS:
             on_top = list(measure_on_top(plain, kind, seed, text))
             write_items(on_top, Path(folder) / f"{on_top[0].model}.jsonl.gz")

@@ -21,7 +21,7 @@ from ropeconv.bake.advice import (
     advise,
     compare_method,
 )
-from ropeconv.bake.evidence import Study, evidence, works_untuned
+from ropeconv.bake.evidence import Study, evidence, weak_study_for, works_untuned
 from ropeconv.errors import UsageError
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
@@ -183,16 +183,18 @@ def one(
         "recommended": "",
         "lost": None,
         "trained": 8192,
+        "factor": 4,
         **numbers,
     }
     first = given.pop("first")
     recommended = given.pop("recommended")
     lost = given.pop("lost")
     trained = given.pop("trained")
+    factor = given.pop("factor")
     measured = None
     if lost is not None:
-        study = Study("m", 4, "nats", "1", "here", trained=trained, lost={name: lost})
-        measured = MeasuredMethod(study, name)
+        study = Study("m", factor, "nats", "1", "here", trained=trained, lost={name: lost})
+        measured = MeasuredMethod(study, name, 4.0)
     reach = SimpleNamespace(
         first_violation=first, effective_length=None if first is None else first - 1
     )
@@ -232,12 +234,34 @@ def test_advice_is_sorted_by_what_is_known() -> None:
     assert order(one("yarn", **low), one("ntk", recommended="a card", **high)) == ["ntk", "yarn"]
     # losses of two models are not compared: the larger model comes first
     assert order(one("yarn", trained=128, **low), one("ntk", **high)) == ["ntk", "yarn"]
+    # nor those at two lengths: a text of 2 times costs each method less than one of 4 times
+    assert order(one("ntk", factor=2, **low), one("yarn", **high)) == ["yarn", "ntk"]
+    assert order(one("ntk", factor=8, **low), one("yarn", **high)) == ["ntk", "yarn"]
+    assert order(one("ntk", factor=2, **low), one("yarn", factor=3, **high)) == ["yarn", "ntk"]
     assert order(one("ntk", recommended="a card", reason="no"), one("linear", untuned=False)) == [
         "linear",
         "ntk",
     ]
     assert order(one("yarn", outside=2), one("linear", outside=0)) == ["linear", "yarn"]
     assert one("ntk", reason="no").basis == "cannot be written"
+
+
+def test_a_study_of_chance_orders_no_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two models that lose little without a method, the larger one decides no pair."""
+
+    def study(trained: int, better: tuple[tuple[str, str], ...]) -> Study:
+        lost = {"base": 0.1, "yarn": 0.0, "ntk": 0.0}
+        return Study("m", 4, "nats", "1", "", trained=trained, lost=lost, better=better)
+
+    decided = study(128, (("yarn", "ntk"),))
+    for studies, wanted in (
+        ([decided, study(256, ())], decided),
+        ([study(256, ())], None),
+        ([decided, study(256, (("ntk", "yarn"),))], study(256, (("ntk", "yarn"),))),
+    ):
+        table = SimpleNamespace(studies=studies)
+        monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda table=table: table)
+        assert weak_study_for("yarn", 4) == wanted
 
 
 def a_study(factor: float, better: tuple[tuple[str, str], ...], **more: Any) -> Study:

@@ -22,6 +22,7 @@ from ropeconv.rope.recipe import parse_recipe
 from ..conftest import CONFIGS
 from ..support.baking import apply, make_plan
 from ..support.in_process import command
+from ..support.llamacpp import checkpoint
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
@@ -258,3 +259,23 @@ def test_python_has_it_too() -> None:
     assert (plan.fine_tuning.level, plan.fine_tuning.factor) == ("needed", 64)
     inspection = inspect_source(open_source(str(LLAMA_3_1)))
     assert fine_tuning_for(plan.recipe, inspection, plan.schedule) == plan.fine_tuning
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [("--yarn 4", "recommended"), ("--linear 4", "needed"), ("--yarn 8", "needed")],
+)
+def test_the_numbers_of_models_that_predict_text_say_nothing_of_an_encoder(
+    words: str, level: str, tmp_path: Path
+) -> None:
+    """A trainer's note and a warning quoted the loss of SmolLM2 for ModernBERT."""
+    encoder = checkpoint("modernbert", tmp_path / "encoder")
+    decoder = checkpoint("llama", tmp_path / "decoder")
+    recipe = parse_recipe(words.removeprefix("--").replace(" ", ":"))
+    needs = {}
+    for source in (encoder, decoder):
+        needs[source.name] = make_plan(source, recipe).fine_tuning
+    assert needs["encoder"].level == level
+    assert "was not measured on encoders" in needs["encoder"].reason
+    assert "SmolLM2" not in needs["encoder"].sentence
+    assert "SmolLM2" in needs["decoder"].reason

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.features.evaluation.cases import parse_lengths
 from scripts.gather_pages import ROOT
 from scripts.pages.transcripts import OF_WEIGHTS, PAGES, TUTORIAL
 
@@ -24,7 +25,15 @@ from ..support.extent import sample
 from ..support.hub_server import running, talk_to
 from ..support.hub_writing import WritingHub, writing
 from ..support.in_process import command
-from ..support.pasting import Block, Machine, blocks, machine, make_model
+from ..support.pasting import (
+    PUBLISHED,
+    UNKNOWN_TRAINED,
+    Block,
+    Machine,
+    blocks,
+    machine,
+    make_model,
+)
 
 NAMES = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 OF_THE_HELP = "docs/commands.md"
@@ -90,6 +99,18 @@ def refused(line: str) -> Iterator[str]:
         problem = parse_problem(words[1:]) if words[0] == "ropeconv" else script_problem(words)
         if problem:
             yield f"{line}: {problem}"
+
+
+def longest_length(line: str) -> int:
+    """The tokens of the longest sequence that a line of shell reads on the small models."""
+    found = re.search(r"^ropeconv eval (\S+) .*--lengths (\S+)", line)
+    if not found:
+        return 0
+    model, lengths = found.groups()
+    known = [keys for part, keys in PUBLISHED.items() if part in model]
+    trained = known[0]["max_position_embeddings"] if known else UNKNOWN_TRAINED
+    assert isinstance(trained, int)
+    return max(parse_lengths(lengths, trained))
 
 
 def problems(block: Block, machine: Machine) -> Iterator[str]:
@@ -178,6 +199,17 @@ def test_a_program_that_does_not_end_is_the_last_of_its_block(page: str) -> None
             words = [line.split() for line in lines(block)]
             endless = [SERVERS.get(line[0]) == line[1] for line in words if len(line) > 1]
             assert not any(endless[:-1]), str(block)
+
+
+def test_no_line_reads_sequences_that_take_minutes_here() -> None:
+    """A sequence of 163,840 tokens takes two minutes of a core on the small model too."""
+    for page in PASTED:
+        for block in of_page(page):
+            if block.language == "sh":
+                for line in lines(block):
+                    assert reason(line) or longest_length(lighter(line)) <= 16384, str(block)
+    long = "ropeconv eval Qwen/Qwen3-8B --methods base,yarn:4 --lengths 1T,4T -o items.jsonl.gz"
+    assert longest_length(long) == 4 * UNKNOWN_TRAINED
 
 
 def test_every_extra_that_is_installed_exists() -> None:

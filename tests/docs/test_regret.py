@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from ropeconv.bake.evidence import EvidenceTable, Study, evidence
-from scripts.pages.evidence import record
+from scripts.pages.evidence import FOLDER, record
 from scripts.pages.regret import (
     SHAPES,
     Regret,
@@ -71,6 +71,13 @@ def test_the_sentence_follows_one_item() -> None:
     changed = measure_regret(EvidenceTable(tuple(studies), ()), record())
     assert regret_sentence(changed) != regret_sentence(read_regrets())
     assert max(one.lost for one in changed) == pytest.approx(1 - (4.54 - 3.82), abs=0.02)
+
+
+def test_models_whose_methods_hardly_differ_are_named_as_such() -> None:
+    drawn = [one.drawn for one in read_regrets() if "256-seed" in one.model]
+    assert len(drawn) == 4
+    page = (FOLDER.parent / "evaluating.md").read_text("utf-8")
+    assert f"drawn at random is at most {max(drawn):.3f} nats behind" in page
 
 
 def test_the_sentence_says_how_few_models_there_are() -> None:

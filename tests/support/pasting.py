@@ -41,6 +41,8 @@ PUBLISHED: dict[str, dict[str, object]] = {
     "SmolLM2": {"max_position_embeddings": 8192},
 }
 """Keys of published configs by a part of their names."""
+UNKNOWN_TRAINED = 32768
+"""The tokens that the other models declare."""
 CLIENT = """\
 #!{python} -SE
 import json, os, socket, sys
@@ -180,12 +182,12 @@ def make_model(model: Path, target: Path, name: str) -> None:
     Args:
         model: The small model.
         target: The folder to write.
-        name: Of the published model; unknown ones declare 32,768 tokens.
+        name: Of the published model; unknown ones declare UNKNOWN_TRAINED tokens.
     """
     shutil.copytree(model, target, dirs_exist_ok=True)
     config = json.loads((target / "config.json").read_text())
     known = [keys for part, keys in PUBLISHED.items() if part in name]
-    config |= known[0] if known else {"max_position_embeddings": 32768}
+    config |= known[0] if known else {"max_position_embeddings": UNKNOWN_TRAINED}
     (target / "config.json").write_text(json.dumps(config, indent=2))
 
 

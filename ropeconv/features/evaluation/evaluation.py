@@ -30,9 +30,10 @@ from ropeconv.verbs.rows import Row, parse_rows
 from ropeconv.version import __version__
 
 from .cases import EVAL, Case, EvalLine, EvaluationSizes, Observation, in_trained, parse_lengths
-from .measures.lm_eval import GENERATED, LmEval
+from .measures.lm_eval import LmEval
 from .measures.losses import Sliding
 from .measures.measure import REGISTRY, Measure
+from .measures.ruler import GENERATED
 from .options import SizeOptions
 from .result import Result, items_of
 from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_cases, run_here

@@ -124,14 +124,16 @@ def train(
     vocabulary: int,
     device: str = "cpu",
     heard: Callable[[int, float], None] = print,
+    make: Callable[[Training, int], Any] = build,
 ) -> Any:
     """Trains a model and returns it without the recipe of `trained_with`, which its measures have
     to add again.
 
     training: everything that decides the result. ids: tokens to draw windows from. vocabulary:
-    number of tokens. device: of torch. heard: called with step and loss in nats per token.
+    number of tokens. device: of torch. heard: called with step and loss in nats per token. make:
+    the untrained model, from the training and the vocabulary.
     """
-    model = build(training, vocabulary).to(device).train()
+    model = make(training, vocabulary).to(device).train()
     method = trained_with(training)
     undo = ropeconv.patch(model, method) if method else lambda: None
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]

@@ -10,7 +10,7 @@ import logging
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,39 +28,13 @@ from ropeconv.rope.lengths import format_tokens
 from ..cases import Case, EvaluationSizes, Observation
 from ..texts import CheckpointTokenizer, Texts, Tokenizer
 from .measure import Measure
+from .ruler import LONGEST_ANSWER, RULER, RULER_LENGTHS, check_tokenizer, fresh_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LM_EVAL = "lm-eval:"
 """Before the name of a task."""
-RULER = (
-    "niah_single_1",
-    "niah_single_2",
-    "niah_single_3",
-    "niah_multikey_1",
-    "niah_multikey_2",
-    "niah_multikey_3",
-    "niah_multiquery",
-    "niah_multivalue",
-    "ruler_vt",
-    "ruler_cwe",
-    "ruler_fwe",
-    "ruler_qa_squad",
-    "ruler_qa_hotpot",
-)
-"""The tasks of RULER (Hsieh et al. 2024): lm_eval makes their prompts, of a length in tokens."""
-GENERATED = (
-    "niah_single_1",
-    "niah_multikey_2",
-    "niah_multikey_3",
-    "ruler_vt",
-    "ruler_cwe",
-    "ruler_fwe",
-)
-"""Those of them that need no download: their text is made of words, numbers and sentences."""
-RULER_LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
-"""The lengths for which the files of these tasks have a metric."""
 
 
 class LmEval(Measure):
@@ -254,7 +228,8 @@ class LmEval(Measure):
                 has a target for each document that is read.
 
         Raises:
-            RopeconvError: lm_eval does not know the task, or cannot load its documents.
+            RopeconvError: lm_eval does not know the task, cannot load its documents, or has no
+                prompt for the tokenizer.
         """
         import lm_eval
         from lm_eval.models.huggingface import HFLM
@@ -263,16 +238,22 @@ class LmEval(Measure):
         try:
             with _silent(), ExitStack() as stack:
                 options: dict[str, Any] = {}
+                max_length = case.column
                 if self.folder:
                     options["task_manager"] = TaskManager(include_path=str(self.folder))
                 if self.by_length:
+                    check_tokenizer(self.task, tokenizer, case.column)
+                    stack.enter_context(fresh_words())
+                    # HFLM cuts the beginning of a prompt that leaves no room for its answer, as
+                    # those of ruler_fwe do: they have the length without the answer (fwe_utils.py)
+                    max_length += LONGEST_ANSWER
                     folder = stack.enter_context(_saved(tokenizer))
                     options["metadata"] = {
                         "tokenizer": str(folder),
                         "max_seq_lengths": [case.column],
                     }
                 # HFLM accepts a loaded model, so the patched RoPE is the one that is measured
-                loaded = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
+                loaded = HFLM(pretrained=model, tokenizer=tokenizer, max_length=max_length)
                 results = lm_eval.simple_evaluate(
                     loaded,
                     tasks=[self.task],
@@ -281,7 +262,14 @@ class LmEval(Measure):
                     random_seed=case.window,
                     **options,
                 )
-        except (KeyError, ValueError, OSError, ImportError, AssertionError) as problem:
+        except (
+            KeyError,
+            ValueError,
+            OSError,
+            ImportError,
+            AssertionError,
+            ArithmeticError,
+        ) as problem:
             lines = str(problem).splitlines() or [type(problem).__name__]
             raise RopeconvError(
                 f"lm_eval does not run the task {self.task} ({lines[0]}); `lm_eval ls tasks` lists"
@@ -316,11 +304,12 @@ def _saved(tokenizer: PreTrainedTokenizerBase) -> Iterator[Path]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep progress bars and warnings of lm_eval from the screen."""
+    """Keep progress bars, lines and warnings of lm_eval from the screen."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with redirect_stderr(io.StringIO()):
+        # vt_utils.py prints to standard output, where --json has its result
+        with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             yield
     finally:
         logging.disable(before)

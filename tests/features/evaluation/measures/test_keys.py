@@ -13,6 +13,7 @@ from ropeconv.features.evaluation.evaluation import SUITES, Sizes, suite_measure
 from ropeconv.features.evaluation.measures import lm_eval
 from ropeconv.features.evaluation.measures.measure import REGISTRY
 from ropeconv.features.evaluation.measures.retrieval import KEYS_PER_DEPTH
+from ropeconv.features.evaluation.measures.ruler import GENERATED
 from ropeconv.features.evaluation.measures.speed import peak_bytes
 from ropeconv.features.evaluation.texts import Texts
 from ropeconv.inspection.receipts.metrics import METRICS
@@ -145,7 +146,7 @@ def test_the_suite_has_its_measures_and_rulers_tasks_where_lm_eval_is_installed(
     monkeypatch.setattr(lm_eval, "require", lambda *words: None)
     with_ruler = suite_measures("long")
     assert [measure.name for measure in with_ruler][len(names) :] == [
-        f"lm-eval:{task}" for task in lm_eval.GENERATED
+        f"lm-eval:{task}" for task in GENERATED
     ]
     # at lengths for which RULER has a score
     sizes = EvaluationSizes((4096, 5000, 8192), 4096)

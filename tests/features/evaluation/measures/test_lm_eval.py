@@ -51,7 +51,7 @@ class Standin:
         print("100%|####| a bar of lm_eval", file=sys.stderr)
         if tasks == ["unknown"]:
             raise KeyError("unknown")
-        if tasks == ["ruler_vt"] and not given.get("metadata"):
+        if tasks == ["ruler_fwe"] and not given.get("metadata"):
             # as lm_eval/tasks/ruler/common_utils.py does without a tokenizer
             raise AssertionError("No tokenizer or pretrained provided.")
         metadata = given.get("metadata")
@@ -174,9 +174,10 @@ def test_a_task_of_ruler_gets_the_tokenizer_and_is_run_at_each_length(
 ) -> None:
     from transformers import AutoTokenizer
 
-    observations = run("ruler_vt", "base", asked=EvaluationSizes((4096, 8192), 64, windows=3))
+    observations = run("ruler_fwe", "base", asked=EvaluationSizes((4096, 8192), 64, windows=3))
     assert [call["metadata"]["max_seq_lengths"] for call in standin.asked] == [[4096], [8192]]
-    assert [call["max_length"] for call in standin.asked] == [4096, 8192]
+    # with room for the answer behind a prompt of the length
+    assert [call["max_length"] for call in standin.asked] == [4096 + 128, 8192 + 128]
     scores = [(item.metric, item.column, item.value) for item in observations["base"]]
     assert scores == [("accuracy", length, 0.5) for length in (4096, 8192) for _ in range(3)]
 

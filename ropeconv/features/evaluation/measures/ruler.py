@@ -1,0 +1,130 @@
+"""The tasks of RULER in lm_eval: their names and lengths, and which tokenizers they work with.
+
+Read `check_tokenizer` first. The loops that it guards against are those of lm_eval 0.4.13.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ropeconv.rope.errors import RopeconvError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+RULER = (
+    "niah_single_1",
+    "niah_single_2",
+    "niah_single_3",
+    "niah_multikey_1",
+    "niah_multikey_2",
+    "niah_multikey_3",
+    "niah_multiquery",
+    "niah_multivalue",
+    "ruler_vt",
+    "ruler_cwe",
+    "ruler_fwe",
+    "ruler_qa_squad",
+    "ruler_qa_hotpot",
+)
+"""The tasks of RULER (Hsieh et al. 2024): lm_eval makes their prompts, of a length in tokens."""
+GENERATED = (
+    "niah_single_1",
+    "niah_multikey_2",
+    "niah_multikey_3",
+    "ruler_vt",
+    "ruler_cwe",
+    "ruler_fwe",
+)
+"""Those of them that need no download: their text is made of words, numbers and sentences."""
+RULER_LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
+"""The lengths for which the files of these tasks have a metric."""
+LONGEST_ANSWER = 128
+"""The most tokens that a task lets a model generate (niah_single_1.yaml)."""
+
+_WORDS = "lm_eval.tasks.ruler.cwe_utils"
+_EXAMPLE = 500
+"""The tokens of the solved example of variable tracking, at most, whatever the length is."""
+_SPREAD = 10
+"""Tokens by which examples with other random names are longer."""
+_DRAWS = 20
+"""Random prompts that are made, of which the longest counts."""
+
+
+def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
+    """Refuse a tokenizer that needs too many tokens for the shortest prompt of a task.
+
+    Tokenizers of bytes or of few hundred tokens do. lm_eval makes a prompt longer and longer until
+    it has the length. Where the shortest is longer already,
+
+    - variable tracking draws prompts without end, in a loop that Ctrl-C does not stop either,
+      since its `except:` has no type (vt_utils.py);
+    - common words asks for the ten most common of an empty list, whose score divides by zero
+      (cwe_utils.py).
+
+    The other tasks end with an error or have a shorter prompt.
+
+    Args:
+        task: The task, or `ruler` for all.
+        tokenizer: The tokenizer of the model.
+        length: The length of the prompts in tokens.
+
+    Raises:
+        RopeconvError: The shortest prompt is too long.
+    """
+    if task in ("ruler_vt", "ruler"):
+        needed = max(_tokens(tokenizer, _examples())) + _SPREAD
+        if needed > _EXAMPLE:
+            raise RopeconvError(
+                "ruler_vt has no prompt for this tokenizer: its solved example needs about"
+                f" {needed} tokens, and lm_eval allows {_EXAMPLE}; leave the task out"
+            )
+    if task in ("ruler_cwe", "ruler"):
+        needed = max(_tokens(tokenizer, _word_lists(length)))
+        if needed > length:
+            raise RopeconvError(
+                f"ruler_cwe has no prompt of {length:,} tokens for this tokenizer: its shortest"
+                f" needs about {needed:,}; give longer --lengths, or leave the task out"
+            )
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, prompts: Iterator[tuple[str, int]]) -> list[int]:
+    """Return the tokens of prompts, each with those that are generated after it."""
+    return [len(tokenizer(text)["input_ids"]) + generated for text, generated in prompts]
+
+
+def _examples() -> Iterator[tuple[str, int]]:
+    """Yield solved examples of variable tracking with the least text between, as lm_eval does."""
+    from lm_eval.tasks.ruler import vt_utils
+
+    for _ in range(_DRAWS):
+        text, answer = vt_utils.generate_input_output(5, num_chains=1, num_hops=4, is_icl=True)
+        yield f"{text} {answer}", 30
+
+
+def _word_lists(length: int) -> Iterator[tuple[str, int]]:
+    """Yield prompts of common words with the ten words that are asked for, as lm_eval does."""
+    with fresh_words():
+        words = import_module(_WORDS)
+        for _ in range(_DRAWS):
+            example, text, answer = words.generate_input_output(10, length)
+            numbered = [f"{number}. {word}" for number, word in enumerate(answer, 1)]
+            yield f"{example}\n{text} {' '.join(numbered)}", 120
+
+
+@contextmanager
+def fresh_words() -> Iterator[None]:
+    """Let lm_eval load its module of common words anew, within and after this.
+
+    The module has a random generator that simple_evaluate does not seed, and lm_eval keeps modules
+    of tasks (lm_eval/tasks/_yaml_loader.py). So a second row would get other questions.
+    """
+    sys.modules.pop(_WORDS, None)
+    try:
+        yield
+    finally:
+        sys.modules.pop(_WORDS, None)

@@ -13,9 +13,9 @@ from ..formats.jsontext import JsonObject
 from ..inspection.memory.fit import Fit
 from ..inspection.support import group_by_status
 from ..models.gguf import GgufSource
-from ..rope.errors import command_line
+from ..rope.errors import command_line, counted
 from ..rope.recipe import recipe_text
-from ..runtimes.runtime import WRONG, Runtime
+from ..runtimes.runtime import GOOD, WRONG, Runtime
 from .sheet import RUNTIMES, Sheet, legend
 
 
@@ -46,6 +46,8 @@ def show_advice(advice: RankedMethods, sheet: Sheet, fit: Fit | None = None) -> 
             sheet.say(f"No {reason}.")
         else:
             sheet.say(f"No {reason}: {', '.join(flags)}.")
+    for sentence in _describe_answers(methods):
+        sheet.say(sentence)
 
     # the memory that the context takes, and the next commands
     if fit is not None:
@@ -255,6 +257,23 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
                 reason, _, _ = reason.partition(": with ")
             flags_by_reason.setdefault(f"{format_name}: {reason}", []).append(row.flags)
     return flags_by_reason
+
+
+def _describe_answers(methods: Iterable[Advice]) -> Iterator[str]:
+    """What installed runtimes answered: `vLLM 0.32.0 (run here) supports 9 of 11 methods.`"""
+    answers: dict[str, list[bool]] = {}
+    for row in methods:
+        # a runtime loads one of the formats; where it loads both, either is enough
+        supported: dict[str, bool] = {}
+        for writing in row.writings.values():
+            for verdict in writing.verdicts:
+                if verdict.here:
+                    before = supported.get(verdict.display_name, False)
+                    supported[verdict.display_name] = before or verdict.status in GOOD
+        for name, is_supported in supported.items():
+            answers.setdefault(name, []).append(is_supported)
+    for name, each in answers.items():
+        yield f"{name} (run here) supports {sum(each)} of {counted(len(each), 'method')}."
 
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:

@@ -16,7 +16,7 @@ from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import ConfigInspection, Inspection
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import commands, facts_of
-from ..inspection.support import group_by_status, others, support
+from ..inspection.support import count_others, group_by_status, others, support
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.schema import Config
@@ -33,6 +33,9 @@ from .sheet import Sheet, statuses
 
 if TYPE_CHECKING:
     from ..inspection.adapter import Adapter
+
+TWO_LINES = 150
+"""Characters that fit two lines of 80 columns, whose words are not broken."""
 
 
 def show_inspection(
@@ -59,6 +62,9 @@ def show_inspection(
         show_fits(inspection.fits(options), sheet)
     else:
         _show_summary(inspection, sheet, options)
+    rest = _describe_rest(inspection, explain)
+    if rest:
+        sheet.say(rest)
 
     if inspection.refuse:
         sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
@@ -68,9 +74,22 @@ def show_inspection(
             words = (_source_to_bake(inspection), *inspection.source.family_words)
             command = command_line("apply", *words)
             sheet.copyable(f"Fix: {command} {problem.repair}")
-    if not inspection.problems:
-        sheet.say("No problems found.")
     _show_next(inspection, sheet, explain)
+
+
+def _describe_rest(inspection: Inspection, explain: bool) -> str:
+    """The line below the table: the runtimes that it leaves out, and whether there are problems.
+
+    They are counted where their names would take more than two lines: a screen of 80 columns
+    has 15 lines.
+    """
+    ending = "" if inspection.problems else "No problems found."
+    if explain or not inspection.verdicts:  # --explain has a row for every runtime
+        return ending
+    line = f"{others(inspection.verdicts)} {ending}".strip()
+    if len(line) > TWO_LINES:
+        line = f"{count_others(inspection.verdicts)} {ending}".strip()
+    return line
 
 
 def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
@@ -154,8 +173,6 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
         rows.append(("code", "config.json can make a runtime run code (--explain)"))
     rows += support(inspection.verdicts)
     sheet.table(inspection.source.reference, ("", ""), rows)
-    if inspection.verdicts:
-        sheet.say(others(inspection.verdicts))
 
 
 def _describe_trained(inspection: Inspection) -> str:

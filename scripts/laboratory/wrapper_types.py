@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -154,12 +155,18 @@ def frequencies(name: str, path: str, text: dict[str, Any], base: float) -> dict
 def build_whole(config: Any, inner: Any) -> Module:
     """Return a model around a text model without weights, whose rotary modules are on the CPU."""
     import torch
-    from transformers import PreTrainedModel
+    from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, PreTrainedModel
 
     candidates = []
     rotary_classes = []
     for kind in (type(config), type(inner)):
-        code = importlib.import_module(kind.__module__.replace(".configuration_", ".modeling_"))
+        name = kind.__module__.replace(".configuration_", ".modeling_")
+        if find_spec(name) is None:
+            # a config class of its own whose model class is that of another type: GLM-GA is loaded
+            # as GLM 4.6V (transformers models/auto/modeling_auto.py)
+            candidates.append(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[kind])
+            continue
+        code = importlib.import_module(name)
         for member in vars(code).values():
             if not inspect.isclass(member) or not issubclass(member, torch.nn.Module):
                 continue

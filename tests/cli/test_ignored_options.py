@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.cli import process as errors
-from ropeconv.cli.app import complete_app, find
+from ropeconv.cli.app import GROUPS, complete_app, find
 
 from ..support.extent import sample
 from ..support.gguf_files import write
@@ -174,7 +174,8 @@ def ignored(command: list[str], accepted: set[str], folder: Path) -> list[str]:
     plain = observe(command, folder)
     assert plain[0] in (0, 3), plain
     flags = []
-    for flag, spelled in options(command[0]):
+    words = 2 if command[0] in GROUPS else 1
+    for flag, spelled in options(" ".join(command[:words])):
         if flag not in {*command, *accepted} and (done := observe([*command, *spelled], folder))[
             0
         ] in (0, 3):

@@ -9,6 +9,7 @@ them.
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -421,6 +422,29 @@ def test_the_screens_say_that_it_was_run_here(llama: Path, tmp_path: Path) -> No
     yarn = ("apply", llama, "--yarn", "4", "--dry-run")
     assert words in command(tmp_path, *yarn, "--runtime", "hf", *asked, code=0).stdout
     assert words not in command(tmp_path, *yarn, code=0).stdout
+
+
+def test_advice_counts_the_methods_that_the_installed_runtime_computes(
+    llama: Path, tmp_path: Path, transformers: InstalledRuntime
+) -> None:
+    words = ("advise", llama, "--context", "256")
+    name = f"transformers {transformers.version} (run here)"
+    alone = command(tmp_path, *words, code=0).stdout
+    assert name not in alone
+    with_python = (*words, "--python", sys.executable)
+    text = command(tmp_path, *with_python, code=0).stdout
+    (line,) = [line for line in text.splitlines() if line.startswith(name)]
+    supported, methods = map(int, re.findall(r"(\d+) of (\d+) methods", line)[0])
+
+    document = json.loads(command(tmp_path, *with_python, "--json", code=0).stdout)
+    statuses = [
+        runtime["status"]
+        for row in document["advice"]
+        for runtime in row["outputs"]["safetensors"]["runtimes"]
+        if runtime["evidence_detail"] == f"{transformers.version}, here"
+    ]
+    assert methods == len(statuses) == len(document["advice"])
+    assert supported == statuses.count("exact") + statuses.count("rounded") > 0
 
 
 def test_a_named_runtime_that_is_not_installed_is_said_to_be_run_elsewhere(

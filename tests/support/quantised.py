@@ -357,7 +357,7 @@ def eight_bits(layer: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]
 def ternary(layer: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     """A layer of BitNet."""
     scale = 1 / weight.abs().mean()
-    numbers = (weight * scale).round().clamp(-1, 1)
+    numbers = (weight * scale).round().clamp(-1, 1) + 0.0  # +0 for -0, which two bits do not hold
     quarter = len(weight) // 4
     stored = torch.zeros(quarter, weight.shape[1], dtype=torch.uint8)
     for row, codes in enumerate((numbers + 1).to(torch.uint8)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..convert.encoding import why_no_attention_factor
 from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
-from ..inspection.contradictions import contradictions, refusal
+from ..inspection.contradictions import contradictions, refusal, refused_heads
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
 from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import FineTuningRecord
@@ -124,9 +124,12 @@ def _refuse_family(inspection: Inspection) -> None:
 
 
 def _refuse_contradiction(inspection: ConfigInspection, source: Source) -> None:
-    """Raise BadSource for a config that states a setting with two values."""
+    """Raise BadSource for a config that states a setting with two values, or heads that clash."""
     family = inspection.model_family
     part = text_part(source.config(), family)
+    refused = refused_heads(part, family)
+    if refused:
+        raise BadSource(refused)
     for found in contradictions(part, family, inspection.spec.head_dim):
         raise BadSource(refusal(found))
 

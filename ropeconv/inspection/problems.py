@@ -50,7 +50,7 @@ from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import Runtime, find, newest, runtimes
 from ..runtimes.verdict import describe, unseen_wrapper, without_config
-from .contradictions import ORIGINAL, contradictions, refusal
+from .contradictions import ORIGINAL, contradictions, refusal, refused_heads
 from .document import Problem
 from .receipts.receipt import Receipt
 
@@ -82,6 +82,9 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _differing_schemas(config, family, doubtful=bool(contradicting))
     for found in contradicting:  # with the first of them, `apply` refuses the config
         yield Problem("contradiction", refusal(found))
+    refused = refused_heads(part, family)
+    if refused:  # and so it does with this one
+        yield Problem("contradiction", refused)
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)

@@ -34,7 +34,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.verdict import describe, unseen_wrapper
-from .evidence import covered_context, trained_scaling
+from .evidence import trained_scaling
 from .fine_tuning import fine_tuning_for
 
 
@@ -147,7 +147,7 @@ def refuse_undeclared(inspection: Inspection) -> None:
     """Raise RopeconvError for a model that declares fewer tokens than its scaling covers."""
     reference = inspection.source.reference
     declared = inspection.spec.context
-    covered = covered_context(inspection.spec)
+    covered = inspection.spec.covered_context
     if covered > declared:
         command = command_line("apply", reference, "--as-is", "--context", covered)
         raise RopeconvError(

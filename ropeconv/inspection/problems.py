@@ -162,27 +162,24 @@ def _scaling_problems(spec: RopeSpec, rope: Config, family: Family) -> Iterator[
         yield Problem("dynamic", message)
 
     # the scaling covers more tokens than the config declares
-    if isinstance(form, (InterpolatedForm, Yarn)):
-        reach = round(form.factor * spec.original_context)
-        if spec.context < reach:
-            message = (
-                f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
-                f" {spec.original_context:,} is {reach:,}: runtimes limit prompts to the former"
-            )
-            # where the trained context is assumed, so is `reach`, and no command should write it
-            repair = None if trained_is_assumed else f"--as-is --context {reach}"
-            yield Problem("context", message, repair)
+    reach = spec.covered_context
+    if isinstance(form, (InterpolatedForm, Yarn)) and spec.context < reach:
+        message = (
+            f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
+            f" {reach / form.factor:,.0f} is {reach:,}: runtimes limit prompts to the former"
+        )
+        # where the trained context is assumed, so is `reach`, and no command should write it
+        repair = None if trained_is_assumed else f"--as-is --context {reach}"
+        yield Problem("context", message, repair)
 
     # or the config declares more tokens than the scaling covers
-    if isinstance(form, Yarn) and not trained_is_assumed:
-        reach = round(form.factor * form.original_context)
-        if spec.context > reach:
-            message = (
-                f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
-                f" {form.original_context:,} is {reach:,}: angles beyond were not trained, and vLLM"
-                " has no cosines for them"
-            )
-            yield Problem("context", message, f"--as-is --context {reach}")
+    if isinstance(form, Yarn) and not trained_is_assumed and spec.context > reach:
+        message = (
+            f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
+            f" {form.original_context:,} is {reach:,}: angles beyond were not trained, and vLLM"
+            " has no cosines for them"
+        )
+        yield Problem("context", message, f"--as-is --context {reach}")
 
     if isinstance(form, Yarn) and trained_is_assumed:
         message = (
@@ -511,17 +508,8 @@ def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
 
     For instance context_length = 65536, with a factor of 4 over 32768 tokens, which is 131072.
     """
-    # factor * original is a length for YaRN and linear scaling only
-    form = spec.form
-    if isinstance(form, Yarn):
-        original = form.original_context
-    elif isinstance(form, InterpolatedForm):
-        original = spec.original_context
-    else:
-        return
-
-    reach = round(form.factor * original)
-    if reach != spec.context:
+    reach = spec.covered_context
+    if reach and reach != spec.context:
         message = (
             f"declares context_length {spec.context}, but factor x original is {reach}: servers"
             " use the former"

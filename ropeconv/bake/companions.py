@@ -27,7 +27,7 @@ from ..errors import BadSource, Disagreement, UsageError
 from ..formats import jsontext
 from ..formats.disk import sha256
 from ..formats.kind import is_gguf
-from ..inspection.adapter import Adapter, misplaced_tensor, read_adapter
+from ..inspection.adapter import Adapter, misplaced_tensor, other_base, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.receipts.companion import CompanionReceipt, read_companion
 from ..inspection.receipts.receipt import FileRecord
@@ -319,6 +319,9 @@ class AdapterPlan(FilePlan):
     base: CheckpointPlan
     """The plan of the output that it belongs to."""
 
+    warning: str = ""
+    """A sentence on an adapter that names another base model; else empty."""
+
     @property
     def digest(self) -> str:
         """The sha256 over the files that are copied, by which the receipt of the output names it.
@@ -385,6 +388,7 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         files=_files_of_adapter(adapter, plan.out),
         skipped=(),
         base=plan,
+        warning=other_base(adapter, plan.source),
     )
 
     # if the place has the same files already, as when `apply` is run again, they are kept

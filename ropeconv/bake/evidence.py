@@ -18,8 +18,7 @@ from ..inspection.inspection import ConfigInspection, Inspection
 from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import CARD, Source
-from ..rope.forms import DynamicNtk, InterpolatedForm, Yarn, temperature_attention_factor
-from ..rope.spec import RopeSpec
+from ..rope.forms import DynamicNtk, Yarn, temperature_attention_factor
 from ..runtimes.read_config import rope_dict
 
 BASE = "base"
@@ -404,7 +403,7 @@ def why_edited(inspection: Inspection) -> str:
     # context is itself only known as declared context / factor, as in LongChat, the product covers
     # what is declared, and says nothing.
     spec = inspection.first_spec
-    covered = covered_context(spec)
+    covered = spec.covered_context
     declared = max(spec.context, _reached_length(inspection))
     trained_follows_from_factor = spec.original_context_source == "factor"
     if covered > declared and not trained_follows_from_factor:
@@ -472,16 +471,3 @@ def _reached_length(inspection: Inspection) -> int:
         return 0
     part = text_part(inspection.source.config(), inspection.model_family)
     return int(part.get("max_sequence_length") or 0)
-
-
-def covered_context(spec: RopeSpec) -> int:
-    """The tokens that a scaling covers by its factor; 0 where that is not its meaning.
-
-    Llama 3.2 has a factor of 32 over 8,192 tokens, and was trained with 131,072.
-    """
-    form = spec.form
-    if isinstance(form, Yarn):
-        return round(form.factor * form.original_context)
-    if isinstance(form, InterpolatedForm):
-        return round(form.factor * spec.original_context)
-    return 0

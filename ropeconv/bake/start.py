@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..convert.encoding import why_no_attention_factor
 from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
-from ..inspection.contradictions import contradictions, refusal
+from ..inspection.contradictions import contradictions, refusal, refused_heads
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
 from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import FineTuningRecord
@@ -34,7 +34,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.verdict import describe, unseen_wrapper
-from .evidence import covered_context, trained_scaling
+from .evidence import trained_scaling
 from .fine_tuning import fine_tuning_for
 
 
@@ -131,9 +131,12 @@ def _is_for_llamacpp(inspection: Inspection, target: Target) -> bool:
 
 
 def _refuse_contradiction(inspection: ConfigInspection, source: Source) -> None:
-    """Raise BadSource for a config that states a setting with two values."""
+    """Raise BadSource for a config that states a setting with two values, or heads that clash."""
     family = inspection.model_family
     part = text_part(source.config(), family)
+    refused = refused_heads(part, family)
+    if refused:
+        raise BadSource(refused)
     for found in contradictions(part, family, inspection.spec.head_dim):
         raise BadSource(refusal(found))
 
@@ -151,7 +154,7 @@ def refuse_undeclared(inspection: Inspection) -> None:
     """Raise RopeconvError for a model that declares fewer tokens than its scaling covers."""
     reference = inspection.source.reference
     declared = inspection.spec.context
-    covered = covered_context(inspection.spec)
+    covered = inspection.spec.covered_context
     if covered > declared:
         command = command_line("apply", reference, "--as-is", "--context", covered)
         raise RopeconvError(

@@ -5,19 +5,31 @@ any model with tensors of the same names and shapes, and says nothing where RoPE
 (`PeftModel.from_pretrained` reads no config.json).
 """
 
+import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
-from ..errors import sentence
+from ..errors import BadSource, sentence
 from ..formats.jsontext import JsonObject, parse
 from ..models.folder import ConfigSource
 from ..models.gguf import GgufSource
 from ..models.open import open_source
-from ..models.source import ADAPTER, Source
+from ..models.source import ADAPTER, RECEIPT, Source
 from ..rope.summary import Summary
 from ..runtimes.verdict import describe
 from .inspection import Inspection, inspect_source
+from .receipts.receipt import SourceRecord
+from .receipts.storage import parse_receipt
 
+COMMIT = re.compile("[0-9a-f]{7,40}")
+"""A commit of a repository, in full or shortened."""
+REPOSITORY = re.compile(r"[^/.~\\][^/\\]*/[^/\\]+")
+"""`owner/name` on the Hub."""
+SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)/snapshots/(?P<commit>[0-9a-f]{40})")
+"""The end of a folder in the cache of huggingface_hub."""
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MATRICES = {".lora_A.weight": -1, ".lora_B.weight": 0}
@@ -183,3 +195,96 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
                 f" {shape[-1]:,}"
             )
     return ""
+
+
+def other_base(adapter: Adapter, source: Source) -> str:
+    """Return a sentence where an adapter names another base model than a source; else empty.
+
+    Tensors of the same names and shapes say nothing about the weights: every fine-tuned model of a
+    family has them. Names are compared as far as they are known: a place on another machine by its
+    last part only, and a revision only where both are.
+
+    Args:
+        adapter: A PEFT adapter.
+        source: The model that it is to be applied over.
+    """
+    name = str(adapter.config.get("base_model_name_or_path") or "")
+    if not name:
+        return ""
+    revision = str(adapter.config.get("revision") or "")
+    known = list(_origins(source))
+    repair = "give the adapter of this model, unless both have the same weights"
+
+    same_name = [origin for origin in known if origin.has_name(name)]
+    if not same_name:
+        return (
+            f"the adapter {adapter.source.reference} was trained on {adapter.base}, and not on"
+            f" {source.reference}; {repair}"
+        )
+    if revision and all(origin.has_other_revision(revision) for origin in same_name):
+        which = same_name[0].commit or same_name[0].revision
+        return (
+            f"the adapter {adapter.source.reference} was trained on {adapter.base}, and"
+            f" {source.reference} is revision {which}; {repair}"
+        )
+    return ""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """A name under which people may know a model."""
+
+    name: str
+    """A repository on the Hub, or the absolute path of a folder, or the name of one."""
+
+    revision: str = ""
+    """The branch, tag or commit that was asked for."""
+
+    commit: str = ""
+    """The commit on the Hub."""
+
+    def has_name(self, name: str) -> bool:
+        """Whether a base of an adapter has this name."""
+        is_here = Path(name).is_dir()
+        if is_here and os.path.isabs(self.name):
+            return os.path.realpath(name) == os.path.realpath(self.name)
+        if not is_here and REPOSITORY.fullmatch(name) and REPOSITORY.fullmatch(self.name):
+            return name.lower() == self.name.lower()  # the Hub finds them in any case
+        # at least one is a folder, perhaps of another machine
+        return Path(name).name.lower() == Path(self.name).name.lower()
+
+    def has_other_revision(self, revision: str) -> bool:
+        """Whether this is another revision than one that an adapter names."""
+        if self.commit and COMMIT.fullmatch(revision):
+            return not self.commit.startswith(revision)
+        return bool(self.revision) and self.revision != revision
+
+
+def _origins(source: Source) -> Iterator[_Origin]:
+    """Yield the names of a source: its own, and those of its sources if ropeconv wrote it."""
+    if source.kind == "hub":
+        name, _, revision = source.reference.partition("@")
+        yield _Origin(name, revision, source.commit or "")
+    else:
+        place = Path(source.reference).absolute().as_posix()
+        yield _Origin(place)
+        snapshot = SNAPSHOT.search(place)
+        if snapshot:
+            yield _Origin(f"{snapshot['owner']}/{snapshot['name']}", commit=snapshot["commit"])
+    text = source.text(RECEIPT)
+    if text is None:
+        return
+    try:
+        receipt = parse_receipt(text, RECEIPT)
+    except BadSource:
+        return
+    for record in (receipt.source, receipt.first):
+        yield _origin_of(record)
+
+
+def _origin_of(record: SourceRecord) -> _Origin:
+    """The name of a source in a receipt."""
+    if record.repository:
+        _, _, revision = (record.reference or "").partition("@")
+        return _Origin(record.repository, revision, record.commit or "")
+    return _Origin(record.name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from ..models.config import nested_settings
+from ..models.config import kv_heads, nested_settings, positive_int
 from ..models.family import Family
 from ..models.schema import Config
 from ..rope.errors import shown
@@ -21,6 +21,10 @@ ORIGINAL = "original_max_position_embeddings"
 SHARE = "partial_rotary_factor"
 SCALED_FROM = ("yarn", "llama3", "longrope")
 """Types whose scaling starts from ORIGINAL."""
+
+
+HEADS_OF_CLASS = frozenset({"hy_v4"})
+"""MLA families whose class gives num_key_value_heads the number of query heads, whatever it is."""
 
 
 @dataclass(frozen=True)
@@ -238,4 +242,41 @@ def refusal(found: Contradiction) -> str:
     return (
         f"{found.sentence}; remove {found.other.place} from config.json, or"
         f" {found.obeyed.place} if the model was trained with the other"
+    )
+
+
+def refused_heads(part: Config, family: Family) -> str:
+    """Return why transformers cannot run a model with MLA for its head counts; empty if it can.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model.
+    """
+    # the classes of other packages do not read num_key_value_heads
+    is_of_transformers = family.source.startswith("transformers models/")
+    if not family.mla or not is_of_transformers or family.name in HEADS_OF_CLASS:
+        return ""
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        return ""
+    return fewer_heads_of_keys(heads, kv_heads(part, family, heads))
+
+
+def fewer_heads_of_keys(heads: int, heads_of_keys: int) -> str:
+    """Return the message of an error for an MLA model whose heads share keys; empty if they do not.
+
+    With MLA every head has keys of its own, which are made of a latent vector. The classes of
+    transformers 5.23 repeat them `heads // heads_of_keys` times all the same
+    (modeling_deepseek_v3.py, `repeat_kv`), and then have more keys than queries.
+
+    Args:
+        heads: `num_attention_heads`.
+        heads_of_keys: `num_key_value_heads`.
+    """
+    if heads // heads_of_keys < 2:
+        return ""
+    return (
+        f"config.json has {heads} attention heads and num_key_value_heads = {heads_of_keys}, and"
+        " with MLA every head has its own keys, so transformers cannot run it; set"
+        f" num_key_value_heads to {heads} in config.json"
     )

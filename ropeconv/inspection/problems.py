@@ -50,7 +50,7 @@ from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import Runtime, find, newest, runtimes
 from ..runtimes.verdict import describe, unseen_wrapper, without_config
-from .contradictions import ORIGINAL, contradictions, refusal
+from .contradictions import ORIGINAL, contradictions, refusal, refused_heads
 from .document import Problem
 from .receipts.receipt import Receipt
 
@@ -82,6 +82,9 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _differing_schemas(config, family, doubtful=bool(contradicting))
     for found in contradicting:  # with the first of them, `apply` refuses the config
         yield Problem("contradiction", refusal(found))
+    refused = refused_heads(part, family)
+    if refused:  # and so it does with this one
+        yield Problem("contradiction", refused)
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)
@@ -159,27 +162,24 @@ def _scaling_problems(spec: RopeSpec, rope: Config, family: Family) -> Iterator[
         yield Problem("dynamic", message)
 
     # the scaling covers more tokens than the config declares
-    if isinstance(form, (InterpolatedForm, Yarn)):
-        reach = round(form.factor * spec.original_context)
-        if spec.context < reach:
-            message = (
-                f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
-                f" {spec.original_context:,} is {reach:,}: runtimes limit prompts to the former"
-            )
-            # where the trained context is assumed, so is `reach`, and no command should write it
-            repair = None if trained_is_assumed else f"--as-is --context {reach}"
-            yield Problem("context", message, repair)
+    reach = spec.covered_context
+    if isinstance(form, (InterpolatedForm, Yarn)) and spec.context < reach:
+        message = (
+            f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
+            f" {reach / form.factor:,.0f} is {reach:,}: runtimes limit prompts to the former"
+        )
+        # where the trained context is assumed, so is `reach`, and no command should write it
+        repair = None if trained_is_assumed else f"--as-is --context {reach}"
+        yield Problem("context", message, repair)
 
     # or the config declares more tokens than the scaling covers
-    if isinstance(form, Yarn) and not trained_is_assumed:
-        reach = round(form.factor * form.original_context)
-        if spec.context > reach:
-            message = (
-                f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
-                f" {form.original_context:,} is {reach:,}: angles beyond were not trained, and vLLM"
-                " has no cosines for them"
-            )
-            yield Problem("context", message, f"--as-is --context {reach}")
+    if isinstance(form, Yarn) and not trained_is_assumed and spec.context > reach:
+        message = (
+            f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
+            f" {form.original_context:,} is {reach:,}: angles beyond were not trained, and vLLM"
+            " has no cosines for them"
+        )
+        yield Problem("context", message, f"--as-is --context {reach}")
 
     if isinstance(form, Yarn) and trained_is_assumed:
         message = (
@@ -508,17 +508,8 @@ def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
 
     For instance context_length = 65536, with a factor of 4 over 32768 tokens, which is 131072.
     """
-    # factor * original is a length for YaRN and linear scaling only
-    form = spec.form
-    if isinstance(form, Yarn):
-        original = form.original_context
-    elif isinstance(form, InterpolatedForm):
-        original = spec.original_context
-    else:
-        return
-
-    reach = round(form.factor * original)
-    if reach != spec.context:
+    reach = spec.covered_context
+    if reach and reach != spec.context:
         message = (
             f"declares context_length {spec.context}, but factor x original is {reach}: servers"
             " use the former"

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from .errors import ImpossibleSize
-from .forms import Form, LongRope, Plain, Vector, base_inv_freq, count_zero
+from .forms import Form, InterpolatedForm, LongRope, Plain, Vector, Yarn, base_inv_freq, count_zero
 from .lengths import MOST_TOKENS
 from .schedule import QueryScaling, Schedule
 
@@ -232,6 +232,21 @@ class RopeSpec:
     def query_length(self) -> int:
         """The length of the query scaling in tokens; the trained context without one."""
         return self.query_scaling.length if self.query_scaling else self.original_context
+
+    @property
+    def covered_context(self) -> int:
+        """The tokens that the scaling covers by its factor; 0 where that is not its meaning.
+
+        YaRN is computed over a length of its own, which may differ from the trained context.
+        Linear scaling has none. Llama 3.2 has a factor of 32 over 8,192 tokens, and was trained
+        with 131,072.
+        """
+        form = self.form
+        if isinstance(form, Yarn):
+            return round(form.factor * form.original_context)
+        if isinstance(form, InterpolatedForm):
+            return round(form.factor * self.original_context)
+        return 0
 
     @property
     def local_inv_freq(self) -> Vector | None:

@@ -69,7 +69,10 @@ def _name_adapter(plan: Plan, adapter: AdapterPlan) -> Plan:
     target = replace(
         plan.target, out=plan.out, adapter=adapter.out.name, adapter_digest=adapter.digest
     )
-    return replace(plan, target=target)
+    warnings = plan.warnings
+    if adapter.warning:
+        warnings = (*warnings, adapter.warning)
+    return replace(plan, target=target, warnings=warnings)
 
 
 def _reraise(unit: OutputUnit, problem: Exception) -> None:

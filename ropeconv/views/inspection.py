@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..bake.evidence import covered_context, trained_scaling
+from ..bake.evidence import trained_scaling
 from ..bake.start import nothing_to_extend
 from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import ConfigInspection, Inspection
@@ -114,7 +114,7 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         return
 
     # a config that declares less than its scaling covers has a repair above, which comes first
-    declares_too_little = covered_context(inspection.spec) > declared
+    declares_too_little = inspection.spec.covered_context > declared
     if trained_scaling(inspection) and declares_too_little:
         return
     # nothing is written for a config that states a setting twice, which people correct by hand

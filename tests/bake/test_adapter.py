@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from ropeconv.bake import companions
+from ropeconv.inspection.adapter import other_base, read_adapter
 from ropeconv.inspection.receipts.companion import read_companion
+from ropeconv.inspection.receipts.receipt import SourceRecord
 from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.models.folder import FolderSource
+from ropeconv.models.hub import HubSource
 
 from ..conftest import hashes
 from ..support.adapters import logits, lora
@@ -116,3 +120,104 @@ def test_what_is_refused_before_anything_is_written(
     done = command(tmp_path, "apply", "model", "--yarn", "4", *shlex.split(options))
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+COMMIT = "0123456789" * 4
+OTHER = "9876543210" * 4
+
+
+def hub(reference: str) -> HubSource:
+    """A repository at COMMIT, without a Hub."""
+    name, _, revision = reference.partition("@")
+    source = HubSource(name, revision or None)
+    source.commit = COMMIT
+    source.text = lambda name: None  # type: ignore[method-assign]
+    return source
+
+
+def adapter_for(folder: Path, base: str | None, revision: str | None = None) -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"peft_type": "LORA", "base_model_name_or_path": base, "revision": revision}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return read_adapter(FolderSource(folder))
+
+
+@pytest.mark.parametrize(
+    ("source", "base", "revision", "differs"),
+    [
+        ("me/tiny", "me/tiny", None, False),
+        ("me/tiny", "Me/Tiny", "main", False),
+        ("me/tiny", "/train/models/tiny", None, False),
+        ("me/tiny", None, None, False),
+        ("me/tiny", "me/tiny", COMMIT, False),
+        ("me/tiny", "me/tiny", COMMIT[:7], False),
+        ("me/tiny@v1", "me/tiny", "v1", False),
+        ("me/tiny", "you/tiny", None, True),
+        ("me/tiny", "me/tiny-instruct", None, True),
+        ("me/tiny", "me/tiny", OTHER, True),
+        ("me/tiny@v1", "me/tiny", "v2", True),
+    ],
+)
+def test_the_base_of_an_adapter_is_compared_with_a_repository(
+    source: str, base: str | None, revision: str | None, differs: bool, tmp_path: Path
+) -> None:
+    adapter = adapter_for(tmp_path / "lora", base, revision)
+    said = other_base(adapter, hub(source))
+    assert bool(said) == differs, said
+    assert (revision if revision in (OTHER, "v2") else base or "") in said or not differs
+
+
+def test_the_base_of_an_adapter_is_compared_with_a_folder(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = FolderSource(llama)
+    other = make("llama", tmp_path / "elsewhere" / llama.name)
+    for base, differs in {
+        str(llama): False,
+        llama.name: False,
+        f"elsewhere/../{llama.name}": False,
+        f"somebody/{llama.name}": False,  # perhaps downloaded to a folder of that name
+        str(other): True,
+        "somebody/another": True,
+    }.items():
+        said = other_base(adapter_for(tmp_path / "lora", base), source)
+        assert bool(said) == differs, (base, said)
+
+    # a folder in the cache of the Hub has its name and commit
+    cached = tmp_path / f"models--me--tiny/snapshots/{COMMIT}"
+    make("llama", cached)
+    for base, revision, differs in (
+        ("me/tiny", None, False),
+        ("me/tiny", COMMIT, False),
+        ("me/tiny", OTHER, True),
+        ("you/tiny", None, True),
+    ):
+        adapter = adapter_for(tmp_path / "lora", base, revision)
+        assert bool(other_base(adapter, FolderSource(cached))) == differs, (base, revision)
+
+
+def test_the_sources_of_a_source_are_its_names_too(llama: Path, tmp_path: Path) -> None:
+    out = tmp_path / "two"
+    command(tmp_path, "apply", llama, "--yarn", "2", "-o", out, code=0)
+    receipt = json.loads((out / "ropeconv.json").read_text())
+    record = SourceRecord(name="tiny", kind="hub", reference="me/tiny", commit=COMMIT)
+    receipt["source"] = {"name": record.name, "kind": "hub", "reference": record.reference}
+    receipt["source"]["commit"] = COMMIT
+    assert record.repository == "me/tiny"
+    (out / "ropeconv.json").write_text(json.dumps(receipt))
+    for base, differs in {"me/tiny": False, "me/other": True}.items():
+        adapter = adapter_for(tmp_path / "lora", base)
+        assert bool(other_base(adapter, FolderSource(out))) == differs
+
+
+def test_an_adapter_of_another_base_is_written_with_a_warning(llama: Path, tmp_path: Path) -> None:
+    lora(llama, tmp_path / "lora")
+    line = ("apply", "model", "--yarn", "4", "--adapter", "lora")
+    assert "was trained on" not in command(tmp_path, *line, "--dry-run", code=0).stderr
+    settings = json.loads((tmp_path / "lora/adapter_config.json").read_text())
+    settings["base_model_name_or_path"] = "somebody/another-llama"
+    (tmp_path / "lora/adapter_config.json").write_text(json.dumps(settings))
+    done = command(tmp_path, *line, "-o", "out", code=0)
+    assert "was trained on somebody/another-llama" in " ".join(done.stderr.split())
+    assert (tmp_path / "out-adapter").is_dir()

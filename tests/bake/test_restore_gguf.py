@@ -4,6 +4,7 @@ load them.
 
 import base64
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -299,6 +300,28 @@ def test_an_edit_between_two_methods_is_not_lost_either(baked: Path, tmp_path: P
     again = apply(make_plan(other, NTK, tmp_path / "again.gguf", replace=True))
     with pytest.raises(BadSource, match="yarn_log_multiplier was added to again.gguf"):
         brought_back(again, tmp_path / "back.gguf")
+
+
+@pytest.mark.parametrize("name", [name for name in EDITS if "ropeconv wrote" in name])
+def test_replace_refuses_an_edited_key_and_writes_nothing(
+    baked: Path, tmp_path: Path, name: str
+) -> None:
+    """--replace starts from the first source, which has no such edit."""
+    edit, sentence = EDITS[name]
+    path = edited(baked, edit)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for place in (("-o", "again.gguf"), ("--in-place",)):
+        refused = command(tmp_path, "apply", path.name, "--ntk", "8", "--replace", *place, "-q")
+        assert refused.returncode == 1
+        assert re.search(sentence, refused.stderr.replace("\n", " "))
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+    # with the value set to what it was, the same command writes
+    (key,) = edit.values or edit.dropped
+    mend = Edit({key: read_header(baked).values[key]})
+    write_new(GgufFile.open(path), 0, mend, tmp_path / "mended.gguf")
+    again = make_plan(tmp_path / "mended.gguf", NTK, tmp_path / "again.gguf", replace=True)
+    assert "llama.rope.scaling.factor" not in read_header(apply(again)).values
 
 
 def test_another_method_keeps_the_keys_of_others(baked: Path, tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import ropeconv
 from ropeconv.errors import BadSource
 from ropeconv.inspection.contradictions import contradictions
 from ropeconv.inspection.inspection import ConfigInspection
+from ropeconv.loader import make_config
 from ropeconv.models.config import text_part
 
 from ..support.baking import make_plan, recipe_of
 from ..support.in_process import command
+from ..support.models import make
 
 Config = dict[str, Any]
 SMALL: Config = {
@@ -208,3 +210,55 @@ def test_one_value_in_two_places_is_no_contradiction(case: str, tmp_path: Path) 
     family = inspection.model_family
     part = text_part(inspection.source.config(), family)  # type: ignore[union-attr]
     assert list(contradictions(part, family, inspection.spec.head_dim)) == []
+
+
+# MLA: every head has keys of its own, whatever num_key_value_heads says
+
+
+def runs(config: Config) -> bool:
+    """Whether the class in transformers computes logits with a config."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(make_config(config, config["model_type"]))
+    try:
+        model(torch.arange(4, 12)[None])
+    except RuntimeError:
+        return False
+    return True
+
+
+# axk1 and others compute attention by the same code; HY V4 sets the number of key heads itself
+@pytest.mark.parametrize(
+    "model_type", ["deepseek_v2", "deepseek_v3", "minicpm3", "longcat_flash", "hy_v4"]
+)
+def test_head_counts_are_refused_where_the_class_cannot_run_them(
+    model_type: str, tmp_path: Path
+) -> None:
+    make(model_type, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    for heads_of_keys in (heads, heads // 2):
+        written({**config, "num_key_value_heads": heads_of_keys}, tmp_path)
+        codes = [problem.code for problem in ropeconv.inspect(str(tmp_path)).problems]
+        try:
+            make_plan(tmp_path, recipe_of("yarn", 4.0))
+            is_refused = False
+        except BadSource as refusal:
+            is_refused = f"set num_key_value_heads to {heads} in" in str(refusal)
+            assert is_refused
+        assert is_refused == ("contradiction" in codes)
+        assert is_refused != runs({**config, "num_key_value_heads": heads_of_keys})
+
+
+def test_a_model_with_heads_that_fail_is_not_run(tmp_path: Path) -> None:
+    """An output that was written before, or whose config was edited: the sentence comes first."""
+    from ropeconv.engines.transformers.load import load_stock
+
+    make("deepseek_v2", tmp_path)
+    load_stock(tmp_path, "cpu")
+    config = json.loads((tmp_path / "config.json").read_text())
+    written({**config, "num_key_value_heads": 1}, tmp_path)
+    with pytest.raises(BadSource, match="set num_key_value_heads to 2 in"):
+        load_stock(tmp_path, "cpu")
+    # grouped queries are usual elsewhere
+    make_plan(written({**LLAMA, "num_key_value_heads": 1}, tmp_path), recipe_of("yarn", 4.0))

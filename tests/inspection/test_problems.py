@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from safetensors.numpy import load_file, save_file
 from ropeconv.bake.evidence import trained_scaling
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.inspection.document import Problem
-from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.inspection import ConfigInspection, inspect_source
+from ropeconv.inspection.problems import config_problems
 from ropeconv.models.open import open_source
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -154,6 +156,26 @@ def test_no_model_was_trained_for_a_few_hundred_tokens(
     assert problems.get("context") == (
         f"--as-is --context {covered}" if declared < covered else None
     )
+
+
+@pytest.mark.parametrize(
+    ("scaling", "trained", "covered"),
+    [(YARN, 16384, 131072), (YARN, 65536, 131072), (LINEAR, 16384, 65536), (LINEAR, 65536, 262144)],
+)
+def test_a_trained_length_of_its_own_does_not_change_what_yarn_covers(
+    scaling: dict[str, Any], trained: int, covered: int, tmp_path: Path
+) -> None:
+    """YaRN is computed over the length beside it, whatever a receipt says about the training."""
+    config = {**DECLARED, "max_position_embeddings": 131072, "rope_scaling": scaling}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    inspection = inspect_source(open_source(str(tmp_path / "config.json")))
+    assert isinstance(inspection, ConfigInspection)
+    spec = replace(inspection.spec, original_context=trained, original_context_source="receipt")
+    assert spec.covered_context == covered
+    problems = list(config_problems(config, inspection.model_family, spec))
+    repairs = [problem.repair for problem in problems if problem.code == "context"]
+    declares_less = covered > 131072
+    assert repairs == ([f"--as-is --context {covered}"] if declares_less else [])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.bake.evidence import covered_context, trained_scaling
+from ropeconv.bake.evidence import trained_scaling
 from ropeconv.bake.plan import Plan
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.inspection.inspection import ConfigInspection, inspect_source
@@ -205,7 +205,7 @@ def law(factor: float, slope: float = 0.1) -> float:
 
 
 def declared_whole(model: str) -> bool:
-    return covered_context(SPECS[model]) <= SPECS[model].context
+    return SPECS[model].covered_context <= SPECS[model].context
 
 
 WIDENED = [

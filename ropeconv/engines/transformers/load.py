@@ -19,6 +19,7 @@ from ...errors import BadSource, UsageError
 from ...formats.disk import human
 from ...formats.files import scratch
 from ...formats.jsontext import JsonObject
+from ...inspection.contradictions import fewer_heads_of_keys
 from ...loader import load_config, load_model, load_skeleton, make_config, read_json
 from ...models.config import reads_both_directions
 from ...models.folder import ConvertedSource, FolderSource
@@ -227,6 +228,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
 
     # a model of a type that transformers lacks may stand for one that it has
     config = read_config(folder, at.stands_for, trust)
+    _refuse_heads(config)
     _check_fits(folder, at)
     model_class = class_for(config)
     dtype = getattr(torch, at.dtype)
@@ -285,6 +287,20 @@ def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
         if settings.get("model_type") not in CONFIG_MAPPING:
             return make_config(settings, stands_for)
     return load_config(folder, trust)
+
+
+def _refuse_heads(config: PretrainedConfig) -> None:
+    """Raise BadSource for an MLA model whose class would fail in its first attention layer."""
+    text = config.get_text_config()
+    is_own_code = not type(text).__module__.startswith("transformers.models.")
+    has_mla = getattr(text, "kv_lora_rank", None) is not None
+    heads = getattr(text, "num_attention_heads", None)
+    heads_of_keys = getattr(text, "num_key_value_heads", None)
+    if is_own_code or not has_mla or not heads or not heads_of_keys:
+        return
+    refused = fewer_heads_of_keys(heads, heads_of_keys)
+    if refused:
+        raise BadSource(refused)
 
 
 def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:

@@ -502,7 +502,7 @@ def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
 
     # the tokens that the scaling of the base covers: a factor of 4 over 32k covers 128k
     factor = getattr(base.spec.form, "factor", 1.0)  # RoPE without a scaling has none
-    covered = round(factor * base.spec.original_context)
+    covered = base.spec.covered_context or round(factor * base.spec.original_context)
     if context <= covered:
         # the base only declares less, so the same RoPE is written with another length
         repair = command_line("apply", base.source.reference, "--as-is", "--context", context)

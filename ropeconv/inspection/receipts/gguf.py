@@ -86,9 +86,12 @@ def check_gguf(record: GgufRecord, file: GgufFile) -> None:
         BadSource: It is not.
     """
     for fault in _faults(record, file):
-        raise BadSource(
-            f"the receipt of {file.name} {fault}; do not trust it, take the source again"
-        )
+        raise _distrust(file, fault)
+
+
+def _distrust(file: GgufFile, fault: str) -> BadSource:
+    """The error for a receipt that ropeconv did not write."""
+    return BadSource(f"the receipt of {file.name} {fault}; do not trust it, take the source again")
 
 
 def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
@@ -230,12 +233,8 @@ def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
     Returns:
         The receipt; None if the file has no readable one, or now computes another RoPE.
     """
-    text = file.get(RECEIPT)
-    if not isinstance(text, str):
-        return None
-    try:
-        receipt = parse_receipt(text, RECEIPT)
-    except BadSource:
+    receipt = _readable_receipt(file)
+    if receipt is None:
         return None
     # another tool may have changed keys and copied the receipt with the others
     if receipt.schedule.context != spec.context:
@@ -247,6 +246,17 @@ def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
     if not np.allclose(recorded, computed, rtol=CLOSE, atol=0):
         return None
     return receipt
+
+
+def _readable_receipt(file: GgufFile) -> Receipt | None:
+    """Return the receipt in a file, whatever RoPE the file has; None without a readable one."""
+    text = file.get(RECEIPT)
+    if not isinstance(text, str):
+        return None
+    try:
+        return parse_receipt(text, RECEIPT)
+    except BadSource:
+        return None
 
 
 def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
@@ -261,7 +271,8 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
 def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
     """Return the edit that makes of a file what it was before ropeconv changed it, for `--replace`.
 
-    A receipt that does not say what was before (`original`) counts as none.
+    A receipt that does not say what was before (`original`) counts as none, and so does that of
+    another RoPE than the file has, if it does not say which keys ropeconv wrote.
 
     Args:
         file: The file.
@@ -271,10 +282,19 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
         The edit; None for files that ropeconv did not write.
 
     Raises:
-        BadSource: The file cannot be restored.
+        BadSource: The file cannot be restored, or a key that ropeconv wrote was edited since.
     """
-    receipt = valid_gguf_receipt(file, spec)
+    receipt = _readable_receipt(file)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
+        return None
+    # The file of an edited RoPE is no start for another method either: beside these keys, weights
+    # may be folded or reordered, which only the receipt knows.
+    record = receipt.original.gguf
+    for fault in _faults_of_values(record.written):
+        raise _distrust(file, fault)
+    _refuse_edited_keys(file, record, receipt.first.described)
+
+    if valid_gguf_receipt(file, spec) is None:
         return None
     return earlier(file, receipt, whole=True).edit
 

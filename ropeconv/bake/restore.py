@@ -272,21 +272,20 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     record_of_first = receipt.original.gguf
     assert record_of_first is not None
 
-    # The layout: where the data begins, and padding. A source that was a GGUF file had one; it is
-    # restored, and so every byte. A source that was a checkpoint, converted to GGUF, had none: a
-    # new file gets a usual layout, and one that is changed in place needs no other.
-    was_gguf_file = was_written(record_of_first, file.header)
+    # A source that was a GGUF file is restored with every byte. So it must have no new keys, and
+    # its header must be the recorded one. A checkpoint that was converted to GGUF was no such file.
     keys_since = keys_of_others(file, record_of_first)
-    if was_gguf_file and keys_since:
-        raise BadSource(
-            f"{keys_since[0]} was added to {file.name} after ropeconv wrote it, or its receipt was"
-            f" changed; remove the key, or take the source again, {receipt.first.described}"
-        )
-    needs_layout = was_gguf_file or not in_place
-    if needs_layout:
+    if was_written(record_of_first, file.header):
+        if keys_since:
+            raise BadSource(
+                f"{keys_since[0]} was added to {file.name} after ropeconv wrote it, or its receipt"
+                f" was changed; remove the key, or take the source again, {receipt.first.described}"
+            )
         edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
-    if was_gguf_file:
         _check_header(source, edit, record_of_first.sha256, receipt.first.described)
+    elif not in_place:
+        # a new file gets a usual layout: where its data begins, and padding
+        edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
 
     # the place and the names of the shards
     first = receipt.original.source

@@ -141,24 +141,29 @@ def named_options(message: str) -> Iterator[Options]:
     Fixes follow the first semicolon. Options with a space between them are one fix: "pass --yarn
     20M --replace". An option whose value people choose is left out.
     """
-    plain = re.sub(r"`ropeconv [^`]*`", "", message)
-    _, _, fixes = plain.partition(";")
-    group: list[tuple[str, str]] = []
-    end = -1
+    without_commands = re.sub(r"`ropeconv [^`]*`", "", message)
+    _, _, fixes = without_commands.partition(";")
+    fix: list[tuple[str, str]] = []
+    end_of_last = -1
     for match in OPTION.finditer(fixes):
-        if group and match.start() > end + 1:
-            yield tuple(group)
-            group = []
+        begins_another_fix = match.start() > end_of_last + 1
+        if fix and begins_another_fix:
+            yield tuple(fix)
+            fix = []
+
+        # "--yarn 20M", "--yarn=20M" or "--replace", behind which the sentence goes on
         option, _, value = match[0].replace("=", " ").partition(" ")
-        end = match.end()
         if not takes_value(option):
-            end = match.start() + len(option)
-            value = ""
-        elif not value or PLACE.fullmatch(value) or value in ("of", "to", "and", "or"):
+            end_of_last = match.start() + len(option)
+            fix.append((option, ""))
             continue
-        group.append((option, value.strip("'\"`.:")))
-    if group:
-        yield tuple(group)
+        end_of_last = match.end()
+        is_chosen_by_people = not value or PLACE.fullmatch(value) is not None
+        is_word_of_sentence = value in ("of", "to", "and", "or")
+        if not is_chosen_by_people and not is_word_of_sentence:
+            fix.append((option, value.strip("'\"`.:")))
+    if fix:
+        yield tuple(fix)
 
 
 def with_option(words: Words, option: str, value: str) -> Words:

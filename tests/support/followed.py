@@ -66,20 +66,24 @@ class Follower:
         """
         done = self.run(words)
         path = (*way, words)
-        if any(self.run(earlier) == done for earlier in way) and done.returncode:
+        succeeded = done.returncode == 0
+        said_before = any(self.run(earlier) == done for earlier in way)
+        if said_before and not succeeded:
             self.fail(path, "the message comes again", done)
             return
-        # what advise prints is followed where it is the first command
-        if done.returncode == 0 and (words[0] == "apply" or (way and words[0] == "advise")):
+        # a plan is the end of a way, and so is advice; but what advise prints is followed where it
+        # is the first command
+        ends_way = words[0] == "apply" or (words[0] == "advise" and bool(way))
+        if succeeded and ends_way:
             self.result.successes += 1
             return
 
         steps = list(dict.fromkeys(next_steps(words, done)))
+        if not steps and succeeded:
+            self.result.successes += 1
+            return
         if not steps:
-            if done.returncode == 0:
-                self.result.successes += 1
-            else:
-                self.result.ends.add(done.stderr.strip())
+            self.result.ends.add(done.stderr.strip())
             return
         if len(way) >= MOST_STEPS:
             self.fail(path, "there is no end after three steps", done)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -518,7 +518,6 @@ def advise(
 
     # First without options of the output. If no method can be written so, again with options such
     # as --runtime with which one can; the commands then name them.
-    passed_over: dict[str, str] = {}
     wanted: dict[str, Any] = {}
     if runtimes:
         wanted = {"runtimes": tuple(runtimes)}
@@ -526,16 +525,15 @@ def advise(
             find_any(name)  # raises for an unknown one
         if outputs is None and not isinstance(source, GgufSource):
             outputs = ("gguf",) if _for_gguf(wanted) else ("safetensors",)
-    rows = _advise_on_methods(
-        source, inspection, start, context, training, outputs, wanted, passed_over
-    )
-    if rows and not wanted and not any(row.writable for row in rows):
-        needs = _needs_of_output(source, rows)
-        if needs:
-            rows = _advise_on_methods(
-                source, inspection, start, context, training, outputs, needs, passed_over
-            )
-    return ReachingMethods(rows, passed_over)
+    advise_with = partial(_advise_on_methods, source, inspection, start, context, training, outputs)
+    advice = advise_with(wanted)
+    is_any_writable = any(row.writable for row in advice.methods)
+    if is_any_writable or wanted or not advice.methods:
+        return advice
+    needs = _needs_of_output(source, advice.methods)
+    if not needs:
+        return advice
+    return advise_with(needs)
 
 
 def _advise_on_methods(
@@ -546,11 +544,10 @@ def _advise_on_methods(
     training: str,
     outputs: Sequence[Format] | None,
     needs: Mapping[str, Any],
-    passed_over: dict[str, str],
-) -> list[Advice]:
+) -> ReachingMethods:
     """Return advice on every method that fits the model and the length, best first.
 
-    A method that does not fit is left out, and its reason is put into `passed_over`.
+    A method that does not fit comes with the reason, such as {"llama3": "..."}.
 
     Args:
         source: The model.
@@ -561,10 +558,9 @@ def _advise_on_methods(
             put on top of it; empty where they replace it.
         outputs: Formats that are planned; None for all that the model can have.
         needs: Options of the output without which no method can be written.
-        passed_over: A dictionary, to which the reason is added for each method that does not fit:
-            {"llama3": "..."}.
     """
     rows = []
+    passed_over = {}
     keeps_scaling = bool(training)
     for name, kind in REGISTRY.items():
         try:
@@ -577,7 +573,7 @@ def _advise_on_methods(
         except RecipeError as problem:
             passed_over[name] = str(problem)
     rows.sort(key=lambda row: row.rank)
-    return rows
+    return ReachingMethods(rows, passed_over)
 
 
 def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
@@ -930,7 +926,7 @@ class MatrixCell:
 def matrix() -> tuple[MatrixCell, ...]:
     """Return how each version of each runtime computes each family, for each way to write RoPE.
 
-    The ways are the keys of METHODS, such as a new base or the keys of YaRN. A family has no cells
+    The ways are the keys of METHODS, such as "theta" (a new base) or "yarn". A family has no cells
     for a way that its class in transformers does not support.
     """
     # no checkpoint is needed: a config with the defaults of the family is extended four times
@@ -942,6 +938,7 @@ def matrix() -> tuple[MatrixCell, ...]:
         config = sample_config(family)
         spec = read_spec(config, family)
         unscaled = spec.unscaled() if spec.scaled else spec
+        # each way with a method that is written so, such as NTK as a new base
         for way, (name, encoding) in METHODS.items():
             method = REGISTRY[name]
             try:

@@ -51,15 +51,8 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
         if fault and not is_document(file.name):
             faults.append(fault)
 
-    # files that were added; again, those for people may be, and so may whole other outputs
-    listed = {file.name for file in receipt.files}
-    listed.add(RECEIPT)
-    for member in receipt.members:
-        listed.add(f"{member}/{RECEIPT}")
-    for name in sorted(set(files_of(folder)) - listed):
-        may_be_added = is_document(name) or _is_of_another(folder, name, receipt)
-        if not may_be_added:
-            faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
+    for name in _added_files(folder, receipt):
+        faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
 
     # an adapter has no RoPE of its own: it was trained or copied for an output beside it, which
     # must still have the same schedule
@@ -68,6 +61,25 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
         if has_receipt(output) and read_receipt(output).schedule.digest != receipt.schedule:
             faults.append(f"it belongs to another output than {output.name}, of another schedule")
     return faults
+
+
+def _added_files(folder: Path, receipt: CompanionReceipt) -> list[str]:
+    """Return the files that were put into a folder since ropeconv wrote it, and that may not be.
+
+    Documents for people may be added, and so may whole other outputs beside the profiles of a set.
+    """
+    # the receipts themselves are in no list of files
+    written = {file.name for file in receipt.files}
+    written.add(RECEIPT)
+    for member in receipt.members:
+        written.add(f"{member}/{RECEIPT}")
+
+    added = []
+    for name in sorted(set(files_of(folder)) - written):
+        may_be_added = is_document(name) or _is_of_another(folder, name, receipt)
+        if not may_be_added:
+            added.append(name)
+    return added
 
 
 def member_faults(output: Path, receipt: Receipt) -> list[str]:

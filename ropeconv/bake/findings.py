@@ -313,38 +313,46 @@ def first_difference(
             stop = part.stop
         expected.append(GeneratedRange(stop, path.stat().st_size, _zeros))
 
-    # a task compares a piece of a range, and returns the place of a difference
     tasks = chain.from_iterable(part.tasks() for part in expected)
-    differing_places: list[int] = []
-    lock = Lock()
+    comparison = _SharedComparison(path, tasks, advance)
+    with ThreadPoolExecutor(THREADS) as pool:
+        workers = [pool.submit(comparison.run) for _ in range(THREADS)]
+        for worker in workers:
+            worker.result()  # raises what the thread raised
+    return min(comparison.differing_places, default=None)
 
-    # threads share the progress and the tasks, so both are behind the lock
-    def count(done: int) -> None:
-        with lock:
-            advance(done)
 
-    def next_task() -> Task | None:
-        """Return a piece that no thread has; None where all have one, or a difference is found."""
-        with lock:
-            if differing_places:  # one difference is enough
-                return None
-            return next(tasks, None)
+class _SharedComparison:
+    """A comparison of a file that several threads share; each of them calls `run`."""
 
-    def run_tasks() -> None:
-        """Compare pieces until none is left; each thread runs this."""
-        with RangeReader(path, count) as reader:
-            task = next_task()
+    def __init__(self, path: Path, tasks: Iterator[Task], advance: Advance) -> None:
+        self.differing_places: list[int] = []
+        self._path = path
+        self._tasks = tasks  # each compares a piece of the file
+        self._advance = advance
+        self._lock = Lock()
+
+    def run(self) -> None:
+        """Compare pieces of the file until none is left, or a thread has found a difference."""
+        with RangeReader(self._path, self._count) as reader:
+            task = self._next_task()
             while task is not None:
                 place = task(reader)
                 if place is not None:
-                    differing_places.append(place)
-                task = next_task()
+                    self.differing_places.append(place)
+                task = self._next_task()
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        workers = [pool.submit(run_tasks) for _ in range(THREADS)]
-        for worker in workers:
-            worker.result()  # raises what the thread raised
-    return min(differing_places, default=None)
+    def _next_task(self) -> Task | None:
+        """Take a piece that no thread has; None where nothing is left to do."""
+        with self._lock:
+            if self.differing_places:  # one difference is enough
+                return None
+            return next(self._tasks, None)
+
+    def _count(self, done: int) -> None:
+        """Pass on the bytes that a thread has compared, for one thread at a time."""
+        with self._lock:
+            self._advance(done)
 
 
 def _zeros(at: int, size: int) -> bytes:

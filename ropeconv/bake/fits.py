@@ -178,17 +178,7 @@ def shown_fit(
     """
     if shape is None:
         return None
-
-    # the first runtime that supports the model and has the type of --cache-type
-    verdicts = tuple(verdicts)
-    with_type = runtimes_with(options.cache_type, shape, is_folder)
-    shown = ""
-    if with_type or named:
-        shown = shown_runtime(verdicts, is_folder, named, usual=with_type)
-    if not shown:
-        would_be_shown = shown_runtime(verdicts, is_folder, named)
-        if would_be_shown:  # only the type of the cache is in the way
-            raise UsageError(_who_has(options.cache_type, shape, is_folder))
+    shown = _shown_with_type(options.cache_type, shape, tuple(verdicts), is_folder, named)
 
     # the runtime whose formulas for memory hold, such as llama.cpp's for koboldcpp
     runtime = formulas_of(shown)
@@ -196,3 +186,30 @@ def shown_fit(
         return None
     fit = find_fit(runtime, shape, tokens, chosen_machine(options), options.cache_type)
     return with_own_types(fit, "ollama" if in_ollama else shown, options.cache_type)
+
+
+def _shown_with_type(
+    cache_type: str,
+    shape: ModelShape,
+    verdicts: tuple[Verdict, ...],
+    is_folder: bool,
+    named: tuple[str, ...],
+) -> str:
+    """Return the first runtime that supports a model and has a type of the KV cache.
+
+    It is empty where no runtime supports the model. The parameters are as in `shown_fit`.
+
+    Raises:
+        UsageError: Runtimes support the model, and none of them has the type.
+    """
+    with_type = runtimes_with(cache_type, shape, is_folder)
+    shown = ""
+    if with_type or named:
+        shown = shown_runtime(verdicts, is_folder, named, usual=with_type)
+    if shown:
+        return shown
+
+    supports_it = shown_runtime(verdicts, is_folder, named)  # with any type of the cache
+    if supports_it:
+        raise UsageError(_who_has(cache_type, shape, is_folder))
+    return ""

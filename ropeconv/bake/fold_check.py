@@ -61,19 +61,20 @@ class _Weights:
         tensor = header.tensors[name]
         row_count, *row_shape = tensor.shape
         row_width = math.prod(row_shape)
-        columns = min(row_width, COLUMNS)
+
         # the type in the file; numpy has no BF16, so its 16 bits are read as an integer, of which
         # `widen` makes a float
-        item = np.dtype(STORED[tensor.dtype])
+        stored_type = np.dtype(STORED[tensor.dtype])
+        row_bytes = row_width * stored_type.itemsize
+        read_bytes = min(row_width, COLUMNS) * stored_type.itemsize
 
         rows = []
-        first_byte = header.data_start + tensor.start
+        tensor_start = header.data_start + tensor.start
         with open_regular(path) as file:
             for row in sample_rows(row_count):
-                start = first_byte + row * row_width * item.itemsize
-                stop = start + columns * item.itemsize
-                raw = read_exactly(file, path.name, start, stop)
-                rows.append(widen(np.frombuffer(raw, item), tensor.dtype))
+                start = tensor_start + row * row_bytes
+                raw = read_exactly(file, path.name, start, start + read_bytes)
+                rows.append(widen(np.frombuffer(raw, stored_type), tensor.dtype))
         return np.array(rows, np.float64)
 
 

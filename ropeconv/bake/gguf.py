@@ -95,26 +95,28 @@ class GgufPlan(GgufOutput):
 
         It is the model before the first run of ropeconv, also if this is the second run.
         """
-        # the source is that model, if ropeconv did not write it: it has no receipt then
         file = self.source.file
         edit = self.result.edit
         receipt = valid_gguf_receipt(file, self.source_spec)
-        original = receipt.original if receipt is not None else None
-        if receipt is None or original is None or original.gguf is None:
+
+        # ropeconv did not write the source, or its receipt does not say what was before: the source
+        # is that model
+        if receipt is None or receipt.original is None or receipt.original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
 
-        # The source is an output of ropeconv, so the model is what its receipt says. The new output
-        # is made from the source, in one more step, or with --replace from that first model.
-        replaces = self.target.replace
+        # The source is an output of ropeconv, and its receipt names the model. The new output is
+        # made from the source, in one more step, or with --replace from that model.
+        first_model = receipt.original.source
+        replaces_scaling = self.target.replace
         record = record_of_output(
             file,
-            input_record=original.gguf,
+            input_record=receipt.original.gguf,
             before=earlier(file, receipt),
             edit=edit,
-            replaced=replaces,
+            replaced=replaces_scaling,
         )
-        steps = () if replaces else receipt.steps
-        return OriginalRecord(original.source, gguf=record, steps=steps)
+        steps = () if replaces_scaling else receipt.steps
+        return OriginalRecord(first_model, gguf=record, steps=steps)
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
@@ -122,22 +124,21 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
 
     Parameters and errors are those of `make_plan`.
     """
-    # The recipe starts from `first`: the source; or with --replace, if the source is an output of
-    # ropeconv, the file before its first run, which the edit restores first.
     inspection = inspect_gguf(source)
     reading = read_file(source.file)
     model = _open_model(source.file, reading, target)
+
+    # With --replace, an output of ropeconv is first restored to the file before its first run, by
+    # the edit `undo`. Then `model` and `first`, from which the recipe starts, are that file.
     first = inspection
-    undo = first_gguf(source.file, reading.spec) if target.replace else None
+    undo = None
+    if target.replace:
+        undo = first_gguf(source.file, reading.spec)
     if undo is not None:
         model = model.after(undo)
-        first = replace(
-            inspection,
-            name=str(model.get(ARCH)),
-            spec=model.reading().spec,
-            first=None,
-            fine_tuning=None,
-        )
+        first = _inspect_restored(inspection, model)
+
+    # most methods start from the RoPE without any scaling
     keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
     if not keeps_scaling:
         model = model.from_unscaled()
@@ -184,6 +185,22 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     return replace(plan, files=tuple(files))
 
 
+def _inspect_restored(inspection: Inspection, restored: GgufModel) -> Inspection:
+    """Return the inspection of an output of ropeconv, as if it were restored already.
+
+    Args:
+        inspection: The inspection of the output.
+        restored: The model that restoring it will give.
+    """
+    return replace(
+        inspection,
+        name=str(restored.get(ARCH)),
+        spec=restored.reading().spec,
+        first=None,
+        fine_tuning=None,
+    )
+
+
 def _open_model(file: GgufFile, reading: Reading, target: Target) -> GgufModel:
     """The model in a GGUF file. Raises UnsupportedBake where llama.cpp does not load it."""
     arch = reading.arch
@@ -209,30 +226,38 @@ def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> Gguf
     try:
         return select_gguf(start.schedule, model, target)
     except UnsupportedBake as refusal:
-        # A header has keys for one scaling: `--linear 2 --on-top` of a yarn scaling does not fit,
-        # and `--yarn 2 --on-top`, which only widens that, does.
-        wider = _wider_scaling(start)
-        if wider is None:
+        repair = _widen_instead(start, model, target)
+        if not repair:
             raise
-        try:
-            select_gguf(wider.schedule(start.spec), model, target)
-        except RopeconvError:
-            raise refusal from None
-
-        options = " ".join(flags(wider) or ())
-        repair = (
-            f"pass {options}, which widens the {start.spec.form.kind} scaling that the file has"
-        )
         name = f"the GGUF architecture {arch_of_header(model).name}"
         raise UnsupportedBake("this schedule", name, refusal.reason, repair) from None
 
 
-def _wider_scaling(start: PlanStart) -> Recipe | None:
-    """The recipe that reaches the same length by more of the scaling that a file has.
+def _widen_instead(start: PlanStart, model: GgufModel, target: Target) -> str:
+    """Advise to widen the scaling that a file has, in place of another method on top of it.
 
-    It replaces a recipe that puts another method on top of the scaling: `--yarn 2 --on-top` instead
-    of `--linear 2 --on-top`. It is None for recipes that do not, and where the scaling is not one
-    that a flag can widen.
+    A GGUF header has keys for one scaling. So `--linear 2 --on-top` of a yarn scaling does not fit,
+    and `--yarn 2 --on-top`, which changes the numbers of that, does.
+
+    Returns:
+        The advice, as the end of a message; empty where this does not fit either.
+    """
+    wider = _wider_scaling(start)
+    if wider is None:
+        return ""
+    try:
+        select_gguf(wider.schedule(start.spec), model, target)
+    except RopeconvError:
+        return ""
+    options = " ".join(flags(wider) or ())
+    return f"pass {options}, which widens the {start.spec.form.kind} scaling that the file has"
+
+
+def _wider_scaling(start: PlanStart) -> Recipe | None:
+    """Return the recipe that reaches the same length by more of the scaling that a file has.
+
+    For `--linear 2 --on-top` of a yarn scaling it is `--yarn 2 --on-top`. It is None for a recipe
+    that does not put another method on top, and where no flag can widen the scaling.
     """
     recipe = start.recipe
     form = start.spec.form
@@ -243,14 +268,17 @@ def _wider_scaling(start: PlanStart) -> Recipe | None:
     if not has_known_scaling:
         return None
 
-    # the factor of the method over the declared context, such as 2 of `--linear 2`
+    # The factor of the method over the declared context, such as 2 of `--linear 2`. A method may
+    # name a length in its place, such as 256k; `relative` gives the method with that length as if
+    # the model were not scaled, which has the same factor over the trained context.
     declared = start.spec.context
     trained = start.spec.original_context
-    factor = recipe.method.relative(declared, trained).factor_over(trained)
+    as_if_unscaled = recipe.method.relative(declared, trained)
+    factor = as_if_unscaled.factor_over(trained)
     if factor is None:
         return None
-    method = parse_recipe(f"{form.kind}:{factor:.12g}").method
-    return Recipe(method, context=recipe.context, on_top=True)
+    widening = parse_recipe(f"{form.kind}:{factor:.12g}")  # e.g. "yarn:2"
+    return Recipe(widening.method, context=recipe.context, on_top=True)
 
 
 def _draft_note(inspection: Inspection, target: Target) -> tuple[str, ...]:
@@ -690,6 +718,11 @@ class ConversionTarget:
 
     target: Path
 
+    @cached_property
+    def header_bytes(self) -> bytes:
+        """The beginning of the file: the header, padded up to the first tensor."""
+        return self.header.place(0)
+
     @property
     def floats(self) -> Path:
         """The file with the tensors: the target, or the one that llama.cpp quantises."""
@@ -739,30 +772,13 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
     """
     # llama.cpp's quantiser reads a file of floats, which is written first and removed at the end
     try:
-        # the header of each file, and then its tensors: llama.cpp's converter writes them one file
-        # after the other, ropeconv's all files together, from one reading of the weights
-        header_sizes = []
-        files_to_fill = []
         for each in conversions:
-            header_bytes = each.header.place(0)
-            header_size = len(header_bytes)
-            floats = each.floats
-            floats.write_bytes(header_bytes)
-            advance(header_size)
-            header_sizes.append(header_size)
-            if isinstance(each.exported, StockExport):
-                changed = tuple(dict(each.edit.changes))
-                each.exported.write_data(floats, header_size, each.header, advance, changed)
-            else:
-                infos = each.header.tensors
-                file = TensorFile(floats, header_size, each.exported.tensors, infos)
-                files_to_fill.append(file)
-        if files_to_fill:
-            write_tensors(files_to_fill, advance)
+            each.floats.write_bytes(each.header_bytes)
+            advance(len(each.header_bytes))
+        _write_converted_tensors(conversions, advance)
 
-        # the method, where it changes or adds tensors, and the quantiser
-        for each, header_size in zip(conversions, header_sizes, strict=True):
-            _write_edit(each, header_size)
+        for each in conversions:
+            _write_edit(each)
             if each.exported.quantisation is not None:
                 each.exported.quantisation.run(each.floats, each.target)
                 each.floats.unlink()
@@ -772,14 +788,37 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
                 each.floats.unlink(missing_ok=True)
 
 
-def _write_edit(conversion: ConversionTarget, start: int) -> None:
+def _write_converted_tensors(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
+    """Write the tensors of conversions behind their headers, without the changes of the method.
+
+    Args:
+        conversions: The conversions, whose headers are written.
+        advance: Called with the bytes written since the last call.
+    """
+    # llama.cpp's converter reads the weights for each file again; ropeconv's conversions are
+    # written together, from one reading
+    files_of_ropeconv = []
+    for each in conversions:
+        data_start = len(each.header_bytes)
+        if isinstance(each.exported, StockExport):
+            changed_later = tuple(each.edit.changes)
+            each.exported.write_data(each.floats, data_start, each.header, advance, changed_later)
+        else:
+            infos = each.header.tensors
+            file = TensorFile(each.floats, data_start, each.exported.tensors, infos)
+            files_of_ropeconv.append(file)
+    if files_of_ropeconv:
+        write_tensors(files_of_ropeconv, advance)
+
+
+def _write_edit(conversion: ConversionTarget) -> None:
     """Write the tensors that an edit changes, such as rows in another order, and those it adds.
 
     Args:
-        conversion: The conversion, whose tensors are written.
-        start: The first byte of its data.
+        conversion: The conversion, whose header and tensors are written.
     """
     edit = conversion.edit
+    start = len(conversion.header_bytes)  # the first byte of the tensors
     with conversion.floats.open("r+b") as file:
         write_changes(file, conversion.exported.model.header, start, dict(edit.changes))
         for name, data in edit.added.items():

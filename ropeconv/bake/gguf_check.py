@@ -6,6 +6,7 @@ edit that was planned.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -125,15 +126,19 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
             states=gives_no_logits(file, arch_of(file)),
         )
 
-        def ask(function: str, given: JsonObject) -> JsonObject:
-            """Call a function of `converted_layers` in that process; an error is its reason."""
-            answer = probe.call(f"ropeconv.validate.converted_layers:{function}", given)
-            if "error" in answer:
-                return {"reason": f"transformers could not run it ({answer['error']})"}
-            return answer
-
         with assumed_keys(plan.target.assume_arch_keys):
-            return compare_converted_layers(file, question, schedule, ask)
+            return compare_converted_layers(file, question, schedule, partial(_ask, probe))
+
+
+def _ask(probe: Probe, function: str, given: JsonObject) -> JsonObject:
+    """Call a function of validate/converted_layers.py in the process of a probe.
+
+    Where transformers fails there, it returns {"reason": "transformers could not run it (...)"}.
+    """
+    answer = probe.call(f"ropeconv.validate.converted_layers:{function}", given)
+    if "error" in answer:
+        return {"reason": f"transformers could not run it ({answer['error']})"}
+    return answer
 
 
 def join_layers(first: LayersRecord, second: LayersRecord) -> LayersRecord:
@@ -316,15 +321,17 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
     for name, info in source.tensors.items():
         if name in edit.removed or name not in file.tensors:
             continue
-        # the first and the last bytes of the tensor; of one that is changed as much as can be
-        # changed on its own, such as a row
+        # how much is compared at each end; of a tensor that is changed, as much as can be changed
+        # on its own, such as the rows of a head
         change = edit.changes.get(name)
-        size = change.unit if change is not None else min(END, info.size)
-        for start in {0, info.size - size}:
-            expected = source.read(name, start, size)
+        end_size = change.unit if change is not None else min(END, info.size)
+        first_place = 0
+        last_place = info.size - end_size
+        for place in {first_place, last_place}:  # the same one for a small tensor
+            expected = source.read(name, place, end_size)
             if change is not None:
                 expected = change.apply(expected)
-            if file.read(name, start, size) != expected:
+            if file.read(name, place, end_size) != expected:
                 raise _disagreement(f"the written tensor {name} is not that of the source")
         compared += 1
     return compared

@@ -98,27 +98,19 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
 
     with folder_of(source, weights=False) as config, scratch() as place:
         output_weights, lacks_some = _output_weights(plan, folder)
-
-        # the weights of the source
         if source.generated_files():
             # transformers cannot load a source in another format. The output has its weights,
             # converted; unless a fold has multiplied them too, so that nothing has the source's.
             if rounded:
                 raise NoLayerRuns("its weights were converted and multiplied at once")
             source_weights = output_weights
-        elif any(source.local(name) is None for name in source.weights()):
-            # they are on the Hub, and the tensors of the first layers are enough
-            needed_rows = _needed_rows(plan, probe, config, stands_for)
-            part = place / SINGLE
-            _fetch_tensors(source, needed_rows, part)
-            source_weights = [part]
         else:
-            source_weights = [source.path(name) for name in source.weights()]
+            source_weights = _source_weights(plan, probe, config, stands_for, place)
 
         # files that are copied unchanged may be missing in the folder; a tensor is then read from
         # the source
         if lacks_some:
-            output_weights += source_weights
+            output_weights = output_weights + source_weights
 
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
         yield LayerQuestion(
@@ -170,6 +162,31 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
     paths = [folder / name for name in names if (folder / name).exists()]
     are_some_missing = len(paths) < len(names)
     return paths, are_some_missing
+
+
+def _source_weights(
+    plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str, place: Path
+) -> list[Path]:
+    """Return safetensors files with the weights of the source, at least of its first layers.
+
+    Args:
+        plan: The plan of the output.
+        probe: The process that says which tensors of a source on the Hub are needed.
+        config: The folder with the config.json of the source.
+        stands_for: The model type with which transformers loads the source; empty for its own.
+        place: An empty folder for a file with these tensors.
+
+    Raises:
+        NoLayerRuns: No layer can run on its own.
+    """
+    source = plan.source
+    is_on_disk = all(source.local(name) is not None for name in source.weights())
+    if is_on_disk:
+        return [source.path(name) for name in source.weights()]
+    needed_rows = _needed_rows(plan, probe, config, stands_for)
+    fetched = place / SINGLE
+    _fetch_tensors(source, needed_rows, fetched)
+    return [fetched]
 
 
 def _needed_rows(

@@ -99,13 +99,13 @@ def run_commands(
     context = plan.context
     projector = find_projector(plan)
 
-    # vLLM's --speculative-config: the kind of the head such as "eagle3", or "draft_model" for a
-    # whole smaller model
+    # what vLLM and SGLang call the draft: the kind of a head that was trained for the target, such
+    # as "eagle3", or "draft_model" for a whole smaller model
     kind = "draft_model"
-    speculation = ""
+    if draft is not None and draft.draft is not None:
+        kind = draft.draft.name
+    speculation = ""  # of vLLM's --speculative-config
     if draft is not None:
-        if draft.draft is not None:
-            kind = draft.draft.name
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
 

@@ -5,7 +5,7 @@ Read `restore_plan` first.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -193,21 +193,33 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         text = original.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
 
-    # All other files of the folder are skipped: they were put there later. A card that people have
-    # replaced is one of these, although the receipt lists its name.
-    known = {RECEIPT, *absent}
-    for name, size in written_sizes.items():
-        is_other_card = name == CARD and size != sizes_now.get(CARD)
-        if not is_other_card:
-            known.add(name)
     return RestorePlan(
         source=original,
         out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in sizes_now if name not in known),
+        skipped=_added_later(sizes_now, written_sizes, absent),
         first=receipt.first,
         absent=tuple(absent),
     )
+
+
+def _added_later(
+    sizes_now: Mapping[str, int], written_sizes: Mapping[str, int], absent: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the files of an output that were put there after ropeconv wrote it.
+
+    Args:
+        sizes_now: The size of each file that it has now.
+        written_sizes: The size of each file in its receipt.
+        absent: Files of the source that cannot be restored.
+    """
+    known = {RECEIPT, *written_sizes}
+    # people replace README.md, the card of a repository: the one of today was put there later,
+    # although the receipt lists the name
+    if CARD in written_sizes and written_sizes[CARD] != sizes_now.get(CARD):
+        known.discard(CARD)
+    known.update(absent)
+    return tuple(name for name in sizes_now if name not in known)
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:
@@ -260,21 +272,20 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     record_of_first = receipt.original.gguf
     assert record_of_first is not None
 
-    # The layout: where the data begins, and padding. A source that was a GGUF file had one; it is
-    # restored, and so every byte. A source that was a checkpoint, converted to GGUF, had none: a
-    # new file gets a usual layout, and one that is changed in place needs no other.
-    was_gguf_file = was_written(record_of_first, file.header)
+    # A source that was a GGUF file is restored with every byte. So it must have no new keys, and
+    # its header must be the recorded one. A checkpoint that was converted to GGUF was no such file.
     keys_since = keys_of_others(file, record_of_first)
-    if was_gguf_file and keys_since:
-        raise BadSource(
-            f"{keys_since[0]} was added to {file.name} after ropeconv wrote it, or its receipt was"
-            f" changed; remove the key, or take the source again, {receipt.first.described}"
-        )
-    needs_layout = was_gguf_file or not in_place
-    if needs_layout:
+    if was_written(record_of_first, file.header):
+        if keys_since:
+            raise BadSource(
+                f"{keys_since[0]} was added to {file.name} after ropeconv wrote it, or its receipt"
+                f" was changed; remove the key, or take the source again, {receipt.first.described}"
+            )
         edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
-    if was_gguf_file:
         _check_header(source, edit, record_of_first.sha256, receipt.first.described)
+    elif not in_place:
+        # a new file gets a usual layout: where its data begins, and padding
+        edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
 
     # the place and the names of the shards
     first = receipt.original.source

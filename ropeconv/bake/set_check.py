@@ -10,7 +10,6 @@ from ..errors import BadSource, Disagreement
 from ..formats.kind import is_gguf
 from ..inspection.receipts.companion import CompanionReceipt
 from ..inspection.receipts.places import find_source
-from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import has_receipt, read_receipt
 from ..rope.errors import RopeconvError, counted
 from ..validate.comparison import Comparison
@@ -38,21 +37,22 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
     faults = list[str]()
     if not receipt.members:
         faults.append("its receipt names no profile")
-    compared = 0
+    is_each_compared = True
     for name, digest in receipt.members.items():
-        # a receipt can be written by anybody: a name must not lead out of the folder
-        is_plain_name = Path(name).name == name
-        output = output_in(folder / name) if is_plain_name else None
+        output = _find_profile(folder, name)
         if output is None:
             faults.append(f"{name} has no receipt")
             continue
         try:
-            profile_receipt = read_receipt(output)
-            if member_digest(profile_receipt) != digest:
+            is_of_this_run = member_digest(read_receipt(output)) == digest
+            if not is_of_this_run:
                 faults.append(f"{name} is of another run")
                 continue
-            if _compare(output, profile_receipt, against):
-                compared += 1
+            source = _source_of(output, against)
+            if source:
+                _compare(output, source)
+            else:
+                is_each_compared = False
         except (BadSource, Disagreement) as problem:
             faults.append(f"{name}: {problem}")
 
@@ -65,7 +65,7 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
         )
 
     words = f"The set is as it was written: {counted(len(receipt.files), 'file')}"
-    if compared == len(receipt.members):
+    if is_each_compared:
         return f"{words}, and each profile is what its recipe and its source give."
     return (
         f"{words}. The source is not beside it, so weights were not compared; name it with"
@@ -73,26 +73,41 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
     )
 
 
-def _compare(output: Path, receipt: Receipt, against: str) -> bool:
-    """Compare a profile with its source, and return whether a source was found for that.
+def _find_profile(folder: Path, name: str) -> Path | None:
+    """Return the output of a profile of a set; None where it is not there."""
+    # a receipt can be written by anybody: a name must not lead out of the folder
+    is_plain_name = Path(name).name == name
+    if not is_plain_name:
+        return None
+    return output_in(folder / name)
+
+
+def _source_of(output: Path, against: str) -> str:
+    """Return the model to compare a profile with; empty where there is none.
+
+    Args:
+        output: The output of the profile.
+        against: The model that the user names; empty to look for it.
+    """
+    found = find_source(output)
+    # GGUF profiles are made from the file `base` beside them, whatever the user names
+    if is_gguf(output) and found:
+        return found
+    return against or found
+
+
+def _compare(output: Path, source: str) -> None:
+    """Compare a profile with the model that it was made from.
 
     Raises:
-        Disagreement: They differ.
+        Disagreement: They differ, or cannot be compared.
     """
-    # the source that the user names; but GGUF profiles are made from the file `base` beside them,
-    # which `find_source` returns
-    found = find_source(output)
-    is_made_from_base = is_gguf(output) and bool(found)
-    source = found if is_made_from_base else against or found
-    if not source:
-        return False
     try:
         verify_output(Comparison.open(output, source))
     except (BadSource, Disagreement):
         raise
     except RopeconvError as problem:
         raise Disagreement(str(problem)) from None
-    return True
 
 
 def output_in(folder: Path) -> Path | None:

@@ -19,10 +19,10 @@ from ..inspection.receipts.places import (
     remembered_converter,
     remembered_imatrix,
 )
-from ..inspection.receipts.receipt import FileRecord, ImatrixRecord, Receipt
+from ..inspection.receipts.receipt import FileRecord, ImatrixRecord, Receipt, SourceRecord
 from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
-from ..models.source import RECEIPT
+from ..models.source import RECEIPT, Source
 from ..options import Format, copied
 from ..rope.errors import RopeconvError
 from ..rope.methods.vectors import AsIs
@@ -282,13 +282,9 @@ def _verify_gguf(
     regrouped = is_regrouped(file, plan)
     _verify_receipt(comparison, plan, findings, in_shards=regrouped or len(file.shards) > 1)
 
-    # Whether the source is given from elsewhere than when the output was made, so that keys which
-    # only describe the model may differ. The receipt does not have the path of a local source, so
-    # for these only the kind is compared.
-    recorded = comparison.receipt.source
-    given = comparison.source
-    has_other_reference = bool(recorded.reference) and recorded.reference != given.reference
-    is_elsewhere = recorded.kind != given.kind or has_other_reference
+    # keys that only describe the model, such as its name, may differ where the source is given from
+    # elsewhere than when the output was made
+    is_elsewhere = _is_elsewhere(comparison.receipt.source, comparison.source)
 
     check_class = RegroupedCheck if regrouped else GgufCheck
     check_class(file, plan, findings, is_elsewhere, advance).run()
@@ -309,6 +305,17 @@ def earlier_output(plan: Plan) -> Comparison | None:
     if made_from(receipt) != made_from(plan.receipt()):
         return None
     return Comparison.open(plan.out, plan.source.reference)
+
+
+def _is_elsewhere(recorded: SourceRecord, given: Source | GgufSource) -> bool:
+    """Whether the source of an output is now given from another place than the receipt has.
+
+    Such as a folder in place of the repository on the Hub. A receipt does not have the path of a
+    local source, so two folders count as one place.
+    """
+    if recorded.kind != given.kind:
+        return True
+    return bool(recorded.reference) and recorded.reference != given.reference
 
 
 def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | None:
@@ -342,11 +349,13 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
     if not recipe.on_top and _other_keys(source, plan):
         return None
 
-    # The two receipts without what must differ: the --replace that was added here; and the schedule
-    # of a method on top of the file of today, which has the change already.
+    # The two receipts must be the same but for what differs always. The recorded one lacks the
+    # --replace that was added here.
     planned = plan.receipt()
     recorded_target = replace(receipt.target, replace=planned.target.replace)
     recorded = msgspec.structs.replace(receipt, target=recorded_target)
+    # a method that keeps the scaling was planned here on top of the change itself, which gives
+    # another schedule
     if keeps_scaling:
         planned = msgspec.structs.replace(
             planned, schedule=receipt.schedule, encoding=receipt.encoding

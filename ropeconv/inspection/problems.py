@@ -268,10 +268,11 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
 def _keys_used_and_ignored(
     part: Config, family: Family, spec: RopeSpec
 ) -> tuple[list[str], list[str]]:
-    """Return the keys about RoPE that a class reads, and those that it ignores.
+    """Return the keys about RoPE in a config that its class reads, and those that it ignores.
 
-    A key with the value that the class computes anyway is in neither of the two lists. Both are
-    empty for a class whose keys are not known.
+    For GPT-NeoX it may be (["rotary_emb_base"], ["rope_theta"]). An ignored key does no harm, and
+    is left out, where the class computes with its value all the same. Both lists are empty for a
+    class whose keys are not known.
 
     Args:
         part: The part of config.json about the text model.
@@ -281,34 +282,46 @@ def _keys_used_and_ignored(
     keys_of_class = class_keys().get(family.name)
     if keys_of_class is None:
         return [], []
+    # original_max_position_embeddings is read by every class where the scaling starts from it,
+    # before its dictionary (modeling_rope_utils.py, standardize_rope_params)
+    starts_from_original = isinstance(spec.form, (Yarn, Llama3, LongRope))
     values_read_by_class = _values_of(part, keys_of_class)
     used = []
     ignored = []
     for key, value in part.items():
         if not ROPE_KEY.search(key):
             continue
-        if key in keys_of_class:
+        is_read_as_original = key == ORIGINAL and starts_from_original and bool(value)
+        if key in keys_of_class or is_read_as_original:
             used.append(key)
             continue
-        if not value:
-            continue
-        # every class reads it where the scaling starts from it, before its dictionary
-        # (modeling_rope_utils.py, standardize_rope_params)
-        if key == ORIGINAL and isinstance(spec.form, (Yarn, Llama3, LongRope)):
-            used.append(key)
-            continue
-
-        # the class computes something else than this key says
-        if not _says_the_same(key, value, spec):
-            ignored.append(key)
-            continue
-        # Some keys are ones that ropeconv reads and the class ignores, such as rope_theta of
-        # GPT-NeoX, whose class has rotary_emb_base. Then `spec` is from the ignored key and agrees
-        # with it. The class computes with this value only if one of its own keys has it.
-        spec_is_from_key = key in (*family.keys.theta, *family.keys.partial)
-        if spec_is_from_key and value not in values_read_by_class:
+        is_empty = not value
+        if not is_empty and not _is_computed_anyway(key, value, family, spec, values_read_by_class):
             ignored.append(key)
     return used, ignored
+
+
+def _is_computed_anyway(
+    key: str, value: object, family: Family, spec: RopeSpec, values_read_by_class: list[object]
+) -> bool:
+    """Whether a class computes with the value of a key that it ignores, so that it does no harm.
+
+    Args:
+        key: The ignored key.
+        value: Its value.
+        family: The family of the model.
+        spec: The RoPE that ropeconv read from the config.
+        values_read_by_class: The values of the keys that the class reads.
+    """
+    if not _says_the_same(key, value, spec):
+        return False
+    # ropeconv reads some keys that the class ignores, such as rope_theta of GPT-NeoX, whose class
+    # has rotary_emb_base. `spec` is from such a key and always agrees with it, which proves nothing
+    # about the class: a key of its own must have the value.
+    is_read_by_ropeconv = key in (*family.keys.theta, *family.keys.partial)
+    if is_read_by_ropeconv:
+        return value in values_read_by_class
+    return True
 
 
 def _values_of(part: Config, keys: frozenset[str]) -> list[object]:

@@ -232,10 +232,11 @@ def _other_code(folder: Path) -> Iterator[str]:
 
 
 def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -> CheckRecord:
-    """Compare the frequencies that transformers computes from an output with the schedule.
+    """Compare the frequencies that transformers computes from an output with the planned ones.
 
-    The installed transformers reads the config.json of the output in another process, without
-    weights.
+    The planned ones, with the attention factor, are the schedule, which follows from the recipe and
+    the source. The installed transformers reads the config.json of the output in another process,
+    without weights.
 
     Args:
         comparison: The output and its source.
@@ -247,14 +248,12 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
     """
     baked = comparison.baked
     receipt = comparison.receipt
-    stands_for = comparison.stands_for
-    written = receipt.in_config
+    written = receipt.in_config  # the encoding of the config, and the factors in it
     if written is None or receipt.encoding not in ENCODINGS:
         raise BadSource(
             f"{baked} was written as {receipt.encoding}, which this version does not know; run"
             " apply again"
         )
-    trust = needs_trust(baked, trust_remote_code)
 
     # a fold multiplies weights by a part of the attention factor, so that the config, which is all
     # that is read here, has only the rest
@@ -263,6 +262,10 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
         attention_factor=written.attention_factor,
         softmax_scale=written.softmax_scale,
     )
+
+    # transformers loads a model type that it does not know as the one that --family names
+    stands_for = comparison.stands_for
     model_type = stands_for or str(read_json(baked / "config.json").get("model_type", ""))
+    trust = needs_trust(baked, trust_remote_code)
     answer = ProbeCache().answer(baked, model_type, schedule.context, trust, stands_for)
     return compare(answer, schedule, comparison.spec, written.written_as)

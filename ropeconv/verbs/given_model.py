@@ -148,13 +148,14 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
 def find(
     argument: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None
 ) -> GivenModel:
-    """Return the model that a command line names.
+    """Return the model that a command line names, with the recipes that its options make.
 
-    Recipes for one on disk or on the Hub start from its unscaled RoPE.
+    A model is a SOURCE, such as a folder or an id on the Hub. Without one it is given by numbers:
+    the width of a head, its base and the lengths.
 
     Args:
         argument: The SOURCE; None for a model given by numbers.
-        values: The options of recipes, by name.
+        values: The options of recipes, by name, such as {"yarn": "4", "context": None}.
         head_dim: `--head-dim`.
         rotary_dim: `--rotary-dim`.
 

@@ -144,19 +144,19 @@ def of_code() -> Iterator[Found]:
 def of_module(text: str, place: str) -> Iterator[Found]:
     """Yield the commands in the strings of a module, and those that `command_line` makes."""
     tree = ast.parse(text)
-    parts = {
-        id(part)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr)
-        for part in node.values
-    }
+    # the pieces of an f-string are read with it, and not once more by themselves
+    pieces: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            pieces.update(id(piece) for piece in node.values)
+
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "command_line":
             words = [_written(word) for word in node.args if not isinstance(word, ast.Starred)]
-            whole = len(words) == len(node.args)
+            is_whole = len(words) == len(node.args)
             if words and words[0] != VALUE:
-                yield Found(shlex.join(["ropeconv", *words]), place, mention=not whole)
-        if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in parts:
+                yield Found(shlex.join(["ropeconv", *words]), place, mention=not is_whole)
+        if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in pieces:
             yield from of_sentences(_written(node), place)
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "").endswith("EXAMPLES"):
             yield from of_shell(_written(node.value), place)  # of the help of a command
@@ -184,35 +184,48 @@ def commands_of(line: str) -> Iterator[list[str]]:
     """
     plain = VARIABLE.sub(NUMBER, re.sub(r"\d?>&\d", "", line.replace('"$@"', "")))
     reader = shlex.shlex(plain, posix=True, punctuation_chars=True)
-    reader.whitespace_split, reader.commenters = True, "#"
+    reader.whitespace_split = True
+    reader.commenters = "#"
     try:
         words = list(reader)
     except ValueError:  # a text over several lines
         words = line.split()
-    simple: list[str] = []
+
+    # a command ends at a word such as `&&`, and the last one at the end of the line
+    words_of_command: list[str] = []
     for word in [*words, ";"]:
         if not CONTROL.fullmatch(word):
-            simple.append(word)
+            words_of_command.append(word)
             continue
-        found = _from_name(simple)
+        found = _from_name(words_of_command)
         if found:
             yield found
-        simple = []
+        words_of_command = []
 
 
 def _from_name(words: list[str]) -> list[str]:
     """The words from the name of ropeconv or of a program of `scripts/`; none for other
     commands.
+
+    ["nice", "./scripts/test", "--all"] gives ["scripts/test", "--all"].
     """
     for place, word in enumerate(words):
-        if re.fullmatch(r"(?:\S*/)?ropeconv", word) and place + 1 < len(words):
-            return ["ropeconv", *words[place + 1 :]]
-        if word == "-m" and words[place + 1 :][:1] and words[place + 1].startswith("scripts."):
+        rest = words[place + 1 :]
+        is_ropeconv = re.fullmatch(r"(?:\S*/)?ropeconv", word) is not None
+        if is_ropeconv and rest:
+            return ["ropeconv", *rest]
+        if word == "-m" and rest and rest[0].startswith("scripts."):
             return words[place:]
+
         script = re.fullmatch(r"(?:\S*/)?(scripts/\w[\w./-]*)", word)
-        if script and not word.endswith(DATA) and not re.search(r"[A-Z]{3}", script[1]):
-            by_python = place > 0 and "python" in words[place - 1]
-            return [*(["python"] if by_python else []), script[1], *words[place + 1 :]]
+        if script is None or word.endswith(DATA):
+            continue
+        has_placeholder = re.search(r"[A-Z]{3}", script[1]) is not None
+        if has_placeholder:
+            continue
+        by_python = place > 0 and "python" in words[place - 1]
+        program = ["python", script[1]] if by_python else [script[1]]
+        return [*program, *rest]
     return []
 
 
@@ -239,9 +252,12 @@ def parse_problem(words: list[str], mention: bool = False) -> str:
     context: Any = None
     command: Any = get_command(complete_app())
     name = "ropeconv"
-    if words and (words[0] in OF_ROPECONV or (mention and _is_open(words[0]))):
+    if words and words[0] in OF_ROPECONV:
+        return ""
+    if words and mention and _is_open(words[0]):  # `ropeconv COMMAND`
         return ""
 
+    # the command, or the command of a group such as `ropeconv data COMMAND`
     while isinstance(command, TyperGroup):
         if not words:
             return "" if mention else f"{name} needs a command"
@@ -259,10 +275,11 @@ def parse_problem(words: list[str], mention: bool = False) -> str:
         return ""
     except typer.TyperException as problem:
         kind = type(problem).__name__  # Typer exports neither of these two classes
-        is_left_out = kind == "MissingParameter" or (
-            kind == "BadOptionUsage" and "argument" in str(problem)
-        )
-        return "" if mention and is_left_out else problem.format_message()
+        lacks_argument = kind == "MissingParameter"
+        lacks_value = kind == "BadOptionUsage" and "argument" in str(problem)
+        if mention and (lacks_argument or lacks_value):
+            return ""
+        return problem.format_message()
     except RopeconvError as problem:
         return str(problem)
     return ""
@@ -303,12 +320,15 @@ def script_problem(words: list[str], mention: bool = False) -> str:
     by its parser; a shell program has to name its words and options. mention: as in
     `parse_problem`.
     """
+    # ["-m", "scripts.pages", ...], ["python", "scripts/faults.py", ...] or ["scripts/test", ...]
     is_python = words[0] == "python"
     is_module = words[0] == "-m"
     script, *given = words[1:] if is_python or is_module else words
-    place = ROOT / (script.replace(".", "/") if is_module else script)
+    place = ROOT / script
     if is_module:
+        place = ROOT / script.replace(".", "/")
         place = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+
     if place.is_dir():
         return ""
     if not place.is_file():
@@ -324,41 +344,57 @@ def _shell_problem(place: Path, given: list[str], mention: bool) -> str:
     """Why a shell program does not know the words that it is given, or the program to which it
     hands them.
     """
-    code = "\n".join(
-        re.sub(r"(?:^|\s)#.*", "", line) for line in place.read_text("utf-8").splitlines()
-    )
-    branch = re.search(rf"^\s*{re.escape(given[0])}\)(.*)$", code, re.MULTILINE) if given else None
-    line = branch[1] if branch else code
-    handed = re.findall(r"(?:-m\s+)?(?:\S*/)?(scripts[./][\w./]+)\s+\"\$@\"", line)
-    if handed and "pytest" not in handed[-1]:
-        rest = given[1:] if branch else given
-        module = handed[-1].replace("/", ".").removesuffix(".py")
+    lines = place.read_text("utf-8").splitlines()
+    code = "\n".join(re.sub(r"(?:^|\s)#.*", "", line) for line in lines)
+
+    # the code that the words lead to: all, or a line such as `files) python -m scripts.x "$@" ;;`
+    # for the first word
+    reached = code
+    rest = given
+    if given:
+        branch = re.search(rf"^\s*{re.escape(given[0])}\)(.*)$", code, re.MULTILINE)
+        if branch is not None:
+            reached = branch[1]
+            rest = given[1:]
+
+    # the program that gets the words
+    programs = re.findall(r"(?:-m\s+)?(?:\S*/)?(scripts[./][\w./]+)\s+\"\$@\"", reached)
+    if programs and "pytest" not in programs[-1]:
+        module = programs[-1].replace("/", ".").removesuffix(".py")
         return script_problem(["-m", module, *rest], mention)
+
     if place.name == "setup":
         return _extras_problem(given, code)
+    runs_pytest = "pytest" in code
     for word in given:
-        is_known = re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", code)
-        is_test = "pytest" in code and (
-            (word.startswith("-") and word[1] != "-") or (ROOT / word).exists()
-        )
-        is_value = "pytest" in code and given[max(0, given.index(word) - 1)] in ("-k", "-n")
-        if not (is_known or _is_open(word) or is_test or is_value):
-            return f"{place.name} does not know {word}"
+        is_in_code = re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", code) is not None
+        if is_in_code or _is_open(word):
+            continue
+        if runs_pytest and _is_for_pytest(word, given):
+            continue
+        return f"{place.name} does not know {word}"
     return ""
+
+
+def _is_for_pytest(word: str, given: list[str]) -> bool:
+    """Whether pytest accepts a word: a short option, a test, or the value of -k or -n."""
+    is_short_option = word.startswith("-") and word[1] != "-"
+    previous = given[max(0, given.index(word) - 1)]
+    return is_short_option or (ROOT / word).exists() or previous in ("-k", "-n")
 
 
 def _extras_problem(given: list[str], code: str) -> str:
     """Why `scripts/setup` does not install what it is asked for."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
     for word in given:
         if word.startswith("-"):
             if word not in code:
                 return f"setup has no option {word}"
-        elif not (
-            word.isupper() or word == "plain" or all(name in extras for name in word.split(","))
-        ):
+            continue
+        if word.isupper() or word == "plain":  # a placeholder, or no extra at all
+            continue
+        if not all(name in extras for name in word.split(",")):
             return f"there is no extra {word}"
     return ""
 
@@ -367,14 +403,33 @@ def _python_problem(place: Path, given: list[str], mention: bool) -> str:
     """Why the parser of a program in Python refuses words; for one without a parser, whether it
     names its options.
     """
-    text = place.read_text("utf-8")
-    files = (
-        place.parent.glob("*.py") if place.name == "__main__.py" else [place]
-    )  # a package may have parsers in parts
-    if not any("argparse" in file.read_text("utf-8") for file in files):
-        unknown = [word for word in given if word.startswith("--") and f'"{word}"' not in text]
-        return f"{place.name} does not know {unknown[0]}" if unknown else ""
+    # a package may have its parsers in several files
+    files = [place]
+    if place.name == "__main__.py":
+        files = list(place.parent.glob("*.py"))
+    has_parser = any("argparse" in file.read_text("utf-8") for file in files)
+    if not has_parser:
+        text = place.read_text("utf-8")
+        for word in given:
+            if word.startswith("--") and f'"{word}"' not in text:
+                return f"{place.name} does not know {word}"
+        return ""
 
+    problem = _problem_of_parser(place, given)
+    if problem is None:
+        return f"{place.name} parses no arguments"
+    leaves_words_out = "required" in problem or not given
+    if mention and leaves_words_out:
+        return ""
+    return problem
+
+
+def _problem_of_parser(place: Path, given: list[str]) -> str | None:
+    """The last line of the error with which the parser of a program refuses words.
+
+    It is empty where the parser accepts them, and None where the program parses none. The program
+    is run up to its parser.
+    """
     said = StringIO()
     parse = argparse.ArgumentParser.parse_args
 
@@ -391,12 +446,11 @@ def _python_problem(place: Path, given: list[str], mention: bool) -> str:
         try:
             runpy.run_module(module, run_name="__main__")
         except SystemExit as end:
-            lines = (
-                (end.code if isinstance(end.code, str) else said.getvalue()).strip().splitlines()
-            )
-            problem = lines[-1] if end.code else ""
-            return "" if mention and ("required" in problem or not given) else problem
-    return f"{place.name} parses no arguments"
+            if not end.code:
+                return ""
+            message = end.code if isinstance(end.code, str) else said.getvalue()
+            return message.strip().splitlines()[-1]
+    return None
 
 
 def _written(node: ast.expr) -> str:

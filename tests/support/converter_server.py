@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)] * (__name__ == "__main__")
@@ -24,7 +24,14 @@ Convert = Callable[..., None]
 
 
 def serve(tree: str) -> None:
-    """Answer requests until the input ends. tree: the sources of llama.cpp."""
+    """Answer requests until the input ends, each in a fork of this process.
+
+    A request is a line such as {"arguments": [...], "log": "converter.log"}. The answer is the
+    status of the fork, 0 for a conversion.
+
+    Args:
+        tree: The sources of llama.cpp.
+    """
     sys.path[:0] = [tree, f"{tree}/gguf-py"]
     import conversion  # type: ignore[import-not-found]
 
@@ -34,23 +41,33 @@ def serve(tree: str) -> None:
         request = json.loads(line)
         child = os.fork()
         if child == 0:
-            code = 1
-            try:
-                log = os.open(request["log"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-                os.dup2(log, 1)
-                os.dup2(log, 2)
-                sys.argv = [stock_program.__file__, *request["arguments"]]
-                stock_program.main()
-                code = 0
-            except SystemExit as end:
-                code = int(end.code or 0)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
+            _convert_and_exit(request["arguments"], request["log"])
         _, status = os.waitpid(child, 0)
         print(status, flush=True)
+
+
+def _convert_and_exit(arguments: list[str], log: str) -> NoReturn:
+    """Run the converter once and end the process with its exit code.
+
+    Args:
+        arguments: Those of `stock_program.py`.
+        log: The file for what it prints.
+    """
+    code = 1
+    try:
+        log_file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(log_file, 1)
+        os.dup2(log_file, 2)
+        sys.argv = [stock_program.__file__, *arguments]
+        stock_program.main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 @contextmanager
@@ -64,6 +81,15 @@ def converter_server(tree: Path) -> Iterator[Convert]:
     assert server.stdout is not None
     requests = server.stdin
     answers = server.stdout
+
+    def ask(arguments: list[str], log: Path) -> tuple[str, str]:
+        """Have the server convert, and return its status and the last line that it printed."""
+        requests.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
+        requests.flush()
+        status = answers.readline().strip()
+        lines = log.read_text(errors="replace").strip().splitlines() or [""]
+        log.unlink()
+        return status, lines[-1]
 
     def convert(
         self: Any,
@@ -84,18 +110,16 @@ def converter_server(tree: Path) -> Iterator[Convert]:
             options.append("--mmproj")
         log = target.with_name("converter.log")
         settings = {"header_only": header_only, "pre": pre, "predicts": predicts}
+
+        # as `StockConverter.convert`: again with the keys of config.json alone, where transformers
+        # has turned one that the converter looks for into another
         reason = ""
         for plain_config in (False, True):
             text = json.dumps(settings | {"plain_config": plain_config})
-            arguments = [str(self.script), text, str(model), *options]
-            requests.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
-            requests.flush()
-            status = answers.readline().strip()
-            lines = log.read_text(errors="replace").strip().splitlines() or [""]
-            log.unlink()
+            status, last_line = ask([str(self.script), text, str(model), *options], log)
             if status == "0" and target.exists():
                 return
-            reason = reason or lines[-1]
+            reason = reason or last_line
             if not reason.startswith(LACKS_KEY):
                 break
         raise RopeconvError(f"the converter stops: {reason}")

@@ -107,12 +107,18 @@ def tensor(
     def corrupt(out: Path) -> None:
         path = out / file
         data = bytearray(path.read_bytes())
-        length = int.from_bytes(data[:8], "little")
-        entry = json.loads(data[8 : 8 + length])[name]
+
+        # safetensors: the length of the header in 8 bytes, the header in JSON, and the tensors,
+        # whose places are counted from their beginning
+        tensors_start = 8 + int.from_bytes(data[:8], "little")
+        entry = json.loads(data[8:tensors_start])[name]
         assert entry["dtype"] == "F32", entry
-        start, stop = (8 + length + place for place in entry["data_offsets"])
-        numbers = np.frombuffer(bytes(data[start:stop]), "<f4").reshape(entry["shape"]).copy()
-        before = numbers.copy()
+        first, end = entry["data_offsets"]
+        start = tensors_start + first
+        stop = tensors_start + end
+
+        before = np.frombuffer(bytes(data[start:stop]), "<f4").reshape(entry["shape"])
+        numbers = before.copy()
         change(numbers)
         assert not np.array_equal(before, numbers), "nothing was changed"
         data[start:stop] = numbers.tobytes()

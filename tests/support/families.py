@@ -72,12 +72,11 @@ def crossed(cases: Sequence[T], count: int) -> list[tuple[str, T]]:
     pairs = list(product(FAMILIES, cases))
     if ALL:
         return pairs
+    chosen = list(product(REPRESENTATIVES, sample(cases, count)))
+    for seed, family in enumerate(SINGLES):
+        chosen += [(family, case) for case in sample(cases, 1, seed)]
     others = [pair for pair in pairs if pair[0] not in {*REPRESENTATIVES, *SINGLES}]
-    return [
-        *product(REPRESENTATIVES, sample(cases, count)),
-        *((family, *sample(cases, 1, seed)) for seed, family in enumerate(SINGLES)),
-        *sample(others, 0),
-    ]
+    return chosen + sample(others, 0)
 
 
 def some(families: Collection[str] = FAMILIES) -> list[str]:

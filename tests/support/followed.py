@@ -66,20 +66,24 @@ class Follower:
         """
         done = self.run(words)
         path = (*way, words)
-        if any(self.run(earlier) == done for earlier in way) and done.returncode:
+        succeeded = done.returncode == 0
+        said_before = any(self.run(earlier) == done for earlier in way)
+        if said_before and not succeeded:
             self.fail(path, "the message comes again", done)
             return
-        # what advise prints is followed where it is the first command
-        if done.returncode == 0 and (words[0] == "apply" or (way and words[0] == "advise")):
+        # a plan is the end of a way, and so is advice; but what advise prints is followed where it
+        # is the first command
+        ends_way = words[0] == "apply" or (words[0] == "advise" and bool(way))
+        if succeeded and ends_way:
             self.result.successes += 1
             return
 
         steps = list(dict.fromkeys(next_steps(words, done)))
+        if not steps and succeeded:
+            self.result.successes += 1
+            return
         if not steps:
-            if done.returncode == 0:
-                self.result.successes += 1
-            else:
-                self.result.ends.add(done.stderr.strip())
+            self.result.ends.add(done.stderr.strip())
             return
         if len(way) >= MOST_STEPS:
             self.fail(path, "there is no end after three steps", done)
@@ -141,24 +145,29 @@ def named_options(message: str) -> Iterator[Options]:
     Fixes follow the first semicolon. Options with a space between them are one fix: "pass --yarn
     20M --replace". An option whose value people choose is left out.
     """
-    plain = re.sub(r"`ropeconv [^`]*`", "", message)
-    _, _, fixes = plain.partition(";")
-    group: list[tuple[str, str]] = []
-    end = -1
+    without_commands = re.sub(r"`ropeconv [^`]*`", "", message)
+    _, _, fixes = without_commands.partition(";")
+    fix: list[tuple[str, str]] = []
+    end_of_last = -1
     for match in OPTION.finditer(fixes):
-        if group and match.start() > end + 1:
-            yield tuple(group)
-            group = []
+        begins_another_fix = match.start() > end_of_last + 1
+        if fix and begins_another_fix:
+            yield tuple(fix)
+            fix = []
+
+        # "--yarn 20M", "--yarn=20M" or "--replace", behind which the sentence goes on
         option, _, value = match[0].replace("=", " ").partition(" ")
-        end = match.end()
         if not takes_value(option):
-            end = match.start() + len(option)
-            value = ""
-        elif not value or PLACE.fullmatch(value) or value in ("of", "to", "and", "or"):
+            end_of_last = match.start() + len(option)
+            fix.append((option, ""))
             continue
-        group.append((option, value.strip("'\"`.:")))
-    if group:
-        yield tuple(group)
+        end_of_last = match.end()
+        is_chosen_by_people = not value or PLACE.fullmatch(value) is not None
+        is_word_of_sentence = value in ("of", "to", "and", "or")
+        if not is_chosen_by_people and not is_word_of_sentence:
+            fix.append((option, value.strip("'\"`.:")))
+    if fix:
+        yield tuple(fix)
 
 
 def with_option(words: Words, option: str, value: str) -> Words:

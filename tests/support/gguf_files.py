@@ -7,6 +7,8 @@ import gguf
 import numpy as np
 
 HEAD_DIM, LAYERS, TRAINED = 64, 2, 64
+WHOLE = ("general.", "adapter.", "split.", "ropeconv.")
+"""Beginnings of keys that have no architecture before them."""
 
 
 def write(
@@ -17,7 +19,16 @@ def write(
     vocabulary: int = 16,
     split: int = 0,
 ) -> Path:
-    """A file with the keys that every language model has. extra: more keys, by their types."""
+    """Write a file with the keys that every language model has.
+
+    Args:
+        path: The file.
+        arch: The architecture.
+        extra: Further keys, which are written by the types of their values.
+        tensors: The tensors by name; None for `plain_tensors`.
+        vocabulary: The number of tokens.
+        split: The most tensors of a shard; 0 for one file.
+    """
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
     writer.add_context_length(TRAINED)
     writer.add_embedding_length(2 * HEAD_DIM)
@@ -29,11 +40,7 @@ def write(
     writer.add_token_list([f"token {index}" for index in range(vocabulary)])
     writer.add_token_scores([float(-index) for index in range(vocabulary)])
     for key, value in (extra or {}).items():
-        name = (
-            key
-            if key.startswith(("general.", "adapter.", "split.", "ropeconv."))
-            else f"{arch}.{key}"
-        )
+        name = key if key.startswith(WHOLE) else f"{arch}.{key}"
         if isinstance(value, bool):
             writer.add_bool(name, value)
         elif isinstance(value, int):
@@ -44,7 +51,9 @@ def write(
             writer.add_array(name, value)
         else:
             writer.add_string(name, value)
-    for name, tensor in (plain_tensors() if tensors is None else tensors).items():
+    if tensors is None:
+        tensors = plain_tensors()
+    for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     close(writer)
     return path

@@ -87,29 +87,37 @@ def rotating(
     """
     from onnx import TensorProto, helper
 
+    # positions as a column, [1, length, 1]
     nodes = [
         helper.make_node("Cast", [POSITIONS], ["floats"], to=TensorProto.FLOAT),
         helper.make_node("Constant", [], ["axis"], value=constant("axis", np.array([2], np.int64))),
         helper.make_node("Unsqueeze", ["floats", "axis"], ["column"]),
     ]
-    constants = [constant("mask", more["mask"])] if "mask" in more else []
-    outputs = []
+    constants = []
+    if "mask" in more:
+        constants.append(constant("mask", more["mask"]))
     if factor is not None:
         constants.append(constant("scaling", np.float32(factor)))
-    for number, vector in zip(["", *range(1, len(vectors))], vectors, strict=True):
-        constants.append(constant(f"inv_freq{number}", vector[None, None]))
-        nodes += [
-            helper.make_node(
-                "Cast", [f"inv_freq{number}"], [f"frequencies{number}"], to=TensorProto.FLOAT
-            ),
-            helper.make_node("Mul", ["column", f"frequencies{number}"], [f"phases{number}"]),
-        ]
+
+    # for each vector: cos and sin of (position x frequency), times the factor
+    outputs = []
+    for number, vector in enumerate(vectors):
+        suffix = str(number) if number else ""
+        inv_freq = f"inv_freq{suffix}"
+        frequencies = f"frequencies{suffix}"
+        phases = f"phases{suffix}"
+        constants.append(constant(inv_freq, vector[None, None]))
+        nodes.append(helper.make_node("Cast", [inv_freq], [frequencies], to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("Mul", ["column", frequencies], [phases]))
         for kind in ("Cos", "Sin"):
-            outputs.append(f"{kind.lower()}{number}")
-            plain = outputs[-1] if factor is None else f"plain_{outputs[-1]}"
-            nodes.append(helper.make_node(kind, [f"phases{number}"], [plain]))
-            if factor is not None:
-                nodes.append(helper.make_node("Mul", [plain, "scaling"], [outputs[-1]]))
+            output = f"{kind.lower()}{suffix}"
+            outputs.append(output)
+            if factor is None:
+                nodes.append(helper.make_node(kind, [phases], [output]))
+            else:
+                unscaled = f"plain_{output}"
+                nodes.append(helper.make_node(kind, [phases], [unscaled]))
+                nodes.append(helper.make_node("Mul", [unscaled, "scaling"], [output]))
     return save(
         path,
         nodes,

@@ -124,6 +124,8 @@ def talk_to(hub: Hub, cache: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
 
 
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    """Make the class that answers the requests to a Hub."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -131,6 +133,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             pass
 
         def parse_request(self) -> bool:
+            """Kill the victim at the request that `kill_at` names, or mark that to be fatal."""
             self.fatal = False
             if not super().parse_request():
                 return False
@@ -148,6 +151,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.answer(body=True)
 
         def answer(self, body: bool) -> None:
+            """Answer a request by its path. body: whether the content is sent, as for GET."""
             path = self.path.split("?")[0].strip("/")
             parts = path.split("/")
             if path.startswith("api/models/") and parts[4:5] == ["tree"]:
@@ -161,6 +165,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.reply(404, b"{}", body)
 
         def known(self, repo: str, revision: str, body: bool) -> bool:
+            """Whether a revision can be read; otherwise the error is sent."""
             if repo not in hub.repos:
                 self.reply(
                     404, b'{"error":"Repository not found"}', body, {"X-Error-Code": "RepoNotFound"}
@@ -176,81 +181,89 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def info(self, repo: str, revision: str, body: bool) -> None:
             if not self.known(repo, revision, body):
                 return
-            repo, name = hub.at(repo, revision), repo
-            names = {"rfilename": "path", "size": "size", "blobId": "oid", "lfs": "lfs"}
-            rows = [
-                {name: file[key] for name, key in names.items() if key in file}
-                for file in hub.listing(repo)
-            ]
+            place = hub.at(repo, revision)
+
+            # the names that fields of a listing have here
+            renamed = {"rfilename": "path", "size": "size", "blobId": "oid", "lfs": "lfs"}
+            siblings = []
+            for file in hub.listing(place):
+                siblings.append({name: file[key] for name, key in renamed.items() if key in file})
             data = {
-                "id": name,
-                "modelId": name,
-                "sha": hub.commit(repo),
+                "id": repo,
+                "modelId": repo,
+                "sha": hub.commit(place),
                 "tags": [],
                 "downloads": 0,
                 "likes": 0,
+                "private": place in hub.private,
+                "gated": "manual" if place in hub.gated else False,
+                "siblings": siblings,
             }
-            access = {
-                "private": repo in hub.private,
-                "gated": "manual" if repo in hub.gated else False,
-            }
-            self.reply(200, json.dumps({**data, **access, "siblings": rows}).encode(), body)
+            self.reply(200, json.dumps(data).encode(), body)
 
         def tree(self, repo: str, revision: str, body: bool) -> None:
             if self.known(repo, revision, body):
                 self.reply(200, json.dumps(hub.listing(hub.at(repo, revision))).encode(), body)
 
         def file(self, repo: str, revision: str, name: str, body: bool) -> None:
+            """Send a file, or the range of it that the request names."""
             if not self.known(repo, revision, body):
                 return
-            repo = hub.at(repo, revision)
-            path = hub.repos[repo] / name
+            place = hub.at(repo, revision)
+            headers = {"X-Repo-Commit": hub.commit(place)}
+            path = hub.repos[place] / name
             if not path.is_file():
-                self.reply(
-                    404,
-                    b"{}",
-                    body,
-                    {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": hub.commit(repo)},
-                )
+                self.reply(404, b"{}", body, {"X-Error-Code": "EntryNotFound", **headers})
                 return
             content = path.read_bytes()
-            headers = {
-                "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-                "X-Repo-Commit": hub.commit(repo),
-            }
+            headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
+            if not body:
+                self.reply(200, content, body, headers)
+                return
+
+            # "bytes=100-" or "bytes=100-199", whose last byte is included
+            status = 200
             range_header = self.headers.get("Range")
-            if range_header and body:
+            if range_header:
+                status = 206
                 first, _, last = range_header.removeprefix("bytes=").partition("-")
-                stop = min(int(last) + 1 if last else len(content), len(content))
+                stop = len(content)
+                if last:
+                    stop = min(int(last) + 1, stop)
                 headers["Content-Range"] = f"bytes {first}-{stop - 1}/{len(content)}"
                 content = content[int(first) : stop]
-            if body and not range_header and path.suffix in LARGE:
+            elif path.suffix in LARGE:
                 hub.open.wait(60)
-            if body:
-                hub.sent[name] = hub.sent.get(name, 0) + len(content)
-            if body and hub.dropped and len(content) > 1000:
+
+            hub.sent[name] = hub.sent.get(name, 0) + len(content)
+            if hub.dropped and len(content) > 1000:
                 hub.dropped -= 1
-                self.send_response(206 if range_header else 200)
-                for key, value in {**headers, "Content-Length": str(len(content))}.items():
-                    self.send_header(key, value)
-                self.end_headers()
-                self.wfile.write(content[: len(content) // 2])
-                self.close_connection = True
+                self.break_off(status, content, headers)
                 return
-            self.reply(206 if range_header and body else 200, content, body, headers)
+            self.reply(status, content, body, headers)
+
+        def break_off(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+            """Send half of a content and close the connection."""
+            self.send_head(status, len(content), headers)
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+
+        def send_head(self, status: int, size: int, headers: dict[str, str]) -> None:
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
 
         def reply(
             self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None
         ) -> None:
+            """Send an answer; to a fatal request, kill the victim in its place."""
             if self.fatal:
                 hub.kill()
                 self.close_connection = True
                 return
-            self.send_response(status)
-            for key, value in (headers or {}).items():
-                self.send_header(key, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
+            self.send_head(status, len(content), headers or {})
             if body:
                 self.wfile.write(content)
 
@@ -258,12 +271,14 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 
 def serving() -> AbstractContextManager[Hub]:
+    """A running Hub without repositories."""
     hub = Hub()
     return running(hub, handler(hub))
 
 
 @contextmanager
 def running(hub: H, kind: type[BaseHTTPRequestHandler]) -> Iterator[H]:
+    """Run a Hub in threads, at a free port of this machine. kind: what answers its requests."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     hub.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -23,8 +23,11 @@ ATTRIBUTES = "*.safetensors filter=lfs\n"
 
 
 class WritingHub(Hub):
-    """root: where repositories are made. pulls: pull requests. no_xet: whose files
-    cannot be copied."""
+    """A Hub that can be written to. root: where repositories are made.
+
+    pulls: the repositories of pull requests. no_xet: those whose files cannot be copied. allowed:
+    by repository, the sha256 of files that were copied into it from others.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -48,6 +51,7 @@ class WritingHub(Hub):
         return hashlib.sha1(f"{repo} made".encode()).hexdigest()
 
     def fails(self, fault: str) -> bool:
+        """Count a request in which a fault may strike, and say whether it does."""
         left = self.faults.get(fault, 0)
         self.faults[fault] = left - 1
         return left > 0
@@ -59,14 +63,25 @@ class WritingHub(Hub):
         return entry
 
     def by_sha(self, digest: str) -> bytes | None:
+        """The content of a file of any repository; None without one."""
         for root in self.repos.values():
             for path in root.rglob("*"):
                 if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
                     return path.read_bytes()
         return None
 
+    def has(self, repo: str, digest: str) -> bool:
+        """Whether a file was uploaded, or copied into a repository from another one."""
+        return digest in self.stored or digest in self.allowed.get(repo, set())
+
+    def count_commit(self, repo: str) -> None:
+        """Give a repository another newest commit."""
+        self.version[repo] = self.version.get(repo, 0) + 1
+
 
 def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
+    """Make the class that answers the requests to a Hub that can be written to."""
+
     class Handler(handler(hub)):  # type: ignore[misc]
         def do_GET(self) -> None:
             if hub.fails("busy"):
@@ -86,6 +101,7 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             self.json(200, [{"id": commit, **about} for commit in ids])
 
         def read(self) -> bytes:
+            """The body of a request, which may come in chunks, each behind its size in hex."""
             if self.headers.get("Transfer-Encoding") == "chunked":
                 data = b""
                 while size := int(self.rfile.readline().split(b";")[0], 16):
@@ -106,17 +122,22 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             )
 
         def busy(self) -> None:
+            """Refuse a request, as the Hub does with clients that send too many."""
             hub.refused.append(time.monotonic())
             self.json(429, {"error": "We had to rate limit you"}, {"Retry-After": "1"})
 
         def do_PUT(self) -> None:
+            """Change the settings of a repository, or take the content of a file."""
             data = self.read()
             if self.path.endswith("/settings"):
                 repo = "/".join(self.path.split("/")[3:5])
-                closed = json.loads(data).get(
-                    "private", json.loads(data).get("visibility") == "private"
-                )
-                (hub.private.add if closed else hub.private.discard)(repo)
+                settings = json.loads(data)
+                # newer clients send "visibility"
+                is_private = settings.get("private", settings.get("visibility") == "private")
+                if is_private:
+                    hub.private.add(repo)
+                else:
+                    hub.private.discard(repo)
                 self.json(200, {})
                 return
             if hub.fails("put"):
@@ -148,21 +169,10 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             elif path.endswith(".git/info/lfs/objects/batch"):
                 self.batch("/".join(parts[:2]).removesuffix(".git"), json.loads(data))
             elif parts[4] == "paths-info":
-                repo = "/".join(parts[2:4])
                 names = parse_qs(data.decode()).get("paths", [])
-                paths = [hub.repos[repo] / name for name in names]
-                self.json(200, [hub.row(hub.repos[repo], file) for file in paths if file.is_file()])
+                self.describe_files("/".join(parts[2:4]), names)
             elif parts[4] == "preupload":
-                files = [
-                    {
-                        "path": f["path"],
-                        "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular",
-                        "shouldIgnore": False,
-                        "oid": None,
-                    }
-                    for f in json.loads(data)["files"]
-                ]
-                self.json(200, {"files": files})
+                self.say_how_to_upload(json.loads(data)["files"])
             elif parts[4:] == ["lfs-files", "duplicate"]:
                 self.duplicate(json.loads(data))
             elif parts[4] == "branch":
@@ -171,6 +181,26 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 self.commit(hub.at("/".join(parts[2:4]), parts[5]), data, "create_pr=1" in query)
             else:
                 self.json(404, {})
+
+        def describe_files(self, repo: str, names: list[str]) -> None:
+            """Send the size and the digests of those of some files that a repository has."""
+            root = hub.repos[repo]
+            rows = []
+            for name in names:
+                if (root / name).is_file():
+                    rows.append(hub.row(root, root / name))
+            self.json(200, rows)
+
+        def say_how_to_upload(self, files: list[dict[str, Any]]) -> None:
+            """Send whether each file goes to LFS, or into the commit itself."""
+            modes = []
+            for file in files:
+                is_large = file["path"].endswith(LARGE)
+                mode = "lfs" if is_large else "regular"
+                modes.append(
+                    {"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": None}
+                )
+            self.json(200, {"files": modes})
 
         def create(self, body: dict[str, Any]) -> None:
             repo = "/".join(filter(None, [body.get("organization") or "me", body["name"]]))
@@ -202,66 +232,73 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             self.json(200, {})
 
         def batch(self, repo: str, body: dict[str, Any]) -> None:
+            """Send, for each file of LFS that is not here yet, where it is uploaded."""
             objects = []
             for file in body["objects"]:
-                there = file["oid"] in hub.stored or file["oid"] in hub.allowed.get(repo, set())
-                upload = {"upload": {"href": f"{hub.url}/upload/{file['oid']}", "header": {}}}
-                objects.append({**file, **({} if there else {"actions": upload})})
+                answer = dict(file)
+                if not hub.has(repo, file["oid"]):
+                    url = f"{hub.url}/upload/{file['oid']}"
+                    answer["actions"] = {"upload": {"href": url, "header": {}}}
+                objects.append(answer)
             self.json(200, {"transfer": "basic", "objects": objects})
 
         def duplicate(self, body: dict[str, Any]) -> None:
+            """Allow files of other repositories to be committed without uploading them again."""
             if hub.fails("region"):
                 self.json(400, {"error": "Repositories are in different regions"})
                 return
-            hub.allowed.setdefault(body["target"]["name"], set()).update(
-                file["sha256"] for file in body["files"]
-            )
+            allowed = hub.allowed.setdefault(body["target"]["name"], set())
+            allowed.update(file["sha256"] for file in body["files"])
             self.json(200, {"failed": []})
 
         def commit(self, repo: str, data: bytes, pull: bool) -> None:
-            lines = [json.loads(line) for line in data.splitlines()]
-            header = lines[0]["value"]
+            """Commit files, unless another commit came meanwhile or a fault strikes.
+
+            Args:
+                repo: The repository, or `id@branch`.
+                data: Lines of JSON: the header, and then a file each.
+                pull: Whether the commit is a pull request.
+            """
+            header, *files = (json.loads(line) for line in data.splitlines())
             if hub.fails("race"):
-                hub.version[repo] = hub.version.get(repo, 0) + 1
+                hub.count_commit(repo)
             if hub.fails("overtaken"):
                 (hub.repos[repo] / "theirs.txt").write_text("of somebody else")
-                hub.version[repo] = hub.version.get(repo, 0) + 1
+                hub.count_commit(repo)
             if hub.fails("cut"):
                 self.close_connection = True
                 return
             if hub.fails("commit"):
                 self.json(500, {"error": "Internal Error"})
                 return
-            if header.get("parentCommit") not in (None, hub.commit(repo)):
+            if header["value"].get("parentCommit") not in (None, hub.commit(repo)):
                 self.json(
                     412, {"error": "A commit has happened since. Please refresh and try again."}
                 )
                 return
-            root = hub.repos[repo] if not pull else hub.root / f"pull-{len(hub.pulls)}"
+
+            # the contents of all files, before any is written
             contents = {}
-            for line in lines[1:]:
-                value = line["value"]
-                if line["key"] == "file":
+            for file in files:
+                value = file["value"]
+                if file["key"] == "file":
                     contents[value["path"]] = base64.b64decode(value["content"])
-                elif line["key"] == "lfsFile":
-                    known = value["oid"] in hub.stored or value["oid"] in hub.allowed.get(
-                        repo.partition("@")[0], set()
-                    )
-                    content = hub.stored.get(value["oid"]) or (
-                        hub.by_sha(value["oid"]) if known else None
-                    )
+                elif file["key"] == "lfsFile":
+                    content = self.content_of(repo.partition("@")[0], value["oid"])
                     if content is None:
                         self.json(400, {"error": f"LFS object {value['oid']} is not here"})
                         return
                     contents[value["path"]] = content
+
+            root = hub.root / f"pull-{len(hub.pulls)}" if pull else hub.repos[repo]
             for name, content in contents.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(content)
-            hub.messages.append(header["summary"])
-            if not pull:
-                hub.version[repo] = hub.version.get(repo, 0) + 1
-            else:
+            hub.messages.append(header["value"]["summary"])
+            if pull:
                 hub.pulls.append(repo)
+            else:
+                hub.count_commit(repo)
             if hub.fails("lost"):
                 self.close_connection = True
                 return
@@ -270,6 +307,13 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             self.json(
                 200, {"success": True, "commitOid": hub.commit(repo), "commitUrl": url, **more}
             )
+
+        def content_of(self, repo: str, digest: str) -> bytes | None:
+            """The content of a file of LFS, uploaded or copied; None where it is not here."""
+            uploaded = hub.stored.get(digest)
+            if uploaded:
+                return uploaded
+            return hub.by_sha(digest) if hub.has(repo, digest) else None
 
     return Handler
 

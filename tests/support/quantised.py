@@ -84,13 +84,16 @@ def words(numbers: Iterable[int], bits: int) -> torch.Tensor:
 def by_groups(
     weight: torch.Tensor, bits: int, symmetric: bool, group: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Whole numbers [rows, columns] from 0 on, and zero points and scales [rows, groups].
+    """Quantise a weight in groups of columns, where weight = scale (number - zero point).
 
     Args:
-        weight: The weight.
+        weight: The weight, [rows, columns].
         bits: Bits of a number.
         symmetric: Whether the zero point is the middle.
-        group: The group of each column.
+        group: The group of each column, [columns].
+
+    Returns:
+        Whole numbers from 0 on, [rows, columns]; and zero points and scales, [rows, groups].
     """
     most = (1 << bits) - 1
     zeros = []
@@ -114,6 +117,14 @@ def by_groups(
     return numbers.clamp(0, most).int(), zero.int(), scale
 
 
+def groups_of_columns(columns: int, size: int, shuffled: bool) -> torch.Tensor:
+    """The group of each column: 0, ..., 0, 1, ..., 1, ..., or these in a random order."""
+    group = torch.arange(columns) // size
+    if shuffled:
+        group = group[torch.randperm(columns, generator=torch.Generator().manual_seed(1))]
+    return group
+
+
 def gptq(bits: int, symmetric: bool, less: int, ordered: bool = False) -> Pack:
     """Layers in GPTQ, as QuantLinear.pack of AutoGPTQ writes them.
 
@@ -125,16 +136,14 @@ def gptq(bits: int, symmetric: bool, less: int, ordered: bool = False) -> Pack:
     """
 
     def pack(layer: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-        inputs = weight.shape[1]
-        group = torch.arange(inputs) // GROUP
-        if ordered:
-            group = group[torch.randperm(inputs, generator=torch.Generator().manual_seed(1))]
+        group = groups_of_columns(weight.shape[1], GROUP, ordered)
         numbers, zero, scale = by_groups(weight, bits, symmetric, group)
+        # numbers are packed along the inputs, and zero points along the outputs
+        packed_numbers = [words(row.tolist(), bits) for row in numbers]
+        packed_zeros = [words((column - less).tolist(), bits) for column in zero.T]
         tensors = {
-            f"{layer}.qweight": torch.stack([words(row.tolist(), bits) for row in numbers], 1),
-            f"{layer}.qzeros": torch.stack(
-                [words((column - less).tolist(), bits) for column in zero.T]
-            ),
+            f"{layer}.qweight": torch.stack(packed_numbers, 1),
+            f"{layer}.qzeros": torch.stack(packed_zeros),
             f"{layer}.scales": scale.T.half(),
             f"{layer}.g_idx": group.int(),
         }
@@ -182,9 +191,7 @@ def packed(bits: int, symmetric: bool, ordered: bool = False, by_rows: bool = Fa
 
     def pack(layer: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         rows, columns = weight.shape
-        group = torch.arange(columns) // (columns if by_rows else GROUP)
-        if ordered:
-            group = group[torch.randperm(columns, generator=torch.Generator().manual_seed(1))]
+        group = groups_of_columns(columns, columns if by_rows else GROUP, ordered)
         numbers, zero, scale = by_groups(weight, bits, symmetric, group)
         tensors = {
             f"{layer}.weight_packed": torch.stack([words(row.tolist(), bits) for row in numbers]),
@@ -236,15 +243,17 @@ def nvfp4(divides: bool) -> Pack:
     """
 
     def pack(layer: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        # a number is a code up to 6, times the scale of its block of 16 in FP8 (up to 448), times
+        # one scale of the whole weight
         rows = len(weight)
-        whole = weight.abs().max() / (6 * 448)
+        whole_scale = weight.abs().max() / (6 * 448)
         largest = weight.abs().reshape(rows, -1, 16).amax(2)
-        stored_scale = (largest / 6 / whole).clamp(min=2**-6).to(torch.float8_e4m3fn)
+        stored_scale = (largest / 6 / whole_scale).clamp(min=2**-6).to(torch.float8_e4m3fn)
         if divides:
-            factor = 1 / whole
+            factor = 1 / whole_scale
             scale = stored_scale.float() / factor
         else:
-            factor = whole
+            factor = whole_scale
             scale = stored_scale.float() * factor
         each = scale.repeat_interleave(16, 1)
         codes, numbers = fp4_codes(weight, each)
@@ -296,9 +305,10 @@ def four_bits(kind: str, nested: bool) -> Pack:
     values = NF4 if kind == "nf4" else (*FP4, *(-value for value in FP4))
 
     def pack(layer: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        # blocks of 64 numbers, each over the largest one of its block
         code = torch.tensor(values)
-        flat = weight.flatten().reshape(-1, 64)
-        largest = flat.abs().amax(1)
+        blocks = weight.flatten().reshape(-1, 64)
+        largest = blocks.abs().amax(1)
         name = f"{layer}.weight"
         state: dict[str, Any] = {
             "quant_type": kind,
@@ -310,7 +320,8 @@ def four_bits(kind: str, nested: bool) -> Pack:
         if nested:
             tensors[f"{name}.absmax"], further, largest = nest(largest, state)
             tensors |= {f"{name}.{key}": tensor for key, tensor in further.items()}
-        index = (flat[..., None] / largest[:, None, None] - code).abs().argmin(-1)
+        relative = blocks / largest[:, None]
+        index = (relative[..., None] - code).abs().argmin(-1)  # of the nearest value
         codes = index.flatten()
         tensors[name] = (codes[0::2] << 4 | codes[1::2]).to(torch.uint8)[:, None]
         text = json.dumps(state).encode()
@@ -325,20 +336,29 @@ def four_bits(kind: str, nested: bool) -> Pack:
 def nest(
     largest: torch.Tensor, state: dict[str, Any]
 ) -> tuple[torch.Tensor, Tensors, torch.Tensor]:
-    """Codes of the largest numbers of blocks, what else is stored for them, and what they are."""
+    """Quantise the largest numbers of blocks, in groups of 256, as bitsandbytes does (double quant).
+
+    Args:
+        largest: The largest number of each block.
+        state: The settings of the weight in JSON, to which those of the groups are added.
+
+    Returns:
+        The code of each largest number; the tensors that are stored beside it; and the number that
+        each code stands for.
+    """
     offset = float(largest.mean())
     code = torch.linspace(-1, 1, 256)
     codes = []
-    of_groups = []
+    largest_of_groups = []
     values = []
     for group in (largest - offset).split(256):
-        most = group.abs().max()
-        index = (group[:, None] / most - code).abs().argmin(1)
+        largest_of_group = group.abs().max()
+        index = (group[:, None] / largest_of_group - code).abs().argmin(1)
         codes.append(index)
-        of_groups.append(most)
-        values.append(code[index] * most + torch.tensor(offset))
+        largest_of_groups.append(largest_of_group)
+        values.append(code[index] * largest_of_group + torch.tensor(offset))
     state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
-    further = {"nested_absmax": torch.stack(of_groups), "nested_quant_map": code}
+    further = {"nested_absmax": torch.stack(largest_of_groups), "nested_quant_map": code}
     return torch.cat(codes).to(torch.uint8), further, torch.cat(values)
 
 

@@ -26,20 +26,30 @@ Answers = dict[str, np.ndarray[Any, Any]]
 
 
 def keys_of(arch: str) -> dict[str, Any]:
+    """The keys of the tiny file of an architecture, without `ARCH.` before their names.
+
+    They are put together from `data/tiny_gguf.toml`: keys of all files, those of groups such as the
+    models with experts, and those of the architecture, of which an empty one removes a key.
+    """
     changes = SETTINGS["arch"].get(arch, {})
     keys = dict(SETTINGS["common"])
-    count = changes.get("block_count", keys["block_count"])
+    layers = range(changes.get("block_count", keys["block_count"]))
     keys["attention.sliding_window_pattern"] = 2
+
+    # the groups that the architecture is in
+    groups = {name for name, archs in SETTINGS["lists"].items() if arch in archs.split()}
     for name in ("experts", "latent"):
-        if arch in SETTINGS["lists"][name].split():
+        if name in groups:
             keys |= SETTINGS[name]
-    if arch in SETTINGS["lists"]["hybrid"].split():
-        keys["attention.head_count"] = keys["attention.head_count_kv"] = [
-            0 if i == 1 else 2 for i in range(count)
-        ]
-    if arch in SETTINGS["lists"]["flags"].split():
-        keys["attention.sliding_window_pattern"] = [i % 2 for i in range(count)]
-    keys = {key: value for key, value in {**keys, **changes}.items() if value != ""}
+    if "hybrid" in groups:  # the second layer is recurrent and has no heads
+        heads = [0 if layer == 1 else 2 for layer in layers]
+        keys["attention.head_count"] = heads
+        keys["attention.head_count_kv"] = heads
+    if "flags" in groups:  # whether each layer has a window
+        keys["attention.sliding_window_pattern"] = [layer % 2 for layer in layers]
+
+    keys |= changes
+    keys = {key: value for key, value in keys.items() if value != ""}
     size = keys["vocab_size"]
     keys["tokenizer.ggml.model"] = "test"
     keys["tokenizer.ggml.tokens"] = [f"token {index}" for index in range(size)]
@@ -51,7 +61,9 @@ def make(arch: str, path: Path, **changes: Any) -> Path:
     """Writes the tiny file. changes: keys, with __ for a dot. Raises RuntimeError where llama.cpp
     refuses them.
     """
-    keys = {**keys_of(arch), **{key.replace("__", "."): value for key, value in changes.items()}}
+    keys = keys_of(arch)
+    for key, value in changes.items():
+        keys[key.replace("__", ".")] = value
     _program({"arch": arch, "path": str(path), "keys": keys})
     return path
 
@@ -65,15 +77,14 @@ def answers(
     overrides as `LlamaCppEngine` takes them. positions: of the tokens in each of four sections
     (M-RoPE).
     """
+    is_encoder = arch in SETTINGS["lists"]["encoders"].split()
     requests = dict[str, Any]()
     for name, variant in variants.items():
-        path, given = variant if isinstance(variant, tuple) else (variant, {})
+        path, overrides = variant if isinstance(variant, tuple) else (variant, {})
         requests[name] = {
             "path": str(path),
-            "overrides": {key: list(value) for key, value in given.items()},
-        }
-        requests[name] |= {
-            "hidden": arch in SETTINGS["lists"]["encoders"].split(),
+            "overrides": {key: list(value) for key, value in overrides.items()},
+            "hidden": is_encoder,
             "positions": positions,
         }
     out = folder / "answers.npz"
@@ -96,22 +107,27 @@ def hidden_states(path: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
 def rewritten(
     path: Path, out: Path, added: dict[str, np.ndarray[Any, Any]] | None = None, left_out: str = ""
 ) -> Path:
-    """A copy by gguf-py of a file. added: tensors to put into it, by name. left_out: the key to
-    leave out.
+    """Copy a file with gguf-py.
+
+    Args:
+        path: The file.
+        out: The copy.
+        added: Tensors to put into it, by name; one that the file has is replaced.
+        left_out: The key to leave out.
     """
+    arch = "general.architecture"
     reader = gguf.GGUFReader(path)
-    tensors = dict(added or {})
-    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(out, reader.fields[arch].contents())
     for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name not in (
-            "general.architecture",
-            left_out,
-        ):
-            writer.add_key_value(
-                field.name, field.contents(), field.types[0], (*field.types[1:], None)[0]
-            )
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensors.pop(tensor.name, tensor.data))
+        # the fields of the reader named GGUF.* are not keys; the writer adds the architecture
+        if field.name.startswith("GGUF.") or field.name in (arch, left_out):
+            continue
+        kind = field.types[0]
+        kind_of_items = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(field.name, field.contents(), kind, kind_of_items)
+
+    tensors = {tensor.name: tensor.data for tensor in reader.tensors}
+    tensors |= added or {}
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     close(writer)
@@ -119,6 +135,7 @@ def rewritten(
 
 
 def _program(job: dict[str, Any]) -> None:
+    """Run `tiny_gguf_program` in a process of its own. Raises RuntimeError where that fails."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.tiny_gguf_program"],
         input=json.dumps(job),

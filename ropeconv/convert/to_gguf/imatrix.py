@@ -111,22 +111,32 @@ def _read_gguf(path: Path) -> Content:
         sums = _floats(file, sums_name)
         # llama.cpp rounds the counts, which are stored as floats
         counts = np.rint(_floats(file, counts_name)).astype(np.float32)
-        expert_count = counts.size
-        if sums.size % expert_count:
+        if sums.size % counts.size:
             raise BadSource(f"{path.name} has {sums.size} sums for {weight}; make it again")
-
-        # the mean of each column; an expert that saw no token has 1 in all of them
-        sums_of_experts = sums.reshape(expert_count, -1)
-        means = np.ones_like(sums_of_experts)
-        saw_tokens = counts > 0
-        means[saw_tokens] = sums_of_experts[saw_tokens] / counts[saw_tokens, None]
-        entries[weight] = means.reshape(-1)
+        entries[weight] = _mean_squares(sums.reshape(counts.size, -1), counts).reshape(-1)
     if not entries:
         raise BadSource(f"{path.name} is an importance matrix without entries; make it again")
 
     datasets = file.get(DATASETS)
     dataset = str(datasets[0]) if datasets else ""
     return entries, dataset, int(file.get(CHUNKS))
+
+
+def _mean_squares(
+    sums: NDArray[np.float32], token_counts: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the mean square of each column of the experts of a layer, [experts, columns].
+
+    An expert that saw no token has 1 in all columns. A weight without experts counts as one.
+
+    Args:
+        sums: Sums of squares over tokens, [experts, columns].
+        token_counts: How many tokens each expert saw, [experts].
+    """
+    means = np.ones_like(sums)
+    saw_tokens = token_counts > 0
+    means[saw_tokens] = sums[saw_tokens] / token_counts[saw_tokens, None]
+    return means
 
 
 def _floats(file: GgufFile, name: str) -> NDArray[np.float32]:

@@ -102,7 +102,10 @@ def measure_numbers(
     kinds: Sequence[Kind],
     rotations: dict[Kind, Rotation],
 ) -> Config:
-    """Return the numbers that the class computes from this config.
+    """Return the RoPE that a class of transformers computes from a config, as numbers.
+
+    They were measured in runs of the class, and are compared with those that ropeconv reads from
+    the same config.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -115,10 +118,11 @@ def measure_numbers(
         layers: the kind of each layer. inv_freq: the frequencies of each kind of layers.
         rotary_dim: dimensions of a head that rotate. head_dim: the width of a head (that of its
         rotating part, in latent attention). heads: of queries. factor: the attention factor.
-        positions: those of the runs. grows: the length of queries at each position, for the kinds
-        whose length depends on it.
+        positions: those of the runs. grows: for the kinds whose queries are scaled by their
+        position, as log-n scaling does, the length of a query at each position, over that at the
+        first.
     """
-    assert rotating.keys is not None
+    assert rotating.keys is not None  # a layer that rotates rotates its keys too
     rotary_dim = rotating.keys.width
     inv_freq = {}
     grows = {}

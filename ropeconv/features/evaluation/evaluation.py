@@ -526,7 +526,8 @@ class Evaluation:
         """
         missing = self.missing(journal)
 
-        # the bar counts tokens, and begins with those of earlier runs
+        # The bar counts tokens, and begins with those of earlier runs. Units with the same key are
+        # measured in one pass of the model, whose tokens count once.
         all_tokens = sum(len(units[0].case.ids) for units in self.passes.values())
         missing_tokens = sum(len(unit.case.ids) for unit in missing)
         progress.total(all_tokens)

@@ -601,15 +601,16 @@ class Walk:
 def lower_bounds(
     sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector
 ) -> Vector:
-    """A lower bound on the sum f of each distance, over a short interval of ln b.
+    """Return a lower bound on the sum f of each distance m, for all bases b in a short interval.
 
-    By Taylor's theorem it is f - |f'| h - M h^2 / 2, with h the width of the interval and
-    |f''| <= M. In float32 the result is within 1e-3 of that. With c_i = 2i/r,
-    f = (d - r)/2 + sum_i cos(m theta_i) and f' = m sum_i c_i theta_i sin(m theta_i).
+    In a head of d dimensions, of which r rotate, f = (d - r)/2 + sum_i cos(m theta_i), with
+    theta_i = b^(-c_i) and c_i = 2i/r. Its derivative by ln b is f' = m sum_i c_i theta_i
+    sin(m theta_i). By Taylor's theorem f is at least f - |f'| h - M h^2 / 2 at the beginning of the
+    interval, with h its width in ln b and |f''| <= M. In float32 the result is within 1e-3 of that.
 
     Args:
         sums: The sums of the head.
-        distances: int64 [n].
+        distances: m in tokens, int64 [n].
         log_base: The ln b at which the interval begins.
         size: h, the width of the interval in ln b.
         curvature: M, a bound on |f''| there, float64 [n].

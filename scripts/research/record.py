@@ -88,7 +88,15 @@ class Measuring:
     def items(
         self, model: Any, method: str, factor: int | None, recipe: Any, lengths: list[int]
     ) -> Iterator[RecordItem]:
-        """The losses and answers of a row at each length."""
+        """Yield the losses of a row at each length, an item for each text.
+
+        Args:
+            model: The model.
+            method: The name of the method; "base" for none.
+            factor: Its factor; None for none.
+            recipe: Its recipe; None for none.
+            lengths: The lengths in tokens.
+        """
         row = method if factor is None else f"{method}:{factor}"
         of_row = {**self.shared, "row": row, "method": method, "factor": factor}
         longest = self.text.test.shape[1]
@@ -110,12 +118,21 @@ class Measuring:
     def needles(
         self, model: Any, method: str, factor: int | None, recipe: Any, lengths: list[int]
     ) -> Iterator[RecordItem]:
-        """The answers of a row to needles at each depth and length."""
+        """Yield the answers of a row to needles at each depth and length, an item for each text.
+
+        Args:
+            model: The model.
+            method: The name of the method; "base" for none.
+            factor: Its factor; None for none.
+            recipe: Its recipe; None for none.
+            lengths: The lengths in tokens.
+        """
         row = method if factor is None else f"{method}:{factor}"
         of_row = {**self.shared, "row": row, "method": method, "factor": factor}
         for length in lengths:
             pieces = self.text.test[:, :length]
             for number, depth in enumerate(DEPTHS):
+                # from the beginning of the text, depth 0, to NEAREST tokens before the cue, depth 1
                 distance = round((1 - depth) * (length - 2 - NEAREST)) + NEAREST
                 distance -= distance % 2  # training has needles at even distances
                 asked = with_needles(pieces, distance, self.text.vocabulary, seed=number)
@@ -168,7 +185,14 @@ def measure_on_top(model: Any, kind: str, seed: int, text: Corpus) -> Iterator[R
 def main(
     models: str = "3", folder: str = str(FOLDER), hidden: str = "128", layers: str = "3"
 ) -> None:
-    """Trains the models, and writes a file of items for each."""
+    """Train the models, and write a file of items for each.
+
+    Args:
+        models: How many, each with another seed.
+        folder: Where the files are written.
+        hidden: Their hidden size.
+        layers: Their layers.
+    """
     text = corpus(manual(), 1025, TEXTS)
     for seed in range(int(models)):
         training = Training(

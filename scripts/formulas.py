@@ -97,22 +97,29 @@ def mathml(latex: str) -> str:
 
 
 def _row(tokens: Iterator[str], words: Iterator[str], end: str) -> str:
-    """The elements up to a closing brace, or to the end, in one <mrow>."""
+    """Return the elements up to a token in one <mrow>, and take their tokens from the iterator.
+
+    Args:
+        tokens: The tokens of the formula that are left, such as "\\\\frac", "{" and "x".
+        words: The words of the \\\\text{...} that are left.
+        end: The token at which it ends, "}"; empty for the end of the formula.
+    """
     parts: list[str] = []
     for token in tokens:
         if token == end:
             break
-        if token in "^_":
-            base = parts.pop()
-            part = _element(next(tokens), tokens, words)
-            if token == "_":
-                parts.append(f"<msub>{base}{part}</msub>")
-            elif base == BRACKETS[")"]:
-                parts.append(f"<msup>{_bracket(parts)}{part}</msup>")
-            else:
-                parts.append(f"<msup>{base}{part}</msup>")
-        else:
+        if token not in "^_":
             parts.append(_element(token, tokens, words))
+            continue
+        # an index or exponent belongs to the element before it, or to what is in brackets there
+        base = parts.pop()
+        part = _element(next(tokens), tokens, words)
+        if token == "_":
+            parts.append(f"<msub>{base}{part}</msub>")
+        elif base == BRACKETS[")"]:
+            parts.append(f"<msup>{_bracket(parts)}{part}</msup>")
+        else:
+            parts.append(f"<msup>{base}{part}</msup>")
     return f"<mrow>{''.join(parts)}</mrow>"
 
 
@@ -128,10 +135,15 @@ def _bracket(parts: list[str]) -> str:
 
 
 def _element(token: str, tokens: Iterator[str], words: Iterator[str]) -> str:
-    """The element that begins with a token."""
+    """Return the MathML element that begins with a token; its other tokens are taken from the rest.
+
+    Args:
+        token: Such as "\\\\frac", "{", "x" or "+".
+        tokens: The tokens behind it.
+        words: The words of the \\\\text{...} that are left.
+    """
     if token == "{":
         return _row(tokens, words, "}")
-    name = token.removeprefix("\\")
     if token == "\\frac":
         above = _element(next(tokens), tokens, words)
         below = _element(next(tokens), tokens, words)
@@ -142,6 +154,9 @@ def _element(token: str, tokens: Iterator[str], words: Iterator[str]) -> str:
         return f"<mtext>{escape(next(words))}</mtext>"
     if token == "\\quad":
         return '<mspace width="1em"/>'
+
+    # a command or a sign, a number, and a letter
+    name = token.removeprefix("\\")
     if name in OPERATORS and token != ",":
         return f"<mo>{OPERATORS[name]}</mo>"
     if token.startswith("\\"):

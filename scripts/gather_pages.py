@@ -50,36 +50,54 @@ def places() -> dict[str, str]:
 
 
 def moved(text: str, page: str, known: dict[str, str]) -> str:
-    """The text of a page with its links as the site has them.
+    """Return the text of a page with its links as the site has them.
 
-    text: Markdown. page: its path in the repository. known: as `places` gives them. Raises
-    ValueError for a link to a file that does not exist.
+    Links to other pages of the site become relative to the page; links to files that the site does
+    not have go to the repository.
+
+    Args:
+        text: Markdown.
+        page: Its path in the repository.
+        known: The places of pages and pictures, as `places` returns them.
+
+    Raises:
+        ValueError: For a link to a file that does not exist.
     """
     folder = os.path.dirname(page)
 
     def change(match: re.Match[str]) -> str:
+        """Return a link of Markdown, from "](" to before ")", with another target."""
         target = match[2]
         path = target.removeprefix(REPOSITORY).removeprefix(RAW)
-        if path == target:
-            if re.match(r"[a-z]+:", target):
+        is_address_of_repository = path != target
+        if not is_address_of_repository:
+            if re.match(r"[a-z]+:", target):  # another address, such as https:
                 return match[0]
             path = os.path.normpath(os.path.join(folder, target))
         if path in known:
-            return match[1] + os.path.relpath(known[path], os.path.dirname(known[page]) or ".")
+            place_of_page = os.path.dirname(known[page]) or "."
+            return match[1] + os.path.relpath(known[path], place_of_page)
         if path.startswith("..") or not (ROOT / path).exists():
             raise ValueError(f"{page} links {target}, which does not exist")
         return match[1] + REPOSITORY + path
 
-    done = []
-    at = 0
+    # code stays unchanged, and so does what looks like a link in it
+    parts = []
+    end_of_code = 0
     for code in CODE.finditer(text):
-        done += [LINK.sub(change, text[at : code.start()]), code[0]]
-        at = code.end()
-    return "".join([*done, LINK.sub(change, text[at:])])
+        before = text[end_of_code : code.start()]
+        parts += [LINK.sub(change, before), code[0]]
+        end_of_code = code.end()
+    parts.append(LINK.sub(change, text[end_of_code:]))
+    return "".join(parts)
 
 
 def gather(folder: Path) -> None:
-    """Writes the pages. folder: in the repository; it is emptied first."""
+    """Write the pages of the site into a folder, which is emptied first.
+
+    Args:
+        folder: A folder of the repository.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     known = places()

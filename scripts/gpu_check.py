@@ -138,47 +138,72 @@ def kernels(run: Callable[[], object], at: DeviceSpec) -> list[str]:
 
 
 def _bare(bench: Bench) -> dict[str, Any]:
-    """A forward pass over every position and nothing else: its time, memory and attention
-    kernels.
+    """Run a forward pass over every position, and nothing else.
+
+    Returns:
+        seconds, peak_bytes: its time and memory. kernels: the attention kernels that it uses.
     """
     model = load_stock(bench.model, bench.at)
+    engine = TransformersEngine(model, bench.chunk)
     ids = synthetic(bench.length, bench.shape["vocab_size"], 0)
-    result: dict[str, Any] = {}
 
     def run(count: int) -> None:
-        TransformersEngine(model, bench.chunk).hidden_states(ids[:count], range(count), [count - 1])
+        """Read the first tokens, and keep the states of the last one."""
+        engine.hidden_states(ids[:count], range(count), [count - 1])
 
+    # two chunks are enough to see the kernels, and warm up
     used = kernels(lambda: run(2 * bench.chunk), bench.at)
+    result: dict[str, Any] = {}
     with measured(result):
         run(len(ids))
     return {**result, "kernels": used}
 
 
 def check_validate(bench: Bench) -> dict[str, Any]:
-    """yarn 16 over its whole context: time and memory beside bare forward passes, a right and a
-    wrong output.
+    """Validate `--yarn 16` over its whole context: a right output, and one with a wrong tensor.
+
+    Returns:
+        The time and memory of the right one, beside those of bare forward passes; how far each
+        group of positions is apart; and under "passed" whether each of four checks passed.
     """
     bare = _bare(bench)
+
+    # the right output, whose validation is measured
     recipe = ropeconv.Recipe(ropeconv.METHODS["yarn"](float(FACTOR)))
     target = ropeconv.Target(out=bench.folder / "yarn")
     plan = ropeconv.make_plan(ropeconv.open_source(str(bench.model)), recipe, target)
     out = ropeconv.apply(plan, force=True).path
     comparison = ropeconv.Comparison.open(out, str(bench.model))
-    settings = ropeconv.Settings(
-        device=bench.at.device, dtype=bench.at.dtype, length=bench.length, chunk=bench.chunk
-    )
+    device = bench.at.device
+    dtype = bench.at.dtype
+    settings = ropeconv.Settings(device=device, dtype=dtype, length=bench.length, chunk=bench.chunk)
     costs: dict[str, Any] = {}
     with measured(costs):
         right = ropeconv.validate_checkpoint(comparison, settings)
-    shard = next(iter(sorted(out.glob("*.safetensors"))))
+
+    # the wrong one: the first keys of its first shard are multiplied
+    shard = min(out.glob("*.safetensors"))
     tensors = safetensors.torch.load_file(shard)
     name = next(name for name in tensors if "k_proj" in name)
-    safetensors.torch.save_file({**tensors, name: tensors[name] * 1.25}, shard, {"format": "pt"})
-    wrong = ropeconv.validate_checkpoint(
-        comparison, ropeconv.Settings(device=bench.at.device, dtype=bench.at.dtype)
-    )
-    forwards = sum(bench.length / speed for speed in right.speed.values()) / (2 * bare["seconds"])
+    tensors[name] = tensors[name] * 1.25
+    safetensors.torch.save_file(tensors, shard, {"format": "pt"})
+    wrong = ropeconv.validate_checkpoint(comparison, ropeconv.Settings(device=device, dtype=dtype))
+
+    # a validation runs the source and the output, each in a forward pass
+    forward_seconds = sum(bench.length / speed for speed in right.speed.values())
+    forwards = forward_seconds / (2 * bare["seconds"])
     above = costs["peak_bytes"] - bare["peak_bytes"]
+    buckets = []
+    for bucket in right.buckets:
+        buckets.append(
+            {
+                "run": bucket.run,
+                "name": bucket.name,
+                "kl_95": bucket.kl_95,
+                "tolerance": bucket.tolerance,
+                "control_kl": bucket.control_kl,
+            }
+        )
     return {
         "bare": bare,
         "validation": costs,
@@ -186,16 +211,7 @@ def check_validate(bench: Bench) -> dict[str, Any]:
         "above_bare_bytes": above,
         "sentence": right.sentence,
         "wrong": wrong.sentence,
-        "buckets": [
-            {
-                "run": b.run,
-                "name": b.name,
-                "kl_95": b.kl_95,
-                "tolerance": b.tolerance,
-                "control_kl": b.control_kl,
-            }
-            for b in right.buckets
-        ],
+        "buckets": buckets,
         "passed": {
             "the output agrees": right.agrees,
             "a wrong output disagrees": not wrong.agrees,
@@ -206,14 +222,17 @@ def check_validate(bench: Bench) -> dict[str, Any]:
 
 
 def check_eval(bench: Bench) -> dict[str, Any]:
-    """Losses on the CPU and on the device in float32, twice in its own precision, and in chunks of
-    two sizes.
+    """Compare losses that must be the same: by two devices, in two chunk sizes, and run twice.
+
+    Returns:
+        The largest differences in nats, and under "passed" whether each check passed.
     """
     book = bench.folder / "book.txt"
     book.write_text(text(), "utf-8")
     lengths = f"{bench.shape['max_position_embeddings'] // 4}"
 
     def losses(name: str, device: str, dtype: str, chunk: int) -> list[float]:
+        """Evaluate the model and YaRN; `name` is that of the journal."""
         journal = bench.folder / f"{name}.jsonl"
         journal.unlink(missing_ok=True)
         result = ropeconv.evaluate(
@@ -230,90 +249,102 @@ def check_eval(bench: Bench) -> dict[str, Any]:
         )
         return [cell.value for cell in result.cells]
 
-    device, dtype = bench.at.device, "bfloat16"
-    first = losses("first", device, dtype, 4096)
-    host = losses("host", "cpu", "float32", 4096)
-    wide = losses("wide", device, "float32", 4096)
-    again = losses("again", device, dtype, 4096)
-    chunks = losses("chunks", device, "float32", 32)
+    device = bench.at.device
+    first = losses("first", device, "bfloat16", 4096)
+    on_cpu = losses("host", "cpu", "float32", 4096)
+    on_device = losses("wide", device, "float32", 4096)
+    again = losses("again", device, "bfloat16", 4096)
+    in_chunks = losses("chunks", device, "float32", 32)
 
-    def apart(left: list[float], right: list[float]) -> float:
+    def largest_difference(left: list[float], right: list[float]) -> float:
         return max(abs(loss - other) for loss, other in zip(left, right, strict=True))
 
+    cpu_to_device = largest_difference(on_cpu, on_device)
+    chunks = largest_difference(on_device, in_chunks)
     return {
-        "cpu_to_device": apart(host, wide),
-        "chunks": apart(wide, chunks),
-        "precision": apart(wide, first),
+        "cpu_to_device": cpu_to_device,
+        "chunks": chunks,
+        "precision": largest_difference(on_device, first),
         "passed": {
-            "CPU and device": apart(host, wide) < SAME,
-            "chunk 32 and 4096": apart(wide, chunks) < SAME,
+            "CPU and device": cpu_to_device < SAME,
+            "chunk 32 and 4096": chunks < SAME,
             "twice": first == again,
         },
     }
 
 
 def check_tune(bench: Bench) -> dict[str, Any]:
-    """Two searches with one seed, the estimate of their time, and a context that is beyond the
-    memory.
+    """Search twice with one seed, compare the estimated time, and try a context that is too long.
+
+    Returns:
+        The cost and the trace of the first search, the times of both, and under "passed" whether
+        each check passed.
     """
     book = bench.folder / "book.txt"
     book.write_text(text(), "utf-8")
+    first_cost: dict[str, Any] = {}
+    with measured(first_cost):
+        first, first_times = _tuned(bench, book, 1)
+    second, second_times = _tuned(bench, book, 2)
 
-    def tuned(number: int) -> dict[str, Any]:
-        settings = ropeconv.SearchSettings(
-            str(2 * bench.shape["max_position_embeddings"]),
-            windows=2,
-            held_windows=6,
-            targets=16,
-            steps=2,
-        )
-        journal = bench.folder / f"tune{number}.jsonl"
-        files = [(str(book), book.read_text("utf-8"))]
-        with open_tuning(
-            str(bench.model),
-            files,
-            settings,
-            None,
-            journal,
-            True,
-            device=bench.at.device,
-            dtype=bench.at.dtype,
-        ) as tuning:
-            estimate = tuning.estimate().seconds
-            begin = time.perf_counter()
-            result = tuning.run()
-            actual = time.perf_counter() - begin
-        return {
-            "divisors": result.divisors,
-            "trace": result.trace,
-            "times": {"estimate": estimate, "actual": actual},
-        }
-
-    costs: dict[str, Any] = {}
-    with measured(costs):
-        first = tuned(1)
-    second = tuned(2)
-    times = (
-        first.pop("times"),
-        second.pop("times"),
-    )  # the first search is also the first use of every kernel
-    ratio = times[1]["estimate"] / times[1]["actual"]
+    # the first search is also the first use of every kernel, so the time of the second counts
+    ratio = second_times["estimate"] / second_times["actual"]
     passed = {"twice with one seed": first == second, "estimate": 1 / WITHIN <= ratio <= WITHIN}
-    result = {**costs, "trace": first["trace"], "times": times, "passed": passed}
+    result = {
+        **first_cost,
+        "trace": first["trace"],
+        "times": (first_times, second_times),
+        "passed": passed,
+    }
     if not bench.small:
-        book.write_text(
-            " the" * 7 * parse_tokens(BEYOND), "utf-8"
-        )  # a token a word, and more than six windows
-        settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=6, targets=16, steps=1)
-        result["beyond"] = ""
-        try:
-            out_of_memory(
-                lambda: ropeconv.tune_model(bench.model, [book], settings, device=bench.at.device)
-            )
-        except RopeconvError as problem:
-            result["beyond"] = str(problem)
+        # a token a word, and more than six windows
+        book.write_text(" the" * 7 * parse_tokens(BEYOND), "utf-8")
+        result["beyond"] = _refusal_beyond_memory(bench, book)
         passed[f"{BEYOND} tokens end in a sentence on memory"] = "are free on" in result["beyond"]
     return result
+
+
+def _tuned(bench: Bench, book: Path, number: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """Search for better frequencies in two steps, to twice the trained length.
+
+    Args:
+        bench: The model.
+        book: The text.
+        number: That of the search, for its journal.
+
+    Returns:
+        The result, and the estimated and actual seconds.
+    """
+    context = str(2 * bench.shape["max_position_embeddings"])
+    settings = ropeconv.SearchSettings(context, windows=2, held_windows=6, targets=16, steps=2)
+    with open_tuning(
+        str(bench.model),
+        [(str(book), book.read_text("utf-8"))],
+        settings,
+        None,
+        bench.folder / f"tune{number}.jsonl",
+        True,
+        device=bench.at.device,
+        dtype=bench.at.dtype,
+    ) as tuning:
+        estimate = tuning.estimate().seconds
+        begin = time.perf_counter()
+        result = tuning.run()
+        actual = time.perf_counter() - begin
+    found = {"divisors": result.divisors, "trace": result.trace}
+    return found, {"estimate": estimate, "actual": actual}
+
+
+def _refusal_beyond_memory(bench: Bench, book: Path) -> str:
+    """Return the message of a search for which no device has the memory; empty if it runs."""
+    settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=6, targets=16, steps=1)
+    try:
+        out_of_memory(
+            lambda: ropeconv.tune_model(bench.model, [book], settings, device=bench.at.device)
+        )
+    except RopeconvError as problem:
+        return str(problem)
+    return ""
 
 
 PARTS = {"validate": check_validate, "eval": check_eval, "tune": check_tune}

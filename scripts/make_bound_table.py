@@ -40,6 +40,7 @@ START = Step(3, 1.0, math.inf, None)
 
 
 def main() -> None:
+    """Extend a table to a length; a run that is interrupted goes on from what it has written."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("through", help="the last length, such as 1M")
     parser.add_argument("--out", type=Path, default=DATA)
     args = parser.parse_args()
+
     path = args.out / f"{args.rotary_dim}-{args.table}.json"
     sums = Sums(args.rotary_dim)
     through = parse_tokens(args.through)
@@ -57,9 +59,12 @@ def main() -> None:
     if args.table == "last":
         write(path, through, rows + sorted(last_steps(sums, through, down_to=reached)))
         return
+
+    # the last step may go on beyond the length that was reached, so it is computed again
     last = rows.pop() if rows else START
+    make_steps = base_steps if args.table == "base" else wide_steps
     saved = time.monotonic()
-    for step in (base_steps if args.table == "base" else wide_steps)(sums, through, last):
+    for step in make_steps(sums, through, last):
         rows.append(step)
         if time.monotonic() - saved > 30:
             saved = time.monotonic()
@@ -68,7 +73,7 @@ def main() -> None:
 
 
 def read(path: Path) -> tuple[int, list[Step]]:
-    """What an earlier run has reached."""
+    """Return the length that an earlier run has reached, and its steps."""
     if not path.exists():
         return 3, []
     table = json.loads(path.read_text("utf-8"))
@@ -78,7 +83,7 @@ def read(path: Path) -> tuple[int, list[Step]]:
 
 
 def write(path: Path, through: int, rows: list[Step]) -> None:
-    """One line per column."""
+    """Write a table as JSON, with a line for each column. An infinite end is null."""
     columns = {
         "through": through,
         "length": [row.length for row in rows],
@@ -92,26 +97,35 @@ def write(path: Path, through: int, rows: list[Step]) -> None:
 
 
 def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The smallest base and the end of its window, for the lengths from `last.length` to `through`,
-    rising.
+    """Yield the smallest base for each length at which it changes, and where its window ends.
+
+    With the smallest base of a length, no sum over the cosines of a shorter distance is negative.
+    The bases from it on that have this property too are its window. A longer length takes
+    something off the end of the window, until nothing is left and the smallest base is another one.
+
+    Args:
+        sums: The sums of the head.
+        through: The last length, in tokens.
+        last: The step with which to begin.
     """
     sweep = Sweep(sums, last.length)
     length = last.length
-    at = math.log(last.begin) * (1 - 1e-12)
+    log_base = math.log(last.begin) * (1 - 1e-12)
     while length <= through:
         sweep.length = length
         sweep.error = float64_error(sums.rotary_dim // 2, length)
-        exact, distance = exact_smallest(sweep, at)
-        at = float(exact)
-        end = interval_end(sums, length, at)
+        exact, distance = exact_smallest(sweep, log_base)
+        log_base = float(exact)
+        end = interval_end(sums, length, log_base)
         while True:
             yield Step(length, up(exact.exp()), exp(end), distance)
-            new, hole = next_violation(sums, length, at, end, through)
-            length = new + 1
-            if length > through or hole <= at:
+            violating, first_log_base = next_violation(sums, length, log_base, end, through)
+            length = violating + 1
+            is_window_empty = first_log_base <= log_base
+            if length > through or is_window_empty:
                 break
-            end = hole
-        sweep.pool = np.append(sweep.pool, new)
+            end = first_log_base  # the window is shorter, with the same smallest base
+        sweep.pool = np.append(sweep.pool, violating)
 
 
 def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
@@ -142,32 +156,50 @@ def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
 def next_violation(
     sums: Sums, start: int, begin: float, end: float, through: int
 ) -> tuple[int, float]:
-    """The smallest distance that violates somewhere in a window of bases, and the first ln b at
-    which it does.
+    """Return the smallest distance whose sum is negative in a window of bases, and the first ln b.
 
-    sums: of the head. start: the smallest distance to look at, in tokens. begin, end: the window,
-    as ln b; its end may be infinite. through: distances below it are looked at. Returns (through,
-    end) where none violates.
+    Args:
+        sums: The sums of the head.
+        start: The smallest distance to look at, in tokens.
+        begin: The ln b at which the window begins.
+        end: The ln b at which it ends; may be infinite.
+        through: Distances below it are looked at.
+
+    Returns:
+        The distance, and the first ln b at which its sum is negative; (through, end) where there is
+        none.
     """
     size = max(1024, start // 8)
     inv_freq = sums.inv_freq(begin)
     error = float64_error(sums.rotary_dim // 2, through)
     while start < through:
+        # a block of distances, [start, stop)
         stop = min(start + size, through)
+
+        # those that are negative at the first base already
         distances = scan(inv_freq, sums.unrotated, start, stop, 0.0)
-        at_once = distances[values(inv_freq, sums.unrotated, distances) < -error]
-        first, hole = (int(at_once[0]), begin) if len(at_once) else (stop, end)
-        upto = max(begin, tail(sums, stop)) if math.isinf(end) else end
+        is_negative = values(inv_freq, sums.unrotated, distances) < -error
+        negative_at_begin = distances[is_negative]
+        first = stop
+        first_log_base = end
+        if len(negative_at_begin):
+            first = int(negative_at_begin[0])
+            first_log_base = begin
+
+        # smaller ones that are negative further on; beyond the tail no sum of the block is
+        last_log_base = end
+        if math.isinf(end):
+            last_log_base = max(begin, tail(sums, stop))
         walk = Walk(sums, first, 1)
-        at = begin
-        while at < upto and start < first:
-            at, bases, zeros = walk.piece(at, upto, start)
-            if len(bases):
-                first = int(bases[0])
-                hole = float(zeros[0])
+        log_base = begin
+        while log_base < last_log_base and start < first:
+            log_base, violating, zeros = walk.piece(log_base, last_log_base, start)
+            if len(violating):
+                first = int(violating[0])
+                first_log_base = float(zeros[0])
                 walk.shorten(first)
         if first < stop:
-            return first, hole
+            return first, first_log_base
         start = stop
         size = size * 2
     return through, end

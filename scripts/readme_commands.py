@@ -124,23 +124,28 @@ def make_checkpoint(folder: Path) -> None:
         "use_sliding_window": False,
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    square = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
+
+    # matrices with random numbers, and norms and biases of ones
+    of_layer = ("k_proj", "o_proj", "q_proj", "v_proj")
     matrices = {"model.embed_tokens": (WORDS, WIDTH), "lm_head": (WORDS, WIDTH)}
     vectors = ["model.norm.weight"]
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}"
-        for name in (*sorted(square), "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
-            matrices[f"{prefix}.{name}"] = (WIDTH, WIDTH)
-        vectors += [
-            f"{prefix}.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm")
-        ]
-        vectors += [f"{prefix}.self_attn.{name}_proj.bias" for name in "qkv"]
+        for name in of_layer:
+            matrices[f"{prefix}.self_attn.{name}"] = (WIDTH, WIDTH)
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            matrices[f"{prefix}.mlp.{name}"] = (WIDTH, WIDTH)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            vectors.append(f"{prefix}.{name}.weight")
+        for name in ("q_proj", "k_proj", "v_proj"):
+            vectors.append(f"{prefix}.self_attn.{name}.bias")
+
+    tensors = {}
     drawn = np.random.default_rng(0)
-    tensors = {
-        f"{name}.weight": drawn.standard_normal(shape, np.float32)
-        for name, shape in matrices.items()
-    }
-    tensors |= {name: np.ones(WIDTH, np.float32) for name in vectors}
+    for name, shape in matrices.items():
+        tensors[f"{name}.weight"] = drawn.standard_normal(shape, np.float32)
+    for name in vectors:
+        tensors[name] = np.ones(WIDTH, np.float32)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 

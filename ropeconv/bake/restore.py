@@ -223,10 +223,17 @@ def _added_later(
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:
-    """The place of a restored source where the user names none: by the name of the source.
+    """Return the path of a restored model where the user gives none with -o.
+
+    It is in the current folder, under the name of the first source with an ending: the source
+    Qwen2.5-7B is restored into Qwen2.5-7B-restored.
+
+    Args:
+        first: The first source, as the receipt of the output records it.
+        ending: Such as "-restored", so that the source itself is not replaced.
 
     Raises:
-        BadSource: For a receipt whose source has a name that is not one of a file.
+        BadSource: The receipt may come from anyone, and has a name that cannot be that of a file.
     """
     name = Path(first.name).name
     is_name = name not in ("", ".", "..") and name.isprintable()

@@ -303,15 +303,15 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
 
 
 def _refuse_to_keep_short(schedule: Schedule, source: RopeSpec, switch: int) -> None:
-    """Refuse two frequencies that LongRoPE's two factor lists cannot hold together.
+    """Raise RecipeError where LongRoPE's two factor lists cannot hold a method and its source.
+
+    The long list has the frequencies of the method, and the short list the present ones of the
+    checkpoint. Everything else is shared: the attention factor, and the scale of logits.
 
     Args:
-        schedule: The frequencies of the method, for the long list.
+        schedule: The RoPE of the method, for the long list.
         source: The present RoPE of the checkpoint, for the short list.
-        switch: The length in tokens at which the lists change.
-
-    Raises:
-        RecipeError: As `keep_short` does.
+        switch: The length in tokens beyond which the long list is used.
     """
     if schedule.short_inv_freq is not None:
         raise RecipeError(
@@ -334,7 +334,28 @@ def _refuse_to_keep_short(schedule: Schedule, source: RopeSpec, switch: int) -> 
             "--keep-short: the source has two factor lists already, and no runtime takes a third"
         )
 
-    # what the two lists of LongRoPE share
+    _refuse_two_scales(schedule, current)
+
+    # A frequency of 0 has no finite divisor. Only the pairs that never rotate in this architecture
+    # (p-RoPE) may have it: their divisor is 1e30.
+    never_rotating = source.rotary_dim // 2 - source.rotating_pairs
+    zeros = max(count_zero(schedule.inv_freq), count_zero(current.inv_freq))
+    if zeros > never_rotating:
+        raise RecipeError(
+            "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it"
+            " out"
+        )
+
+
+def _refuse_two_scales(schedule: Schedule, current: Schedule) -> None:
+    """Raise RecipeError where a method has another attention factor or softmax scale than now.
+
+    LongRoPE has two lists of frequencies, but one of each of these scales for both.
+
+    Args:
+        schedule: The RoPE of the method.
+        current: The present RoPE of the checkpoint.
+    """
     attention_distance = abs(schedule.attention_factor - current.attention_factor)
     if attention_distance > SAME * current.attention_factor:
         raise RecipeError(
@@ -347,16 +368,6 @@ def _refuse_to_keep_short(schedule: Schedule, source: RopeSpec, switch: int) -> 
         raise RecipeError(
             "--keep-short: both lists share one softmax scale; the source has"
             f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave it"
-            " out"
-        )
-
-    # A frequency of 0 has no finite divisor. Only the pairs that never rotate in this architecture
-    # (p-RoPE) may have it: their divisor is 1e30.
-    never_rotating = source.rotary_dim // 2 - source.rotating_pairs
-    zeros = max(count_zero(schedule.inv_freq), count_zero(current.inv_freq))
-    if zeros > never_rotating:
-        raise RecipeError(
-            "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it"
             " out"
         )
 

@@ -51,18 +51,19 @@ class Divisors:
 
 
 def compute_divisors(file: GgufFile, spec: RopeSpec, schedule: Schedule, split: float) -> Divisors:
-    """Return what makes a GGUF file compute a schedule in another way than the output does.
+    """Return a base and divisors of its frequencies by which llama.cpp computes a schedule.
 
-    llama.cpp divides each frequency of the base by a number of the tensor rope_freqs. The base is
-    `split` times that of the source, and the divisors give the schedule nevertheless. An output may
-    have the same base as its source, and divisors too: with another base no number is the same, and
-    a runtime that ignores the divisors is far away from the schedule.
+    They make a reference, to which the logits of an output are compared. An output with a fault
+    must not share it with the reference, so the reference has other numbers. llama.cpp divides the
+    frequencies of a base b by the tensor rope_freqs, and frequency_i = b^(-2i/r) / divisor_i has a
+    solution for every base. Outputs keep the base of the source or have that of their method. The
+    reference has `split` times that of the source, so that its divisors are other ones too.
 
     Args:
-        file: The file.
+        file: The GGUF file of the source.
         spec: The RoPE of the source.
-        schedule: The frequencies and the attention factor.
-        split: The new base over that of the source.
+        schedule: The frequencies and the attention factor to compute.
+        split: The base of the reference over that of the source, such as 8.
     """
     plain = Plain(split * spec.rope_theta)  # the form of RoPE with a base only
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)

@@ -90,11 +90,11 @@ def size_of(folder: Path) -> int:
 
 def with_links(work: Path) -> dict[str, Any]:
     """Extend the folder; files that did not change are hard links."""
-    seconds = run("apply", work / "model", "--yarn", FACTOR, "--link", "-q", "-o", work / "out")
-    unchecked = run(
-        *("apply", work / "model", "--yarn", FACTOR, "--link", "-q", "--no-check"),
-        *("-o", work / "unchecked"),
-    )
+    command = ("apply", work / "model", "--yarn", FACTOR, "--link", "-q")
+    seconds = run(*command, "-o", work / "out")
+    unchecked = run(*command, "--no-check", "-o", work / "unchecked")
+
+    # a hard link has the same bytes as its source, so only the other files were written
     written = [path for path in (work / "out").iterdir() if path.stat().st_nlink == 1]
     return {
         "bytes": sum(path.stat().st_size for path in written),
@@ -109,12 +109,15 @@ def in_place(work: Path) -> dict[str, Any]:
     path = work / "model.gguf"
     to_gguf = ("--as-is", "--to", "gguf", "--outtype", "bf16", "--pre", "gpt-2", "--no-check")
     run("apply", work / "model", *to_gguf, "-q", "-o", path)
+
+    # once without the checks and once with them
     unchecked = run("apply", path, "--yarn", FACTOR, "--in-place", "-q", "--no-check")
     run("restore", path, "--in-place", "-q")
     seconds = run("apply", path, "--yarn", FACTOR, "--in-place", "-q")
+
     inspection = ropeconv.inspect(str(path))
     return {
-        "bytes": int(gguf.GGUFReader(path).data_offset),
+        "bytes": int(gguf.GGUFReader(path).data_offset),  # the header; the weights stay
         "seconds": round(seconds, 1),
         "seconds_unchecked": round(unchecked, 1),
         "size": path.stat().st_size,
@@ -137,11 +140,19 @@ def computed_by(folder: Path) -> dict[str, Any]:
 
     Args:
         folder: With a config.json.
+
+    Returns:
+        declared: the context in tokens. exact, loading: the numbers of runtimes. computed_by: the
+        status of each one that loads it, such as {"vllm": "exact", "sglang": "ignored"}.
     """
     inspection = ropeconv.inspect(str(folder)).to_dict()
+
+    # the versions of a runtime, such as vllm@0.33.0, are in their order, so the newest one stays
     newest: dict[str, str] = {}
-    for verdict in inspection["runtimes"]:  # versions of a runtime are in their order
-        newest[verdict["runtime"].partition("@")[0]] = verdict["status"]
+    for verdict in inspection["runtimes"]:
+        name, _, _ = verdict["runtime"].partition("@")
+        newest[name] = verdict["status"]
+
     loading = {name: status for name, status in newest.items() if status != "unsupported"}
     exact = [name for name, status in loading.items() if status in ("exact", "rounded")]
     return {
@@ -166,9 +177,14 @@ def llama_flags(work: Path) -> dict[str, Any]:
     """
     run("apply", work / "tiny.gguf", "--yarn", FACTOR, "-q", "-o", work / "tiny-yarn.gguf")
     expected = logits(work / "tiny-yarn.gguf")
-    yarn = {"rope_scaling_type": 2, "rope_freq_scale": 1 / FACTOR}
-    right = logits(work / "tiny.gguf", **yarn, yarn_orig_ctx=TINY)
-    linear = logits(work / "tiny.gguf", rope_freq_scale=1 / FACTOR)
+
+    # llama.cpp multiplies positions by rope_freq_scale; without --rope-scaling yarn (type 2) it
+    # does no more than that
+    scale = 1 / FACTOR
+    right = logits(
+        work / "tiny.gguf", rope_scaling_type=2, rope_freq_scale=scale, yarn_orig_ctx=TINY
+    )
+    linear = logits(work / "tiny.gguf", rope_freq_scale=scale)
     return {
         "bytes": 0,
         "seconds": None,
@@ -197,13 +213,14 @@ def set_metadata(work: Path) -> dict[str, Any]:
     path = work / "set.gguf"
     shutil.copyfile(work / "tiny.gguf", path)
     context = gguf_set(path, "llama.context_length", str(FACTOR * TINY))
-    scaling = gguf_set(path, "llama.rope.scaling.type", "yarn")
+    scaling = gguf_set(path, "llama.rope.scaling.type", "yarn")  # a key that the file does not have
+
+    dry_run = [*SET, str(path), "llama.context_length", "1", "--dry-run"]
+    seconds = cost(dry_run).processor
     inspection = ropeconv.inspect(str(path))
     return {
-        "bytes": 4,
-        "seconds": round(
-            cost([*SET, str(path), "llama.context_length", "1", "--dry-run"]).processor, 1
-        ),
+        "bytes": 4,  # of the number that is replaced
+        "seconds": round(seconds, 1),
         "context_length": context,
         "rope_scaling_type": scaling,
         "declared": inspection.spec.context,

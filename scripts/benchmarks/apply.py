@@ -11,8 +11,10 @@ from .measure import compare
 
 
 def main() -> None:
-    """Compare without waiting for the disk on both sides, and then with an fsync of every file on
-    both sides.
+    """Compare `ropeconv apply` with `cp -r`, first in the cache of the disk and then on the disk.
+
+    In the first comparison, neither waits for the disk. In the second, both wait until it has every
+    file (fsync).
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=7)
@@ -20,44 +22,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["cached", "synced"])
     given = parser.parse_args()
+
     work = given.dir / "bench-work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     source = work / "model"
     out = work / "out"
     checkpoint(source, given.gigabytes, "llama")
-    apply = [
-        sys.executable,
-        "-m",
-        "ropeconv",
-        "apply",
-        str(source),
-        "--yarn",
-        "16",
-        "-q",
-        "-o",
-        str(out),
-    ]
-    copy = f"cp -r {shlex.quote(str(source))} {shlex.quote(str(out))}"
-    cached = {
-        "cp -r": shlex.split(copy),
-        "apply --no-fsync": [*apply, "--no-fsync"],
-        "... --no-check": [*apply, "--no-fsync", "--no-check"],
-        "... --link": [*apply, "--no-fsync", "--link"],
-        "... folded": [*apply, "--no-fsync", "--encoding", "weights"],
-    }
-    synced = {
-        "cp -r, sync": [
-            "sh",
-            "-c",
-            f"{copy} && sync {shlex.quote(str(out))}/* {shlex.quote(str(out))}",
-        ],
-        "apply": apply,
-        "apply, folded": [*apply, "--encoding", "weights"],
-    }
+
+    # the command line of ropeconv, to which options are added, and that of cp
+    ropeconv = [sys.executable, "-m", "ropeconv"]
+    apply = [*ropeconv, "apply", str(source), "--yarn", "16", "-q", "-o", str(out)]
+    copy = ["cp", "-r", str(source), str(out)]
     title = f"{given.gigabytes:g} GB"
     if given.only != "synced":
+        cached = {
+            "cp -r": copy,
+            "apply --no-fsync": [*apply, "--no-fsync"],
+            "... --no-check": [*apply, "--no-fsync", "--no-check"],
+            "... --link": [*apply, "--no-fsync", "--link"],
+            "... folded": [*apply, "--no-fsync", "--encoding", "weights"],
+        }
         compare(f"{title}, without waiting for the disk", cached, out, given.rounds)
     if given.only != "cached":
+        quoted_out = shlex.quote(str(out))
+        copy_and_sync = f"{shlex.join(copy)} && sync {quoted_out}/* {quoted_out}"
+        synced = {
+            "cp -r, sync": ["sh", "-c", copy_and_sync],
+            "apply": apply,
+            "apply, folded": [*apply, "--encoding", "weights"],
+        }
         compare(f"{title}, with an fsync of every file", synced, out, given.rounds, in_turns=True)
     shutil.rmtree(work)

@@ -29,6 +29,31 @@ from .measure import seconds
 ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,ntk-fixed:4,by-parts:4,theta:1e6"
 TRAINED = 2048
 
+PEAK = """
+import sys
+from ropeconv.features.evaluation.runners.opening import open_runner
+from ropeconv.features.evaluation.runners.runner import RunnerRequest
+from ropeconv.verbs.rows import parse_rows
+
+
+def memory(name):
+    for line in open("/proc/self/status"):
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+
+
+request = RunnerRequest(sys.argv[1], parse_rows("base"), device="cpu", dtype="float32")
+with open_runner(request) as (runner, rows), runner.engine(rows[0]) as engine:
+    ids = [number % 8000 for number in range(int(sys.argv[2]))]
+    engine.token_losses(ids[:64], [63])
+    before = memory("VmRSS")
+    open("/proc/self/clear_refs", "w").write("5")  # the peak so far is that of loading
+    engine.token_losses(ids, list(range(1, len(ids))))
+    print(before, memory("VmHWM"))
+"""
+"""Prints the bytes of a process that has loaded a model, and their peak in a pass."""
+
 
 def text() -> str:
     """The manual of Python, as it comes with every CPython."""
@@ -98,26 +123,24 @@ def estimate(model: Path, folder: Path) -> dict[str, Any]:
 
 
 def memory(model: Path, folder: Path) -> dict[str, Any]:
-    """Peak memory at 32k tokens with a vocabulary of 150,000, above weights, keys and values."""
+    """Return the peak memory at 32k tokens with a vocabulary of 150,000, in megabytes.
+
+    "above" is what the peak has beside weights, keys and values.
+
+    Args:
+        model: Not used; every measurement is called with it.
+        folder: Where a model with that vocabulary is made.
+    """
+    tokens = 32768
     wide = checkpoint(folder / "wide", hidden=128, layers=2, vocabulary=150_000)
-    code = (
-        "import sys\nfrom ropeconv.features.evaluation.runners.runner import RunnerRequest\nfrom"
-        " ropeconv.features.evaluation.runners.opening import open_runner\nfrom ropeconv.verbs.rows"
-        " import parse_rows\nrequest = RunnerRequest(sys.argv[1], parse_rows('base'), device='cpu',"
-        " dtype='float32')\nwith open_runner(request) as (runner, rows):\n    with"
-        " runner.engine(rows[0]) as engine:\n        ids = [number % 8000 for number in"
-        " range(int(sys.argv[2]))]\n        engine.token_losses(ids[:64], [63])\n        status ="
-        " lambda: dict(line.split(':', 1) for line in open('/proc/self/status'))\n        memory ="
-        " lambda name: int(status()[name].split()[0])\n        before = memory('VmRSS')\n       "
-        " open('/proc/self/clear_refs', 'w').write('5')  # the peak so far is that of loading\n    "
-        "    engine.token_losses(ids, list(range(1, len(ids))))\n        print(before * 1024,"
-        " memory('VmHWM') * 1024)\n"
-    )
     completed = subprocess.run(
-        [sys.executable, "-c", code, wide, "32768"], check=True, capture_output=True
+        [sys.executable, "-c", PEAK, wide, str(tokens)], check=True, capture_output=True
     )
     before, peak = map(int, completed.stdout.split())
-    cache = 2 * 2 * 128 * 4 * 32768  # layers, keys and values, numbers of a token, bytes
+    layers = 2
+    keys_and_values = 2
+    numbers = 128  # of a token
+    cache = layers * keys_and_values * numbers * 4 * tokens  # in float32
     return {
         "loaded, MB": before / 1e6,
         "peak, MB": peak / 1e6,
@@ -165,24 +188,31 @@ print(sum(times))
 
 
 def gguf(model: Path, folder: Path) -> dict[str, Any]:
-    """A row of a GGUF file, all of its sequences, and a plain loop of llama.cpp over the same."""
+    """Return the seconds of a row of a GGUF file, and of a plain loop of llama.cpp over the same.
+
+    Args:
+        model: The checkpoint, which is converted.
+        folder: Where the file and the journal are written.
+    """
     import ropeconv
 
-    ropeconv.apply(model, as_is=True, to="gguf", out=folder / "model.gguf")
+    path = folder / "model.gguf"
+    ropeconv.apply(model, as_is=True, to="gguf", out=path)
     with (
-        opened(
-            folder / "model.gguf", "base", dtype="auto", lengths="256,768,2048", windows=4
-        ) as evaluation,
+        opened(path, "base", dtype="auto", lengths="256,768,2048", windows=4) as evaluation,
         Journal(folder / "gguf", EVAL, evaluation.runner.source) as journal,
     ):
-        cases = [(unit.case.ids.tolist(), int(unit.case.targets[0])) for unit in evaluation.units]
+        # the tokens of each sequence, and its first token that is predicted
+        cases = []
+        for unit in evaluation.units:
+            cases.append((unit.case.ids.tolist(), int(unit.case.targets[0])))
         taken = seconds(lambda: evaluation.run(journal))
-    command = [sys.executable, "-c", PLAIN, str(folder / "model.gguf"), str(threads())]
-    plain = float(
-        subprocess.run(
-            command, input=json.dumps(cases), check=True, capture_output=True, text=True
-        ).stdout
+
+    command = [sys.executable, "-c", PLAIN, str(path), str(threads())]
+    done = subprocess.run(
+        command, input=json.dumps(cases), check=True, capture_output=True, text=True
     )
+    plain = float(done.stdout)
     return {"row, s": taken, "plain loop, s": plain, "ratio": taken / plain}
 
 

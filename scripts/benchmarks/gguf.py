@@ -18,6 +18,7 @@ from pathlib import Path
 from .checkpoints import CONFIGS, checkpoint
 from .measure import ROOT, Cost, compare, cost
 
+TOOL = [sys.executable, "-m", "ropeconv", "apply"]
 RECORD = ROOT / "docs" / "evidence" / "conversion-cost.json"
 
 ALONE = (
@@ -50,7 +51,7 @@ def record(model: str, outtype: str, medians: dict[str, Cost]) -> None:
 
 
 def main() -> None:
-    """Exports, then patches what was exported (a Llama)."""
+    """Measure exports to GGUF, and for a Llama also the way back and patches of the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=7)
     parser.add_argument("--dir", type=Path, default=Path())
@@ -68,82 +69,105 @@ def main() -> None:
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.make:
-        return checkpoint(given.make, given.gigabytes, given.model_type)
+        checkpoint(given.make, given.gigabytes, given.model_type)
+        return
+
     work = (given.dir / "bench-work").resolve()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     source = work / "model"
-    out = work / "out.gguf"
-    model = work / "model.gguf"
     # in a process of its own: a child's peak memory counts from what its parent held when it was
     # started
     make = ["--make", source, "--gigabytes", str(given.gigabytes), "--model-type", given.model_type]
     subprocess.run([sys.executable, "-m", "scripts.benchmarks", "gguf", *make], check=True)
-    python = sys.executable
-    tool = [python, "-m", "ropeconv", "apply"]
-    alone = [python, "-c", ALONE, "apply"]
-    env = {"PYTHONPATH": str(given.converter.parent / "gguf-py")} if given.converter else {}
+
+    measure_exports(source, work, given)
+    if not given.record and given.model_type == "llama":
+        measure_changes(source, work, given.rounds)
+    shutil.rmtree(work)
+
+
+def measure_exports(source: Path, work: Path, given: argparse.Namespace) -> None:
+    """Compare exports by ropeconv with those of llama.cpp, for each type of numbers.
+
+    Args:
+        source: The checkpoint.
+        work: A folder for the file, which is removed after each run.
+        given: The options of the command line.
+    """
+    out = work / "out.gguf"
+    env = {}
+    if given.converter:
+        env["PYTHONPATH"] = str(given.converter.parent / "gguf-py")
     for outtype in given.outtypes:
-        ours = [
-            str(source),
-            "--as-is",
-            "--to",
-            "gguf",
-            "--outtype",
-            outtype,
-            "--no-fsync",
-            "-q",
-            "-o",
-            str(out),
-        ]
+        words = [str(source), "--as-is", "--to", "gguf", "--outtype", outtype]
+        words += ["--no-fsync", "-q", "-o", str(out)]
         runs = {
-            "apply --to gguf": [*tool, *ours],
-            "... by one thread": [*alone, *ours],
-            "... without checks": [*tool, *ours, "--no-check", "--validate", "off"],
+            "apply --to gguf": [*TOOL, *words],
+            "... by one thread": [sys.executable, "-c", ALONE, "apply", *words],
+            "... without checks": [*TOOL, *words, "--no-check", "--validate", "off"],
         }
         if given.converter:
-            theirs = [
-                python,
-                str(ROOT / "scripts" / "llamacpp" / "unknown_tokenizer.py"),
-                str(given.converter),
-                str(source),
-            ]
-            if outtype in CONVERTED:
-                stock = [*theirs, "--outtype", outtype, "--outfile", str(out)]
-                runs["convert_hf_to_gguf.py"] = stock
-            elif given.quantiser:
-                floats = str(work / "floats.gguf")
-                first = [*theirs, "--outtype", "bf16", "--outfile", floats]
-                second = [str(given.quantiser.absolute()), floats, str(out), outtype]
-                both = [python, "-c", IN_TURN, json.dumps([first, second])]
-                runs["convert_hf_to_gguf.py and llama-quantize"] = both
+            runs |= converter_runs(source, work, outtype, given.converter, given.quantiser)
         title = f"export of {given.model_type}, {outtype}"
         cold = source if given.cold else None
         medians = compare(title, runs, out, given.rounds, env=env, in_turns=True, cold=cold)
         if given.record:
             record(f"{given.model_type}, {given.gigabytes:g} GB", outtype, medians)
-    if given.record:
-        return shutil.rmtree(work)
-    if given.model_type != "llama":
-        return shutil.rmtree(work)
-    cost([*tool, str(source), "--as-is", "--to", "gguf", "-q", "-o", str(model)])
+
+
+def converter_runs(
+    source: Path, work: Path, outtype: str, converter: Path, quantiser: Path | None
+) -> dict[str, list[str]]:
+    """Return the command of llama.cpp for an export, by its name; empty where it has none.
+
+    Args:
+        source: The checkpoint.
+        work: The folder for the file, and for one with floats before it is quantised.
+        outtype: The type of numbers, such as q8_0.
+        converter: convert_hf_to_gguf.py.
+        quantiser: llama-quantize; None without it.
+    """
+    out = work / "out.gguf"
+    wrapper = ROOT / "scripts" / "llamacpp" / "unknown_tokenizer.py"
+    convert = [sys.executable, str(wrapper), str(converter), str(source)]
+    if outtype in CONVERTED:
+        stock = [*convert, "--outtype", outtype, "--outfile", str(out)]
+        return {"convert_hf_to_gguf.py": stock}
+    if quantiser is None:
+        return {}
+    floats = str(work / "floats.gguf")
+    first = [*convert, "--outtype", "bf16", "--outfile", floats]
+    second = [str(quantiser.absolute()), floats, str(out), outtype]
+    both = [sys.executable, "-c", IN_TURN, json.dumps([first, second])]
+    return {"convert_hf_to_gguf.py and llama-quantize": both}
+
+
+def measure_changes(source: Path, work: Path, rounds: int) -> None:
+    """Measure what can be done with a GGUF file: the way back to safetensors, and patches.
+
+    Args:
+        source: The checkpoint, which is exported first.
+        work: A folder for the files.
+        rounds: How often each command runs.
+    """
+    model = work / "model.gguf"
+    cost([*TOOL, str(source), "--as-is", "--to", "gguf", "-q", "-o", str(model)])
+
     folder = work / "out"
     back = [str(model), "--as-is", "--to", "safetensors", "--no-fsync", "-q", "-o", str(folder)]
-    runs = {"apply --to safetensors": [*tool, *back], "... by one thread": [*alone, *back]}
-    compare("GGUF to safetensors", runs, folder, given.rounds, in_turns=True)
-    new = [
-        str(Path(python).with_name("gguf-new-metadata")),
-        "--force",
-        "--general-name",
-        "x",
-        str(model),
-        str(out),
-    ]
+    alone = [sys.executable, "-c", ALONE, "apply"]
+    runs = {"apply --to safetensors": [*TOOL, *back], "... by one thread": [*alone, *back]}
+    compare("GGUF to safetensors", runs, folder, rounds, in_turns=True)
+
+    out = str(work / "out.gguf")
+    new_metadata = str(Path(sys.executable).with_name("gguf-new-metadata"))
+    yarn = [*TOOL, str(model), "--yarn", "4"]
     runs = {
-        "cp": ["cp", str(model), str(out)],
-        "apply": [*tool, str(model), "--yarn", "4", "--no-fsync", "-q", "-o", str(out)],
-        "gguf-new-metadata": new,
-        "apply --in-place": [*tool, str(model), "--yarn", "4", "--replace", "--in-place", "-q"],
+        "cp": ["cp", str(model), out],
+        "apply": [*yarn, "--no-fsync", "-q", "-o", out],
+        "gguf-new-metadata": [new_metadata, "--force", "--general-name", "x", str(model), out],
+        "apply --in-place": [*yarn, "--replace", "--in-place", "-q"],
     }
-    compare(f"patch, {model.stat().st_size / 1e9:.1f} GB", runs, out, max(3, given.rounds))
-    shutil.rmtree(work)
+    size = model.stat().st_size / 1e9
+    compare(f"patch, {size:.1f} GB", runs, Path(out), max(3, rounds))

@@ -41,7 +41,7 @@ def cost(command: list[str], env: dict[str, str] | None = None, cwd: Path | None
         RuntimeError: It fails; the message has the end of what it printed.
     """
     begin = time.perf_counter()
-    peak = 0
+    peak = 0  # kilobytes
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,
@@ -50,17 +50,20 @@ def cost(command: list[str], env: dict[str, str] | None = None, cwd: Path | None
             env={**os.environ, **(env or {})},
             cwd=cwd,
         )
+        # /proc has the peak memory of the process alone, while it runs
         status = Path(f"/proc/{process.pid}/status")
         done, code, usage = os.wait4(process.pid, os.WNOHANG)
         while not done:
-            peak = max(peak, *map(int, re.findall(r"VmHWM:\s+(\d+)", status.read_text())), 0)
+            for kilobytes in re.findall(r"VmHWM:\s+(\d+)", status.read_text()):
+                peak = max(peak, int(kilobytes))
             time.sleep(0.02)
             done, code, usage = os.wait4(process.pid, os.WNOHANG)
         process.returncode = os.waitstatus_to_exitcode(code)
         if code:
             errors.seek(0)
             raise RuntimeError(f"{' '.join(command)} failed:\n{errors.read().decode()[-2000:]}")
-    return Cost(time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, peak / 1000)
+    wall_time = time.perf_counter() - begin
+    return Cost(wall_time, usage.ru_utime + usage.ru_stime, peak / 1000)
 
 
 def uncache(folder: Path) -> None:
@@ -97,23 +100,34 @@ def compare(
             be given the slow ones.
         cold: A folder that is to be read from the disk.
     """
+    # the names in the order in which the commands run, with one run more where the first is left
+    # out: a b a b in turns, else a a b b
+    runs_of_each = rounds + 1 if rounds > 1 else rounds
+    if in_turns:
+        order = list(commands) * runs_of_each
+    else:
+        order = [name for name in commands for _ in range(runs_of_each)]
+
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
-    count = rounds + (rounds > 1)
-    for name in (
-        list(commands) * count if in_turns else [name for name in commands for _ in range(count)]
-    ):
+    for name in order:
         os.sync()  # what was written before is not part of it
         if cold is not None:
             uncache(cold)
         costs[name].append(cost(commands[name], env))
-        shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
-    medians = {
-        name: Cost(
-            *(statistics.median(run[part] for run in runs[1:] or runs) for part in (0, 1)),
-            max(run.megabytes for run in runs),
+        if out.is_dir():
+            shutil.rmtree(out)
+        else:
+            out.unlink(missing_ok=True)
+
+    medians = {}
+    for name, runs in costs.items():
+        counted = runs[1:] or runs  # without the first, unless it is the only one
+        medians[name] = Cost(
+            seconds=statistics.median(run.seconds for run in counted),
+            processor=statistics.median(run.processor for run in counted),
+            megabytes=max(run.megabytes for run in runs),
         )
-        for name, runs in costs.items()
-    }
+
     base = base or next(iter(commands))
     print(title)
     for name, middle in medians.items():

@@ -63,21 +63,19 @@ class QuickHub(WritingHub):
 
 
 def memory(pid: int) -> dict[int, int]:
-    """Resident bytes of a process and those that it started, by process."""
+    """Return the resident bytes of a process and of those that it started, by process id."""
     sizes = {}
     left = [pid]
     while left:
         process = left.pop()
         try:
-            sizes[process] = (
-                int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
-            )
-            left += [
-                int(child)
-                for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()
-            ]
-        except (OSError, IndexError):
+            # the second number of statm is the resident size in pages
+            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+            children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        except (OSError, IndexError):  # the process has ended
             continue
+        sizes[process] = pages * resource.getpagesize()
+        left += [int(child) for child in children]
     return sizes
 
 

@@ -24,10 +24,16 @@ REAL = SearchSettings("10k", start="yarn", windows=4, targets=512, steps=6)
 def measure(
     model: Path, texts: str, context: str, seeds: int, windows: int, journals: Path
 ) -> None:
-    """Prints a row of a Markdown table for each seed, and draws the first result.
+    """Print a row of a Markdown table for each seed, and draw the first result.
 
-    model: a checkpoint. texts: pattern of files. context: to reach. seeds: how many. windows: that
-    are read. journals: a folder for them, so that every search reads its formulas itself.
+    Args:
+        model: A checkpoint.
+        texts: The pattern of its files, such as "texts/*.txt".
+        context: The context to reach, such as "256".
+        seeds: How many searches run, each with another seed.
+        windows: How many windows of the texts are read.
+        journals: A folder for the journals. Each search has its own, so that every one reads the
+            formulas anew.
     """
     print(
         "| seed | seconds | steps | on its windows | held out, minus the best formula | errors |"
@@ -38,27 +44,25 @@ def measure(
         begin = time.perf_counter()
         settings = SearchSettings(context, seed=seed, windows=windows)
         tuning = tune_model(model, [texts], settings, journal=journals / f"{seed}.jsonl")
-        line = (
-            f"| {seed} | {time.perf_counter() - begin:.0f} | {tuning.steps} |"
-            f" {tuning.searched:+.4f} |"
-        )
+        seconds = time.perf_counter() - begin
         if seed == 0:
             write_plot(tuning, Path("tuning.svg"))
-        row = next(
-            (candidate for candidate in tuning.rows if candidate.name.startswith("tuned")), None
-        )
-        if (
-            row is None
-            or row.total.difference is None
-            or row.total.error is None
-            or row.inside.difference is None
-        ):
+
+        # the row of the result in the test on held-out windows; none where no formula was beaten
+        total = None
+        inside = None
+        for row in tuning.rows:
+            if row.name.startswith("tuned"):
+                total = row.total
+                inside = row.inside.difference
+                break
+        line = f"| {seed} | {seconds:.0f} | {tuning.steps} | {tuning.searched:+.4f} |"
+        if total is None or total.difference is None or total.error is None or inside is None:
             print(f"{line} found nothing better than {tuning.best_formula} | | |", flush=True)
             continue
-        total = row.total
         print(
             f"{line} {total.difference:+.4f} ± {total.error:.4f} ({tuning.best_formula}) "
-            f"| {total.difference / total.error:+.1f} | {row.inside.difference:+.4f} |",
+            f"| {total.difference / total.error:+.1f} | {inside:+.4f} |",
             flush=True,
         )
 

@@ -76,7 +76,13 @@ def main() -> None:
 
 
 def of_server(server: LiveServer, session: Session) -> bool:
-    """Serve the right and the wrong output. Returns whether each is found out for what it is."""
+    """Serve the right and the wrong output, and note what happens in the session.
+
+    The wrong output has half of the factor.
+
+    Returns:
+        Whether `ropeconv validate`, and the continuation of a prompt, tell the two apart.
+    """
     models = make_models(session, server.method, server.ending)
     outcomes = []
     for name in ("right", "wrong"):
@@ -85,11 +91,14 @@ def of_server(server: LiveServer, session: Session) -> bool:
             session.python = server.python(folder)
             session.say(server.shown(folder))
             if server.validates:
-                given = f"validate right{server.ending} --against source --length {LENGTH}"
+                # always against the receipt of the right output; the wrong one is moved away after
+                # its start, since its own receipt would tell
+                words = f"validate right{server.ending} --against source --length {LENGTH}".split()
                 if name == "wrong" and server.name != "mlx_lm.server":
-                    folder = folder.rename(session.folder / "away")  # its receipt would tell
-                code = session.ropeconv(*given.split(), "--server", url)
-                outcomes.append(code == (0 if name == "right" else 3))
+                    folder.rename(session.folder / "away")
+                code = session.ropeconv(*words, "--server", url)
+                expected = 0 if name == "right" else 3
+                outcomes.append(code == expected)
             else:
                 session.note("It gives no log-probabilities, so only its tokens are compared.")
             outcomes.append(continue_prompt(url, name, models, session))
@@ -97,11 +106,20 @@ def of_server(server: LiveServer, session: Session) -> bool:
 
 
 def continue_prompt(url: str, name: str, models: TinyModels, session: Session) -> bool:
-    """Let a server continue the long prompt greedily.
+    """Let a server continue the long prompt greedily, and note the answer in the session.
 
-    Returns whether it continues the right output as transformers does with the method, and the
-    wrong one otherwise. vLLM has no positions for the end of the prompt there: its table of cosines
-    for YaRN ends at the factor times the trained length (yarn_scaling_rope.py:79, 0.32.0).
+    vLLM has no positions for the end of the prompt with the wrong output: its table of cosines for
+    YaRN ends at the factor times the trained length (yarn_scaling_rope.py:79, 0.32.0).
+
+    Args:
+        url: The address of the server.
+        name: "right" or "wrong": which output it serves.
+        models: The prompt, and how transformers continues it.
+        session: Where the answer is noted.
+
+    Returns:
+        Whether it continues the right output as transformers does with the method, and the wrong
+        one otherwise.
     """
     with urllib.request.urlopen(f"{url}/v1/models") as response:
         model = json.loads(response.read())["data"][0]["id"]
@@ -123,7 +141,8 @@ def continue_prompt(url: str, name: str, models: TinyModels, session: Session) -
         f"A prompt of {len(models.ids)} of {CONTEXT} tokens, continued greedily by {NEW_TOKENS}:"
     )
     session.answers(text, models.continued)
-    return same_text(text, models.continued["method"]) is (name == "right")
+    is_as_method = same_text(text, models.continued["method"])
+    return is_as_method is (name == "right")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,14 @@ ALLOWED = 1e-3
 
 
 def onnxruntime_genai(session: Session) -> bool:
-    """Run the right and the wrong graph. Returns whether each is found out for what it is."""
+    """Run the right and the wrong graph, and note what happens in the session.
+
+    The right one is the graph of the source, which `ropeconv apply` extends. The wrong one is built
+    from the extended checkpoint, whose scaling the builder leaves out.
+
+    Returns:
+        Whether `ropeconv compare`, the logits and the continuation of a prompt tell the two apart.
+    """
     try:
         packages = installed(ROOT / f"exporter-{PACKAGE}", PACKAGE, requirements=False)
     except NotInstallable as problem:
@@ -58,17 +65,21 @@ def onnxruntime_genai(session: Session) -> bool:
     models = make_models(session, "yarn")
     ids = models.ids
     reference = reference_logits(session.folder / "hf-right", ids)
+    largest = np.abs(reference).max()
 
-    for checkpoint, graph in (("source", "graph"), ("right", "wrong-graph")):
-        build(session, checkpoint, graph)
+    build(session, "source", "graph")
+    build(session, "right", "wrong-graph")
     code = session.ropeconv(*f"apply graph --yarn 16 --context {CONTEXT} -o right-graph".split())
     outcomes = [code == 0]
     for graph, is_right in (("right-graph", True), ("wrong-graph", False)):
+        # the lines that this command adds to the session
         begin = len(session.lines)
         session.ropeconv("compare", graph, "right")
-        outcomes.append(("They have the same RoPE." in session.lines[begin:]) is is_right)
+        has_same_rope = "They have the same RoPE." in session.lines[begin:]
+        outcomes.append(has_same_rope is is_right)
+
         logits, tokens = run(session, graph, ids)
-        difference = float(np.abs(logits - reference).max() / np.abs(reference).max())
+        difference = float(np.abs(logits - reference).max() / largest)
         session.note(
             f"onnxruntime_genai, a prompt of {len(ids)} of {CONTEXT} tokens and {NEW_TOKENS} more:"
             f" its logits are within {difference:.1e} of those of transformers with the method, as"

@@ -42,7 +42,9 @@ class TinyModels(NamedTuple):
 
 
 def make_models(session: Session, method: str, ending: str = "") -> TinyModels:
-    """Write the source, and the right and the wrong output.
+    """Write the source, and the right and the wrong output, and return a prompt for them.
+
+    Each output is also written as a checkpoint of transformers, which continues the prompt.
 
     Args:
         session: Its folder gets them, and its lines the commands.
@@ -52,33 +54,38 @@ def make_models(session: Session, method: str, ending: str = "") -> TinyModels:
     source = checkpoint("llama", session.folder / "source")
     for name, factor in FACTORS.items():
         recipe = recipe_of(method, factor, context=CONTEXT)
-        plan = make_plan(source, recipe, session.folder / f"hf-{name}")
-        apply(plan)
+        reference = make_plan(source, recipe, session.folder / f"hf-{name}")
+        apply(reference)
         words = f"ropeconv apply source --{method} {factor:g} --context {CONTEXT} -o {name}{ending}"
         if ending:
-            to = {"to": "gguf", "outtype": "f32"}
-            apply(make_plan(source, recipe, session.folder / f"{name}{ending}", **to))
+            gguf = session.folder / f"{name}{ending}"
+            apply(make_plan(source, recipe, gguf, to="gguf", outtype="f32"))
             words += " --to gguf --outtype f32"
         else:
             apply(make_plan(source, recipe, session.folder / name))
         session.say(words)
 
+    # only its tokenizer is used, and no server
     server = Completions.__new__(Completions)
     server.tokenizer = load_tokenizer(source, False, "")
-    named = {"method": "hf-right", "half of the factor": "hf-wrong", "no method": "source"}
-    loaded = {words: load_stock(session.folder / name, "cpu") for words, name in named.items()}
+    references = {
+        "method": load_stock(session.folder / "hf-right", "cpu"),
+        "half of the factor": load_stock(session.folder / "hf-wrong", "cpu"),
+        "no method": load_stock(session.folder / "source", "cpu"),
+    }
     for seed in range(SEEDS):
-        ids = list(server.tokenizer(server.make_text(LONG, seed)).input_ids)[:LONG]
+        text = server.make_text(LONG, seed)
+        ids = list(server.tokenizer(text).input_ids)[:LONG]
         while not server.text_of(ids):
             ids.pop()
-        added = {words: continue_greedily(model, ids) for words, model in loaded.items()}
+        added = {words: continue_greedily(model, ids) for words, model in references.items()}
         # some engines stop at the end of a text, and others do not
-        if not any(END in tokens for tokens in added.values()):
+        has_end = any(END in tokens for tokens in added.values())
+        if not has_end:
             break
-    continued = {
-        words: str(server.tokenizer.decode(tokens, skip_special_tokens=True))
-        for words, tokens in added.items()
-    }
+    continued = {}
+    for words, tokens in added.items():
+        continued[words] = str(server.tokenizer.decode(tokens, skip_special_tokens=True))
     return TinyModels(server.text_of(ids), ids, continued, server.tokenizer)
 
 

@@ -82,23 +82,23 @@ def show(model_type: str) -> int:
 
 
 def check(names_only: bool) -> int:
-    """Prints what ropeconv says of the model types that rotate. Returns 1 where it says nothing of
-    one of them.
+    """Print each model type that rotates and its state in ropeconv. Return 1 if one is unknown.
+
+    Args:
+        names_only: Print only the names of unknown types.
     """
     rotating = [state for state in walk() if state.rotates]
     unknown = [state.name for state in rotating if state.state == "unknown"]
     if names_only:
-        sys.stdout.write("".join(f"{name}\n" for name in unknown))
+        for name in unknown:
+            print(name)
         return 0
     for state in rotating:
-        sys.stdout.write(f"{state.name:40} {state.state:8} {state.detail}\n")
+        print(f"{state.name:40} {state.state:8} {state.detail}")
     counts = Counter(state.state for state in rotating)
-    sys.stdout.write(
-        f"{len(rotating)} rotate: "
-        + ", ".join(f"{counts[key]} {key}" for key in sorted(counts))
-        + "\n"
-    )
-    return int(bool(unknown))
+    summary = ", ".join(f"{counts[key]} {key}" for key in sorted(counts))
+    print(f"{len(rotating)} rotate: {summary}")
+    return 1 if unknown else 0
 
 
 if __name__ == "__main__":

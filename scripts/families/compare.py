@@ -45,44 +45,68 @@ def scaling(rope: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def disagreements(family: Family, facts: dict[str, Any]) -> list[str]:
-    """The fields in which a draft and the file of a family say different things, a sentence for
-    each.
+    """Return how a draft differs from the file of its family, a sentence for each field.
 
-    family: from the file. facts: the draft.
+    Such as "keys.theta is ['rope_theta'], and the draft has ['rotary_emb_base']".
+
+    Args:
+        family: The family, as its file says.
+        facts: The draft, as tables with fields.
     """
-    fields = msgspec.to_builtins(family)
-    pairs = [(key, fields[key], value) for key, value in facts.items() if key not in WRITTEN]
+    tables_of_file = msgspec.to_builtins(family)
     wrong = []
-    for table, ours, drafted in pairs:
-        if not isinstance(drafted, dict):
-            wrong += [] if ours == drafted else [f"{table} is {ours}, and the draft has {drafted}"]
+    for table, drafted in facts.items():
+        if table in WRITTEN:
+            continue
+        of_file = tables_of_file[table]
+        if not isinstance(drafted, dict):  # a field without a table
+            if of_file != drafted:
+                wrong.append(f"{table} is {of_file}, and the draft has {drafted}")
             continue
         for key, value in drafted.items():
-            if key == "partial" or (ours.get("leading") and key in ("last", "rest")):
-                # the other keys of the share, and the first layer of an interval in place of the
-                # last
+            if _is_only_in_draft(table, key, of_file):
                 continue
-            if table == "defaults" and key in SIZES and ours[key] is None:
-                continue  # every published config states it
-            mine = ours[key]
-            if key == "scaling" and mine:
-                mine = scaling(mine)
+            stated = of_file[key]
+            if key == "scaling" and stated:
+                stated = scaling(stated)
                 value = scaling(value)
-            alike = (
-                set(value) <= set(mine)
-                if isinstance(value, list) and key in ANY_OF
-                else (list(mine) == list(value) if isinstance(value, list) else mine == value)
-            )
-            if key == "types":
-                alike = value.items() <= mine.items()
-            wrong += [] if alike else [f"{table}.{key} is {mine}, and the draft has {value}"]
+            if not _is_same(key, stated, value):
+                wrong.append(f"{table}.{key} is {stated}, and the draft has {value}")
+
+    # what the file has and the draft lacks
     for table, keys in REQUIRED.items():
-        absent = [
-            key
-            for key in keys
-            if table in facts and fields[table][key] and not facts[table].get(key)
-        ]
-        wrong += [
-            f"{table}.{key} is {fields[table][key]}, and the draft has none" for key in absent
-        ]
+        if table not in facts:
+            continue
+        for key in keys:
+            stated = tables_of_file[table][key]
+            if stated and not facts[table].get(key):
+                wrong.append(f"{table}.{key} is {stated}, and the draft has none")
     return wrong
+
+
+def _is_only_in_draft(table: str, key: str, of_file: dict[str, Any]) -> bool:
+    """Whether a file says nothing about a field of its draft, or says it by another field.
+
+    Args:
+        table: The name of the table.
+        key: The field.
+        of_file: The table in the file.
+    """
+    if key == "partial":  # the other keys of the share
+        return True
+    # the first layer of an interval in place of the last
+    if of_file.get("leading") and key in ("last", "rest"):
+        return True
+    # every published config states it
+    return table == "defaults" and key in SIZES and of_file[key] is None
+
+
+def _is_same(key: str, stated: Any, drafted: Any) -> bool:
+    """Whether a field of a file says the same as that of a draft, which may have fewer names."""
+    if key == "types":
+        return bool(drafted.items() <= stated.items())
+    if not isinstance(drafted, list):
+        return bool(stated == drafted)
+    if key in ANY_OF:
+        return set(drafted) <= set(stated)
+    return list(stated) == list(drafted)

@@ -17,23 +17,28 @@ IN_KWARGS = re.compile(r"""kwargs\.(?:pop|get|setdefault)\(\s*"(\w+)\"""")
 
 
 def keys_of(family: Family) -> list[str]:
-    """The keys of the config class of a family's text model, and those that earlier configs have;
-    empty without it.
+    """Return the keys that the config of a family's text model may have, sorted.
+
+    These are the fields of its config class in transformers, and names that earlier configs have.
+    The list is empty for a family without a class.
     """
     if family.text_type not in config_classes():
         return []
     config = default_config(family.text_type)
-    kind = type(config.get_text_config() if family.halves else config)
-    fields = {
-        name
-        for name in inspect.get_annotations(kind)
-        if not name.startswith(("base_model", "keys_to"))
-    }
-    earlier = {*LEGACY, *kind.attribute_map.values(), *IN_KWARGS.findall(inspect.getsource(kind))}
-    return sorted(
-        {name for name in fields | earlier if not name.startswith("_")}
-        - {"rope_parameters", "model_type"}
-    )
+    if family.halves:
+        config = config.get_text_config()
+    config_class = type(config)
+
+    fields = set()
+    for name in inspect.get_annotations(config_class):
+        if not name.startswith(("base_model", "keys_to")):
+            fields.add(name)
+
+    # earlier names: those that the class maps to others, and those that it takes from its kwargs
+    earlier = {*LEGACY, *config_class.attribute_map.values()}
+    earlier |= set(IN_KWARGS.findall(inspect.getsource(config_class)))
+    names = {name for name in fields | earlier if not name.startswith("_")}
+    return sorted(names - {"rope_parameters", "model_type"})
 
 
 def text() -> str:

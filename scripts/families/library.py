@@ -104,56 +104,70 @@ def config_classes() -> dict[str, str]:
 
 @cache
 def model_classes() -> dict[str, frozenset[str]]:
-    """The names of the classes that the auto classes make for every model type."""
+    """Return the names of the classes that the auto classes make, by model type.
+
+    Such as {"llama": frozenset({"LlamaModel", "LlamaForCausalLM", ...}), ...}.
+    """
     from transformers.models.auto import modeling_auto
 
-    listings: dict[str, set[str]] = {}
+    # each auto class has a mapping from model types to one name, or to several
+    names_by_type: dict[str, set[str]] = {}
     for listing, classes in vars(modeling_auto).items():
-        if listing.startswith("MODEL_") and listing.endswith("_MAPPING_NAMES"):
-            for model_type, names in classes.items():
-                listings.setdefault(model_type, set()).update(
-                    [names] if isinstance(names, str) else names
-                )
-    return {model_type: frozenset(names) for model_type, names in listings.items()}
+        if not listing.startswith("MODEL_") or not listing.endswith("_MAPPING_NAMES"):
+            continue
+        for model_type, names in classes.items():
+            several = [names] if isinstance(names, str) else names
+            names_by_type.setdefault(model_type, set()).update(several)
+    return {model_type: frozenset(names) for model_type, names in names_by_type.items()}
 
 
 @cache
 def modeling_files(model_type: str) -> tuple[Path, ...]:
-    """The modelling files of a model type: its own, or those of the type whose classes it takes."""
+    """Return the modelling files of a model type: its own, or those of the type whose classes it
+    has.
+    """
     from transformers.models.auto.configuration_auto import model_type_to_module_name
 
-    module_files = tuple(
-        sorted((models_folder() / model_type_to_module_name(model_type)).glob("modeling_*.py"))
-    )
-    if module_files:
-        return module_files
+    folder = models_folder() / model_type_to_module_name(model_type)
+    own = tuple(sorted(folder.glob("modeling_*.py")))
+    if own:
+        return own
+
+    # the files of other types that define one of its classes
     classes = model_classes().get(model_type, frozenset())
-    others = [
-        other for other, names in model_classes().items() if names & classes and other != model_type
-    ]
-    files = {path for other in others for path in (models_folder() / other).glob("modeling_*.py")}
-    return tuple(sorted(path for path in files if module(path).code.keys() & classes))
+    files = set()
+    for other, names in model_classes().items():
+        if other == model_type or not names & classes:
+            continue
+        for path in (models_folder() / other).glob("modeling_*.py"):
+            if module(path).code.keys() & classes:
+                files.add(path)
+    return tuple(sorted(files))
 
 
 @cache
 def module(path: Path) -> Module:
-    """A modelling file, compiled but not run."""
+    """Return what a modelling file defines and imports. It is compiled, but not run."""
     loader = SourceFileLoader(path.stem, str(path))
     text = path.read_text("utf-8")
     code = loader.get_code(path.stem)
     assert code is not None
+
+    # `from ..llama.modeling_llama import LlamaMLP`: the file of each name
     imports = {}
     for dots, name, items in IMPORT.findall(text):
-        target = path.parents[len(dots) - 1].joinpath(*name.split(".")).with_suffix(".py")
+        folder = path.parents[len(dots) - 1]
+        target = folder.joinpath(*name.split(".")).with_suffix(".py")
         imports |= dict.fromkeys(re.findall(r"\w+", items), target)
-    bases = {name: tuple(re.findall(r"\w+", listed)) for name, listed in BASES.findall(text)}
-    return Module(
-        path,
-        {
-            function.co_name: function
-            for function in code.co_consts
-            if isinstance(function, CodeType)
-        },
-        bases,
-        imports,
-    )
+
+    # `class X(A, B)`: the bases of each class
+    bases = {}
+    for name, listed in BASES.findall(text):
+        bases[name] = tuple(re.findall(r"\w+", listed))
+
+    # the code of each class and function is a constant of the code of the file
+    definitions = {}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            definitions[constant.co_name] = constant
+    return Module(path, definitions, bases, imports)

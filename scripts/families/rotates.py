@@ -29,25 +29,28 @@ def rotary_source(model_type: str) -> str:
 
 @cache
 def definitions(model_type: str) -> tuple[tuple[Module, str], ...]:
-    """Every class and function that the models of a type use, with its file.
+    """Return every class and function that the models of a type use, each with its file.
 
-    Starts from the classes that the auto classes make for it, and from those that take its config
-    class.
+    It starts from the classes that the auto classes make for the type, and from those that have its
+    config class, and follows the names that each definition uses.
     """
+    # names that are to be followed, each with the file that uses it
     waiting: list[tuple[Module, str]] = []
+    config = config_classes()[model_type]
+    classes = model_classes().get(model_type, frozenset())
     for path in modeling_files(model_type):
         here = module(path)
-        config = config_classes()[model_type]
-        classes = model_classes().get(model_type, frozenset())
-        waiting += [
-            (here, name) for name in here.code if name in classes or config in here.configs(name)
-        ]
-    modules: dict[tuple[Path, str], Module] = {}
+        for name in here.code:
+            if name in classes or config in here.configs(name):
+                waiting.append((here, name))
+
+    found: dict[tuple[Path, str], Module] = {}
     while waiting:
-        where, name = waiting.pop()
-        home = where.find(name)
-        if home is None or (home.path, name) in modules:
+        user, name = waiting.pop()
+        home = user.find(name)  # the file that defines it
+        if home is None or (home.path, name) in found:
             continue
-        modules[home.path, name] = home
-        waiting += [(home, used) for used in home.uses(name)]
-    return tuple((home, name) for (_, name), home in modules.items())
+        found[home.path, name] = home
+        for used in home.uses(name):
+            waiting.append((home, used))
+    return tuple((home, name) for (_, name), home in found.items())

@@ -46,8 +46,9 @@ def model_type(name: str) -> ModelType:
 
 
 def default_config(name: str) -> Any:
-    """The config of a model type with the defaults of its class; None for a class that has none for
-    a part of it.
+    """Return the config of a model type with the defaults of its class.
+
+    It is None for a class that has no default for one of its parts.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig

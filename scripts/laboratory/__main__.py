@@ -18,10 +18,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from ropeconv.runtimes.evidence import executed_models, records
-from ropeconv.runtimes.lab_file import Record, lab_file, lab_models, runtime_records
+from ropeconv.runtimes.lab_file import ModelRecord, Record, lab_file, lab_models, runtime_records
 from ropeconv.runtimes.runtime import runtimes
 
-from .agree import disagreements, with_option
+from .agree import Disagreement, disagreements, with_option
 from .cells import SAMPLE, Cell, cells, sources
 from .compare import outcome
 from .draft import CannotDraft, changes, draft, previous, row_of
@@ -59,12 +59,13 @@ class Models(dict[str, list[Cell]]):
         self.configs, self.sample = configs, sample
 
     def __missing__(self, name: str) -> list[Cell]:
-        self[name] = [
-            cell
-            for cell in cells(name, self.configs[name])
-            if not self.sample or cell.name in self.sample
-        ]
-        return self[name]
+        """Make the cells of a model, which Python asks for when they are not here yet."""
+        cells_of_model = []
+        for cell in cells(name, self.configs[name]):
+            if not self.sample or cell.name in self.sample:
+                cells_of_model.append(cell)
+        self[name] = cells_of_model
+        return cells_of_model
 
 
 def main() -> int:
@@ -140,81 +141,93 @@ def main() -> int:
 
 
 def selected(names: list[str], everything: bool) -> list[tuple[LabRuntime, str]]:
-    """The runtimes and versions to execute."""
+    """Return the runtimes to execute, each with a version.
+
+    Args:
+        names: Such as "vllm@0.33.0", or "vllm" for all its versions; empty for every runtime.
+        everything: Without names: every version, and not only those that install quickly.
+    """
     programs = []
     for runtime in RUNTIMES:
         if not names:
-            programs += [
-                (runtime, version)
-                for version in (runtime.versions if everything else runtime.quick)
-            ]
+            versions = runtime.versions if everything else runtime.quick
+            programs += [(runtime, version) for version in versions]
         for name in names:
             runtime_name, _, version = name.partition("@")
-            if runtime_name == runtime.name:
-                programs += [
-                    (runtime, release) for release in ((version,) if version else runtime.versions)
-                ]
+            if runtime_name != runtime.name:
+                continue
+            versions = (version,) if version else runtime.versions
+            programs += [(runtime, release) for release in versions]
     if names and not programs:
-        raise SystemExit(
-            f"no such runtime in the lab; known: {', '.join(runtime.name for runtime in RUNTIMES)}"
-        )
+        known = ", ".join(runtime.name for runtime in RUNTIMES)
+        raise SystemExit(f"no such runtime in the lab; known: {known}")
     return programs
 
 
 def report(runtime: LabRuntime, version: str, models: Models, options: Options) -> bool:
-    """Executes one version and prints what came of it. Returns whether something is not as it is
-    said.
-    """
+    """Execute one version, print what disagrees, and return whether something does."""
     started = time.monotonic()
     try:
         problems = execute(runtime, version, models, options)
     except NotInstallable as reason:
         print(f"{runtime.name} {version}: not executed, {reason}", flush=True)
         return False
-    lines = [
-        f"{runtime.name} {version}: {time.monotonic() - started:.0f} s, {len(problems)}"
-        " disagreements"
-    ]
-    print("\n  ".join([*lines, *problems[:SHOWN]]), flush=True)
+    seconds = time.monotonic() - started
+    title = f"{runtime.name} {version}: {seconds:.0f} s, {len(problems)} disagreements"
+    print("\n  ".join([title, *problems[:SHOWN]]), flush=True)
     return bool(problems)
 
 
 def execute(runtime: LabRuntime, version: str, models: Models, options: Options) -> list[str]:
-    """Executes one version. Returns sentences on what disagrees with the table or, with `check`,
-    with the records.
+    """Execute one version on the configs of the lab, and write its record unless it is a check.
 
-    With `check`, only models that its record has are executed; with `new`, only those that it has
-    not.
+    Args:
+        runtime: The runtime.
+        version: Its version.
+        models: The configs, and the cells of each: what is written with each method and encoding.
+        options: What to do. With `check`, only models that the record has are executed; with `new`,
+            only those that it has not.
+
+    Returns:
+        Sentences on what disagrees with the table of runtimes or, with `check`, with the record.
     """
     row, covered = row_of(runtime.name, version)
     option = next((option for option in row.options if option.words == options.words), None)
     if options.words and option is None:
         return [f"its row does not have the option {options.words}"]
 
+    # the models to execute, and what an earlier run has recorded
     known = None
     if options.check or options.new or options.models:
         known = load(runtime.name, version, options.words)
     names = list(options.models or models.configs)
     if known is not None and (options.check or options.new):
-        names = [name for name in names if (name in known.models) is not options.new]
+        wants_recorded = not options.new
+        names = [name for name in names if (name in known.models) is wants_recorded]
     chosen = {name: models[name] for name in names}
-    questions = [cell.question for of_model in chosen.values() for cell in of_model]
-    if option is not None:
-        questions = [question | {"options": option.settings} for question in questions]
+
+    # one question about each cell
+    questions = []
+    for cells_of_model in chosen.values():
+        for cell in cells_of_model:
+            question = cell.question
+            if option is not None:
+                question = question | {"options": option.settings}
+            questions.append(question)
     kind = in_file_name(options.words)
     by_question = answers(runtime, version, questions, options.reuse, kind)
+
+    # what came out, by model and cell
     recorded = {}
     problems = []
-    results: dict[str, dict[str, str]] = {}
-    for name, of_model in chosen.items():
-        outcomes = {cell.name: outcome(cell, by_question[cell.key]) for cell in of_model}
-        results[name] = {cell: result.status for cell, result in outcomes.items()}
-        recorded[name] = model_record(of_model, outcomes)
-        if (
-            options.check
-            and known is not None
-            and results[name] != known.models[name].statuses(tuple(outcomes))
-        ):
+    statuses: dict[str, dict[str, str]] = {}
+    for name, cells_of_model in chosen.items():
+        outcomes = {cell.name: outcome(cell, by_question[cell.key]) for cell in cells_of_model}
+        statuses[name] = {cell: result.status for cell, result in outcomes.items()}
+        recorded[name] = model_record(cells_of_model, outcomes)
+        if not options.check or known is None:
+            continue
+        if statuses[name] != known.models[name].statuses(tuple(outcomes)):
             problems.append(
                 f"{name}: the record of {known.date} says something else; run scripts/lab"
                 f" {runtime.name}"
@@ -226,31 +239,45 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
         save_models(models.configs)
         for read in (lab_file, runtime_records, records, lab_models, executed_models, runtimes):
             read.cache_clear()
-    if option is not None:
-        return problems + [
-            str(problem)
-            for name, of_model in chosen.items()
-            for problem in with_option(row, option, of_model, results[name])
-        ]
-    against = [
-        problem
-        for name, of_model in chosen.items()
-        for problem in disagreements(row, of_model, results[name])
-    ]
-    if not covered and not options.check:
-        before = previous(runtime.name, version)
-        lines = (
-            [f"changed since {before.version}: {line}" for line in changes(before, recorded)]
-            if before
-            else []
-        )
-        try:
-            lines.append(draft(runtime.name, version, against))
-        except CannotDraft as reason:
-            problems.append(str(reason))
-        print("\n".join(lines), flush=True)
-        runtimes.cache_clear()
+
+    # what the table says otherwise
+    against: list[Disagreement] = []
+    for name, cells_of_model in chosen.items():
+        if option is not None:
+            against += with_option(row, option, cells_of_model, statuses[name])
+        else:
+            against += disagreements(row, cells_of_model, statuses[name])
+    if option is None and not covered and not options.check:
+        problems += draft_row(runtime.name, version, recorded, against)
     return [*problems, *map(str, against)]
+
+
+def draft_row(
+    name: str, version: str, recorded: dict[str, ModelRecord], against: list[Disagreement]
+) -> list[str]:
+    """Draft the row of a version that the table lacks, and print what changed since the one before.
+
+    Args:
+        name: The runtime.
+        version: Its version.
+        recorded: What was seen, by the name of the model.
+        against: What the nearest row does not say.
+
+    Returns:
+        Why there is no draft; empty where it was written.
+    """
+    problems = []
+    lines = []
+    before = previous(name, version)
+    if before is not None:
+        lines = [f"changed since {before.version}: {line}" for line in changes(before, recorded)]
+    try:
+        lines.append(draft(name, version, against))
+    except CannotDraft as reason:
+        problems.append(str(reason))
+    print("\n".join(lines), flush=True)
+    runtimes.cache_clear()
+    return problems
 
 
 if __name__ == "__main__":

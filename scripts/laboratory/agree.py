@@ -53,8 +53,8 @@ def disagreements(
 ) -> Iterator[Disagreement]:
     """Yield the cells for which the table disagrees with the lab.
 
-    What the lab could not see may be stated from reading the source, and a family that the table
-    leaves out as a whole is not said to be anything.
+    Two kinds of cells are left out: what the lab could not see, where the table has it from reading
+    the source; and a family of which the table says nothing.
 
     Args:
         runtime: The row, cut to one version.
@@ -62,9 +62,14 @@ def disagreements(
         statuses: The status of each by its name.
     """
     for cell in cells:
+        seen = statuses[cell.name]
         stated = predicted(cell, runtime)
-        unseen = statuses[cell.name] == "unknown" and stated.grade == "read"
+        if stated.status == seen:
+            continue
+        if seen == "unknown" and stated.grade == "read":
+            continue
         statement = runtime.statement(cell.family.name, str(cell.config.get("model_type", "")))
-        left_out = stated.status == "unknown" and (statement is None or statement.unknown)
-        if stated.status != statuses[cell.name] and not unseen and not left_out:
-            yield Disagreement(cell, statuses[cell.name], stated)
+        says_nothing = statement is None or statement.unknown
+        if stated.status == "unknown" and says_nothing:
+            continue
+        yield Disagreement(cell, seen, stated)

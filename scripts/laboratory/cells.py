@@ -126,7 +126,15 @@ def sources(tiny: bool = True, published: bool = True) -> dict[str, dict[str, An
 
 
 def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
-    """Every cell of one model that can be written."""
+    """Yield every cell of a model: a method, and an encoding in which config.json can hold it.
+
+    The first cell is the config unchanged. A model in another shape of publication than its family,
+    such as a wrapper, has the cells of the methods in `PUBLISHED` only.
+
+    Args:
+        model: The name of the model, which is that of its family or of a wrapper.
+        config: Its config.json.
+    """
     family = detect(config)
     if family.refuse:
         return
@@ -139,7 +147,7 @@ def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
         spec = current if method == AS_IS else base
         try:
             schedule = recipe.schedule(spec)
-        except (RecipeError, RopeconvError):
+        except (RecipeError, RopeconvError):  # this model cannot have the method
             continue
         for name, encoding in ENCODINGS.items():
             if not encoding.config_only or name in NOT_IN_RECORDS:
@@ -147,6 +155,6 @@ def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
             target = Target(encoding=name, replace=method != AS_IS)
             try:
                 result = encoding.encode(EncodeRequest(schedule, spec, family, config, target))
-            except (RopeconvError, RecipeError):
+            except (RopeconvError, RecipeError):  # this encoding cannot hold it
                 continue
             yield Cell(model, method, name, result.config, schedule, spec, result.family, result)

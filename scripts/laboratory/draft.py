@@ -67,29 +67,34 @@ def previous(name: str, version: str) -> Record | None:
 
 
 def changes(before: Record, models: Mapping[str, ModelRecord]) -> Iterator[str]:
-    """Yield a sentence for each model whose results differ from those in an earlier record."""
+    """Yield a sentence for each model whose results differ from those in an earlier record.
+
+    A record has the status of most cells of a model, and the names of the cells with others.
+    """
     for name, model in models.items():
-        if name not in before.models:
+        old = before.models.get(name)
+        if old is None or (model.most, model.others) == (old.most, old.others):
             continue
-        old = before.models[name]
-        if (model.most, model.others) != (old.most, old.others):
-            cells = {
-                cell
-                for result in (old, model)
-                for by in result.others.values()
-                for cells in by.values()
-                for cell in cells
-            }
-            left = old.statuses(tuple(sorted(cells)))
-            right = model.statuses(tuple(sorted(cells)))
-            differing = [
-                f"{cell}: {left[cell]} -> {right[cell]}"
-                for cell in left
-                if left[cell] != right[cell]
-            ]
-            most = [f"most cells: {old.most} -> {model.most}"] if old.most != model.most else []
-            if most or differing:
-                yield f"{name}: {'; '.join([*most, *differing])}"
+        differing = []
+        if old.most != model.most:
+            differing.append(f"most cells: {old.most} -> {model.most}")
+
+        # the cells that either record names
+        named = tuple(sorted({*_named_cells(old), *_named_cells(model)}))
+        old_statuses = old.statuses(named)
+        new_statuses = model.statuses(named)
+        for cell, status in old_statuses.items():
+            if status != new_statuses[cell]:
+                differing.append(f"{cell}: {status} -> {new_statuses[cell]}")
+        if differing:
+            yield f"{name}: {'; '.join(differing)}"
+
+
+def _named_cells(model: ModelRecord) -> Iterator[str]:
+    """Yield the cells of a model whose status is another one than that of most."""
+    for by_detail in model.others.values():
+        for cells in by_detail.values():
+            yield from cells
 
 
 def draft(
@@ -160,19 +165,26 @@ def _through(text: str, first: str, version: str) -> str:
     """Return the text of a file, in which the row that begins with a version goes on to another.
 
     The last version stands beside the first one, above the tables of the row.
+
+    Args:
+        text: The file, with rows such as `[[rows]]`, `version = "0.30"`, `[rows.families.llama]`.
+        first: The first version of the row.
+        version: The version with which it is to end.
     """
     rows = re.split(r"^(?=\[\[rows\]\]$)", text, flags=re.MULTILINE)
     for index, row in enumerate(rows):
+        # the keys of the row, and then its tables
         table = re.search(r"^\[+rows\.", row, re.MULTILINE)
         end = table.start() if table else len(row)
         head = row[:end]
         tables = row[end:]
-        if re.search(rf'^version = "{re.escape(first)}"$', head, re.MULTILINE):
-            head = re.sub(r"^through = .*\n", "", head, flags=re.MULTILINE)
-            head = re.sub(
-                r"^(version = .*\n)", rf'\g<1>through = "{version}"\n', head, flags=re.MULTILINE
-            )
-            rows[index] = head + tables
+        is_wanted_row = re.search(rf'^version = "{re.escape(first)}"$', head, re.MULTILINE)
+        if not is_wanted_row:
+            continue
+        head = re.sub(r"^through = .*\n", "", head, flags=re.MULTILINE)
+        with_end = rf'\g<1>through = "{version}"\n'
+        head = re.sub(r"^(version = .*\n)", with_end, head, flags=re.MULTILINE)
+        rows[index] = head + tables
     return "".join(rows)
 
 
@@ -207,10 +219,14 @@ def _new_row(row: Runtime, version: str, by_family: Mapping[str, list[str]]) -> 
 
 
 def _problem(folder: Path, name: str, version: str, key: str, before: Mapping[str, Runtime]) -> str:
-    """Return why the rows of a folder are not what they have to be after a file was written; empty
-    where they are.
+    """Return what is wrong with the rows of a folder after a file was written; empty if nothing.
 
-    key: of the row that has to cover the version. before: the rows that were there.
+    Args:
+        folder: The folder.
+        name: The runtime whose file was written.
+        version: The version that it must cover now.
+        key: The row that has to cover it, such as "vllm@0.33.0".
+        before: The rows that were there.
     """
     try:
         after = read_rows(folder)
@@ -220,7 +236,7 @@ def _problem(folder: Path, name: str, version: str, key: str, before: Mapping[st
     covering = [row.key for row in after.values() if row.name == name and row.covers(version)]
     if covering != [key]:
         return f"{version} is in {' and '.join(covering) or 'no row'}"
-    changed = [known for known, row in before.items() if known != key and after.get(known) != row]
-    if changed:
-        return f"{changed[0]} changes with it"
+    for known, row in before.items():
+        if known != key and after.get(known) != row:
+            return f"{known} changes with it"
     return ""

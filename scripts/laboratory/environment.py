@@ -84,31 +84,27 @@ def once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def wheel_sources(package: str, version: str, folder: Path, python: str = "3.12") -> Path:
-    """The Python files of a wheel for Linux, without its compiled parts, unpacked in a folder."""
+    """Return a folder with the Python files of a wheel for Linux, without its compiled parts.
+
+    Args:
+        package: The package.
+        version: Its version.
+        folder: The folder. A folder that an earlier run has made is used again.
+        python: The version of Python for which the wheel is.
+    """
+    tags = [f"manylinux_{tag}_x86_64" for tag in PLATFORMS]
+    tags += ["manylinux2014_x86_64", "manylinux1_x86_64", "any"]
+    platforms = [f"--platform={tag}" for tag in tags]
 
     def make(target: Path) -> None:
-        platforms = [f"--platform=manylinux_{tag}_x86_64" for tag in PLATFORMS]
-        platforms += [
-            "--platform=manylinux2014_x86_64",
-            "--platform=manylinux1_x86_64",
-            "--platform=any",
-        ]
-        pip(
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            *platforms,
-            f"--python-version={python}",
-            "-d",
-            target,
-            f"{package}=={version}",
-        )
+        """Download the wheel into a folder, and unpack it there."""
+        options = ["--no-deps", "--only-binary=:all:", *platforms, f"--python-version={python}"]
+        pip("download", *options, "-d", target, f"{package}=={version}")
         for archive in target.glob("*.whl"):
             with zipfile.ZipFile(archive) as content:
-                content.extractall(
-                    target,
-                    [name for name in content.namelist() if not name.endswith((".so", ".cubin"))],
-                )
+                names = content.namelist()
+                wanted = [name for name in names if not name.endswith((".so", ".cubin"))]
+                content.extractall(target, wanted)
             archive.unlink()
 
     return once(folder, make)

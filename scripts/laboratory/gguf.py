@@ -45,7 +45,7 @@ METHODS = {
 
 
 def main() -> int:
-    """Writes the record. Returns 1 where llama.cpp did not compute what the table calls exact."""
+    """Write the record. Return 1 where llama.cpp did not compute what the table calls exact."""
     models = {}
     wrong = 0
     for model_type in EXPORTED:
@@ -55,14 +55,19 @@ def main() -> int:
             assert isinstance(opened, Source)
             family = detect(opened.config()).name
             by_cell = dict(_cells(source, Path(folder)))
-        statuses = {name: status for name, (status, _) in by_cell.items()}
+
+        statuses = {}
+        exact_encodings = set()
+        for name, (status, encoding) in by_cell.items():
+            statuses[name] = status
+            if status == "exact":
+                exact_encodings.add(encoding)
         differs = tuple(name for name, status in statuses.items() if status != "exact")
-        wrong += bool(differs)
+        if differs:
+            wrong += 1
         models[family] = ModelRecord(
             digest="",
-            rope_types=tuple(
-                sorted({encoding for status, encoding in by_cell.values() if status == "exact"})
-            ),
+            rope_types=tuple(sorted(exact_encodings)),
             most="exact",
             others={"differs": {"logits": differs}} if differs else {},
         )
@@ -73,8 +78,15 @@ def main() -> int:
 
 
 def _cells(source: Path, folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yields the name of a cell, and its status with the encoding; what the architecture cannot
-    hold is left out.
+    """Extend a checkpoint by each method as a GGUF file, and compare llama.cpp with transformers.
+
+    Args:
+        source: The checkpoint.
+        folder: Where the files are written.
+
+    Yields:
+        The name of the cell, such as "yarn / native", and ("exact" or "differs", the encoding).
+        Methods that the architecture cannot hold are left out.
     """
     spec = inspect_source(open_source(str(source))).spec
     unscaled = of_transformers(source, None)
@@ -86,16 +98,14 @@ def _cells(source: Path, folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
             continue
         reference = of_transformers(source, plan)
         loaded = of_llamacpp(folder / f"{number}.gguf")
+
+        # the control: the model without the method must be far away from the reference
         worst = max(figures.kl_mean for figures in beyond(reference, loaded))
         control = min(figures.kl_mean for figures in beyond(reference, unscaled))
-        exact = worst < ALLOWED and control > 30 * worst
-        yield (
-            f"{method} / {plan.result.encoding}",
-            (
-                "exact" if exact else "differs",
-                plan.result.encoding,
-            ),
-        )
+        is_exact = worst < ALLOWED and control > 30 * worst
+        encoding = plan.result.encoding
+        status = "exact" if is_exact else "differs"
+        yield f"{method} / {encoding}", (status, encoding)
 
 
 if __name__ == "__main__":

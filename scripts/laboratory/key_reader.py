@@ -51,14 +51,17 @@ def parsed(path: Path) -> ast.Module:
 
 
 def configured_keys(path: Path) -> Keys:
-    """The keys that the config classes of a file ask for by name, with those of their bases in
-    files beside it.
+    """Return the keys that the config classes of a file ask for by name, as exllamav3 does.
+
+    Such as `self.read_cfg(float, "rope_theta", 10000.0)`. The bases of the classes, in files beside
+    it, are read too.
     """
+    sources = {path}
+    for source, name in _imported(path).values():
+        if name.endswith("Config"):
+            sources.add(source)
     keys = Keys()
-    for source in {
-        path,
-        *(source for source, name in _imported(path).values() if name.endswith("Config")),
-    }:
+    for source in sources:
         for node in ast.walk(parsed(source)):
             if isinstance(node, ast.Call) and _last(node.func) in READERS:
                 _call(node, keys, of_self=False)
@@ -74,10 +77,13 @@ def keys_in(tree: ast.AST, of_self: bool = False) -> Keys:
 
 
 def attention_keys(path: Path, names: Iterable[str] = ()) -> Keys:
-    """The keys that the attention of a model file reads, and those that it hands to its attention.
+    """Return the keys that the attention of a model file reads, and those that are given to it.
 
-    path: the file. names: of the classes to begin with, by default all of the file. What they use
-    is followed, in files beside it too.
+    What the classes use is followed, in files beside it too.
+
+    Args:
+        path: The file.
+        names: The classes to begin with; by default all of the file.
     """
     pending = [(path, name) for name in names or _defined(path)]
     keys = Keys()
@@ -87,16 +93,22 @@ def attention_keys(path: Path, names: Iterable[str] = ()) -> Keys:
         if (source, name) in done or OTHER.search(name):
             continue
         done.add((source, name))
+
+        # an imported class is looked up in its file
         node = _defined(source).get(name)
         if node is None:
-            pending += [_imported(source)[name]] if name in _imported(source) else []
+            if name in _imported(source):
+                pending.append(_imported(source)[name])
             continue
+
         if ATTENTION.search(name):
             keys.add(keys_in(node))
         else:
             for function in _functions(node):
                 keys.add(_handed_on(function))
-        pending += [(source, child.id) for child in ast.walk(node) if isinstance(child, ast.Name)]
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name):
+                pending.append((source, child.id))
     return keys
 
 
@@ -127,13 +139,19 @@ def _imports(path: Path, tree: ast.Module) -> Iterator[tuple[str, tuple[Path, st
 
 
 def _beside(path: Path, node: ast.ImportFrom) -> Path | None:
-    """The file that an import of a model file names; None where that is not beside it."""
+    """Return the file that an import of a model file names; None where that is not beside it.
+
+    Args:
+        path: The model file, such as vllm/model_executor/models/qwen2.py.
+        node: Such as `from .llama import LlamaAttention`, or the same with the whole name of the
+            module.
+    """
     parts = (node.module or "").split(".")
     if node.level > 2:
         return None
-    if node.level:
+    if node.level:  # the number of dots
         folder = path.parents[node.level - 1]
-    elif path.parent.name in parts:
+    elif path.parent.name in parts:  # a whole name: the parts behind that of the folder
         folder = path.parent
         parts = parts[parts.index(path.parent.name) + 1 :]
     else:
@@ -147,61 +165,69 @@ def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def _handed_on(function: ast.FunctionDef) -> Keys:
-    """The keys in arguments of calls of attention and rotary embeddings, by way of variables
-    too.
+    """Return the keys in arguments of calls of attention and rotary embeddings.
+
+    In `theta = config.rope_theta; self.attn = Attention(theta)` this is rope_theta: the values of
+    variables are followed.
     """
+    # what is assigned to each variable and attribute
     values: dict[str, list[ast.AST]] = {}
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, (ast.Name, ast.Attribute)):
-                    values.setdefault(_last(target), []).append(node.value)
-    keys = Keys()
-    pending = []
-    visited = set()
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if isinstance(target, (ast.Name, ast.Attribute)):
+                values.setdefault(_last(target), []).append(node.value)
+
+    # the arguments of the calls
+    pending: list[ast.AST] = []
     for node in ast.walk(function):
-        if (
-            isinstance(node, ast.Call)
-            and ATTENTION.search(_last(node.func))
-            and not OTHER.search(_last(node.func))
-        ):
-            pending += [*node.args, *(keyword.value for keyword in node.keywords)]
+        if not isinstance(node, ast.Call):
+            continue
+        called = _last(node.func)
+        if ATTENTION.search(called) and not OTHER.search(called):
+            pending += node.args
+            pending += [keyword.value for keyword in node.keywords]
+
+    keys = Keys()
+    visited = set()
     while pending:
         tree = pending.pop()
         keys.add(keys_in(tree))
         for child in ast.walk(tree):
-            if (
-                isinstance(child, (ast.Name, ast.Attribute))
-                and (name := _last(child)) in values
-                and name not in visited
-            ):
+            if not isinstance(child, (ast.Name, ast.Attribute)):
+                continue
+            name = _last(child)
+            if name in values and name not in visited:
                 visited.add(name)
                 pending += values[name]
     return keys
 
 
 def _read(node: ast.AST, keys: Keys, of_self: bool) -> None:
-    """Adds the key that one node reads."""
-    if (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Load)
-        and _holds(node.value, of_self)
-    ):
-        if not NOT_KEYS.match(node.attr) and node.attr not in CONFIGS:
+    """Add the key that one node of a syntax tree reads, if it reads one.
+
+    Args:
+        node: Such as `config.rope_theta`, `config.get("rope_theta")`, `"factor" in rope_scaling`.
+        keys: The keys, which get it.
+        of_self: Whether `self` is a config as well.
+    """
+    if isinstance(node, ast.Attribute):
+        is_read = isinstance(node.ctx, ast.Load) and _holds(node.value, of_self)
+        if is_read and not NOT_KEYS.match(node.attr) and node.attr not in CONFIGS:
             keys.top.add(node.attr)
     elif isinstance(node, ast.Call):
         _call(node, keys, of_self)
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         _in(node.value, node.slice, keys, of_self)
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-        _in(node.comparators[0], node.left, keys, of_self)
-        listed = node.comparators[0]
-        if (
-            isinstance(listed, (ast.Tuple, ast.List, ast.Set))
-            and isinstance(node.left, ast.Name)
-            and node.left.id in "key"
-        ):
-            keys.rope |= set(_texts(listed))
+        compared = node.comparators[0]
+        _in(compared, node.left, keys, of_self)
+        # `key in ("factor", "beta_fast")`, in a loop over the dictionary
+        is_list = isinstance(compared, (ast.Tuple, ast.List, ast.Set))
+        is_key = isinstance(node.left, ast.Name) and node.left.id in "key"
+        if is_list and is_key:
+            keys.rope |= set(_texts(compared))
 
 
 def _call(node: ast.Call, keys: Keys, of_self: bool) -> None:
@@ -232,22 +258,18 @@ def _holds(node: ast.AST, of_self: bool) -> bool:
 
 
 def _last(node: ast.AST) -> str:
-    if isinstance(node, ast.Call):  # getattr(config, "rope_scaling", None) or {} and the like
-        texts = (
-            list(_texts(node.args[1]))
-            if _last(node.func) == "getattr" and len(node.args) > 1
-            else []
-        )
-        return texts[0] if texts else ""
+    """Return the last name of an expression: "rope_scaling" of `self.config.rope_scaling`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    # getattr(config, "rope_scaling", None) or {} and the like
     if isinstance(node, ast.BoolOp):
         return _last(node.values[0])
-    return (
-        node.id
-        if isinstance(node, ast.Name)
-        else node.attr
-        if isinstance(node, ast.Attribute)
-        else ""
-    )
+    if isinstance(node, ast.Call) and _last(node.func) == "getattr" and len(node.args) > 1:
+        texts = list(_texts(node.args[1]))
+        return texts[0] if texts else ""
+    return ""
 
 
 def _texts(node: ast.AST) -> Iterable[str]:

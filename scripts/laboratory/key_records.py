@@ -43,30 +43,33 @@ def harmless_keys() -> HarmlessKeys:
 
 
 def main(names: list[str]) -> None:
-    """Writes the records of the runtimes with these names, by default of all."""
+    """Write the records of the runtimes with these names, by default of all."""
     models = [model_of(family) for family in families()]
     for runtime in RUNTIMES:
-        if runtime.name in (names or FILES):
-            versions = sorted(runtime.versions, key=version_key)
-            roots = {
-                release: wheel_sources(
-                    runtime.name, release, ROOT / "sources" / f"{runtime.name}-{release}"
-                )
-                for release in versions
-            }
-            write(
-                runtime,
-                {version: record(runtime.name, root, models) for version, root in roots.items()},
-            )
+        if runtime.name not in (names or FILES):
+            continue
+        # the sources of all versions are there before the first one is read
+        roots = {}
+        for version in sorted(runtime.versions, key=version_key):
+            folder = ROOT / "sources" / f"{runtime.name}-{version}"
+            roots[version] = wheel_sources(runtime.name, version, folder)
+        keys = {version: record(runtime.name, root, models) for version, root in roots.items()}
+        write(runtime, keys)
 
 
 def record(runtime: str, root: Path, models: list[Model]) -> ReadKeys:
-    """The keys that one version reads and that are not harmless. root: of its sources."""
+    """Return the keys that one version of a runtime reads, without those that are harmless.
+
+    Args:
+        runtime: Its name.
+        root: The folder of its sources.
+        models: The families, and the classes by which runtimes know them.
+    """
     harmless = harmless_keys()
-    rope = set[str]()
-    config: dict[str, set[str]] = {}
+    rope = set[str]()  # keys of the RoPE dictionary
+    config: dict[str, set[str]] = {}  # the families that read a key of the config
     for family, keys in FILES[runtime](root, models):
-        if not family:
+        if not family:  # what all models share
             rope |= keys.rope
             continue
         for key in keys.top - set(harmless.config):

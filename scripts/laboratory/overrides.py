@@ -39,57 +39,79 @@ text_config.
 
 
 def asked(name: str, runtime: str) -> list[dict[str, Any]]:
-    """The questions about a config: with overrides, as written by `apply`, and unchanged."""
+    """Return the questions about a config, three for each recipe.
+
+    The runtime is asked about the config with overrides, as written by `apply`, and unchanged.
+
+    Args:
+        name: The name of the config, a key of CASES.
+        runtime: "vllm" or "sglang".
+    """
+    if (name, runtime) == REFUSED:
+        return []
     questions = []
     config = json.loads((CONFIGS / f"{name}.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config))
-        for text in CASES[name] if (name, runtime) != REFUSED else ():
-            source = open_source(str(path))
-            plan = make_plan(
-                source,
-                parse_recipe(text),
-                Target(out=Path(folder) / "out", replace=True, runtimes=(runtime,)),
-            )
+        source = open_source(str(path))
+        for text in CASES[name]:
+            target = Target(out=Path(folder) / "out", replace=True, runtimes=(runtime,))
+            plan = make_plan(source, parse_recipe(text), target)
             assert isinstance(plan, CheckpointPlan)
-            common = {"trained": plan.schedule.original_context, "context": plan.schedule.context}
-            ways = {
-                "overrides": (config, overrides(plan, config)),
-                "written": (plan.result.config, {}),
+            trained = plan.schedule.original_context
+            context = plan.schedule.context
+            option = FLAGS[runtime].lstrip("-")  # such as "hf-overrides"
+            values = overrides(plan, config)
+            # the config, the options of the server, and the context, for each way
+            ways: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+                "overrides": (config, {option: values} if values else {}, context),
+                "written": (plan.result.config, {}, context),
+                "unchanged": (config, {}, plan.source_spec.context),
             }
-            for way, (given, values) in (ways | {"unchanged": (config, {})}).items():
-                more = (
-                    common if way != "unchanged" else common | {"context": plan.source_spec.context}
-                )
+            for way, (given, options, length) in ways.items():
                 label = f"{name} {text} {way}"
-                options = {FLAGS[runtime].lstrip("-"): values} if values else {}
                 questions.append(
-                    {"id": label, "label": label, "config": given, "options": options, **more}
+                    {
+                        "id": label,
+                        "label": label,
+                        "config": given,
+                        "options": options,
+                        "trained": trained,
+                        "context": length,
+                    }
                 )
     return questions
 
 
 def main(name: str = "", version: str = "") -> None:
-    """Run the servers and print a line for each config and recipe."""
+    """Run the servers and print a line for each config and recipe.
+
+    Args:
+        name: The server; empty for both.
+        version: Its version; empty for the newest.
+    """
     for runtime in (vllm.RUNTIME, sglang.RUNTIME):
         if name not in ("", runtime.name):
             continue
-        questions = [question for config in CASES for question in asked(config, runtime.name)]
+        questions = []
+        for config in CASES:
+            questions += asked(config, runtime.name)
         by_question = run(runtime, version or runtime.versions[-1], questions)
-        for label in (question["id"].rpartition(" ")[0] for question in questions[::3]):
-            given, written, before = (
-                by_question[f"{label} {way}"] for way in ("overrides", "written", "unchanged")
-            )
+        # three questions about each config and recipe, whose ids end with the way
+        labels = dict.fromkeys(question["id"].rpartition(" ")[0] for question in questions)
+        for label in labels:
+            given = by_question[f"{label} overrides"]
+            written = by_question[f"{label} written"]
+            unchanged = by_question[f"{label} unchanged"]
             if "ropes" not in given:
                 print(f"{runtime.name} {label}: {given}; written: {written}")
                 continue
-            unlike = [
-                key
-                for key in ("ropes", "layers", "window", "scaling")
-                if given.get(key) != written.get(key)
-            ]
-            control = "else" if given["ropes"] != before["ropes"] else "the same"
+            unlike = []
+            for key in ("ropes", "layers", "window", "scaling"):
+                if given.get(key) != written.get(key):
+                    unlike.append(key)
+            control = "else" if given["ropes"] != unchanged["ropes"] else "the same"
             print(
                 f"{runtime.name} {label}: {unlike or 'same'}, {given['window']:,} tokens; without"
                 f" overrides {control}"

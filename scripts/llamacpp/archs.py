@@ -17,7 +17,7 @@ OUT = Path(__file__).parents[2] / "tests" / "data" / "llamacpp_archs.json"
 
 
 def main() -> None:
-    """Reads the arguments and writes the digest."""
+    """Read the digest of every architecture from llama.cpp's sources, and write it as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -29,22 +29,25 @@ class ModelClass:
 
 
 def read_classes(sources: Path) -> dict[str, ModelClass]:
-    """All classes of src/models by name. sources: the root of llama.cpp."""
+    """Return all classes of src/models by name, such as "qwen2" for llama_model_qwen2.
+
+    Args:
+        sources: The root of llama.cpp.
+    """
     header = (sources / "src/models/models.h").read_text("utf-8")
     classes = {}
     for name, base, body in STRUCT.findall(header):
-        graph = "struct graph " in body
+        # its graph is that of another class, inherits one, is its own, or is that of its base
         alias = ALIAS.search(body)
         graph_base = GRAPH_BASE.search(body)
-        graph_of = (
-            alias.group(1)
-            if alias
-            else graph_base.group(1)
-            if graph_base
-            else name
-            if graph
-            else base
-        )
+        if alias:
+            graph_of = alias.group(1)
+        elif graph_base:
+            graph_of = graph_base.group(1)
+        elif "struct graph " in body:
+            graph_of = name
+        else:
+            graph_of = base
         classes[name] = ModelClass(name, base, graph_of)
     for path in sorted((sources / "src/models").glob("*.cpp")):
         _add_methods(path.read_text("utf-8"), classes)

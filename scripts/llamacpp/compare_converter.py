@@ -57,113 +57,144 @@ def shape(tensor: Any) -> list[int]:
 
 
 def ulps(left: Any, other: Any) -> int:
-    """How many floats lie between two tensors at most; exponentials of numpy and torch are one
-    apart.
+    """Return how many floats lie between the numbers of two tensors at most.
+
+    Exponentials of numpy and torch are one apart. For other types than F32 it is a huge number.
     """
     if left.tensor_type != GGMLQuantizationType.F32:
         return 1 << 31
-    first, second = (
-        np.frombuffer(tensor.data.tobytes(), np.int32).astype(np.int64) for tensor in (left, other)
-    )
+    # floats of one sign are in the order of their bits as integers
+    first = np.frombuffer(left.data.tobytes(), np.int32).astype(np.int64)
+    second = np.frombuffer(other.data.tobytes(), np.int32).astype(np.int64)
     return int(np.abs(first - second).max())
 
 
 def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
-    """What differs between two files: in tensors, and in keys, as lines."""
-    first = GGUFReader(ours)
-    second = GGUFReader(stock)
-    have, want = ({tensor.name: tensor for tensor in reader.tensors} for reader in (first, second))
-    tensors = [
-        f"{name}: {'only here' if name in have else 'not here'}"
-        for name in sorted(have.keys() ^ want.keys())
-    ]
-    for name in sorted(have.keys() & want.keys()):
-        converted = have[name]
-        other = want[name]
-        if shape(converted) != shape(other) or converted.tensor_type != other.tensor_type:
+    """Return what differs between two GGUF files, as lines: in their tensors, and in their keys.
+
+    Args:
+        ours: The file of ropeconv.
+        stock: The file of llama.cpp's converter.
+    """
+    our_reader = GGUFReader(ours)
+    stock_reader = GGUFReader(stock)
+    our_tensors = {tensor.name: tensor for tensor in our_reader.tensors}
+    stock_tensors = {tensor.name: tensor for tensor in stock_reader.tensors}
+    tensors = []
+    for name in sorted(our_tensors.keys() ^ stock_tensors.keys()):
+        where = "only here" if name in our_tensors else "not here"
+        tensors.append(f"{name}: {where}")
+    for name in sorted(our_tensors.keys() & stock_tensors.keys()):
+        tensor = our_tensors[name]
+        other = stock_tensors[name]
+        if shape(tensor) != shape(other) or tensor.tensor_type != other.tensor_type:
             tensors.append(
-                f"{name}: {shape(converted)} {converted.tensor_type.name}, "
+                f"{name}: {shape(tensor)} {tensor.tensor_type.name}, "
                 f"there {shape(other)} {other.tensor_type.name}"
             )
-        elif converted.data.tobytes() != other.data.tobytes():
-            apart = ulps(converted, other)
+        elif tensor.data.tobytes() != other.data.tobytes():
+            apart = ulps(tensor, other)
             if apart > 1:
                 tensors.append(f"{name}: other bytes, {apart} ulp")
-    mine = keys_of(first)
-    theirs = keys_of(second)
-    keys = [
-        f"{name} = {mine.get(name, 'absent')}, there {theirs.get(name, 'absent')}"
-        for name in sorted(mine.keys() | theirs.keys())
-        if mine.get(name) != theirs.get(name)
-    ]
+
+    keys = []
+    our_keys = keys_of(our_reader)
+    stock_keys = keys_of(stock_reader)
+    for name in sorted(our_keys.keys() | stock_keys.keys()):
+        value = our_keys.get(name)
+        if value != stock_keys.get(name):
+            here = our_keys.get(name, "absent")
+            there = stock_keys.get(name, "absent")
+            keys.append(f"{name} = {here}, there {there}")
     return tensors, keys
 
 
 def converted(source: Path, out: Path, root: Path, options: list[str]) -> str:
-    """Runs the stock converter without a tokenizer; returns the last line of its error, or
-    nothing.
+    """Run the stock converter without a tokenizer.
+
+    Args:
+        source: The checkpoint.
+        out: The GGUF file.
+        root: The root of llama.cpp.
+        options: Options of the converter.
+
+    Returns:
+        The last line of its error; empty where it succeeds.
     """
     runner = Path(__file__).with_name("unknown_tokenizer.py")
     converter = root / "convert_hf_to_gguf.py"
-    command = [
-        sys.executable,
-        str(runner),
-        "--without-vocabulary",
-        str(converter),
-        str(source),
-        *options,
-        "--outfile",
-        str(out),
-    ]
+    command = [sys.executable, str(runner), "--without-vocabulary", str(converter), str(source)]
+    command += [*options, "--outfile", str(out)]
     env = {**os.environ, "PYTHONPATH": str(root / "gguf-py"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
-    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else "no message"
 
 
 def record(root: Path, model_types: list[str]) -> None:
-    """Writes the types of the stock converter's tensors, one line for each model type."""
+    """Write the types of the stock converter's tensors, one line for each model type.
+
+    Args:
+        root: The root of llama.cpp.
+        model_types: The model types; the record keeps those of others.
+    """
     kept = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     for model_type in model_types:
         with tempfile.TemporaryDirectory() as scratch:
             source, _ = in_bfloat16(model_type, Path(scratch) / "source")
-            by_source = [
-                types(file) for file in by_converter(source, list(TYPES), str(root)).values()
-            ]
-        kept[model_type] = {
-            name: " ".join(each[name] for each in by_source) for name in by_source[0]
-        }
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
-        RECORD.write_text(f"{{\n{lines}\n}}\n")
+            files = by_converter(source, list(TYPES), str(root))
+            types_of_files = [types(file) for file in files.values()]
+
+        # for each tensor, its type in the file of each outtype, such as "F32 F16 Q8_0"
+        kept[model_type] = {}
+        for name in types_of_files[0]:
+            kept[model_type][name] = " ".join(
+                types_by_name[name] for types_by_name in types_of_files
+            )
+        _write_lines(RECORD, kept)
         print(model_type, flush=True)
 
 
+def _write_lines(path: Path, record: dict[str, Any]) -> None:
+    """Write a JSON object with a line for each of its keys, sorted."""
+    lines = [f"{json.dumps(name)}: {json.dumps(record[name])}" for name in sorted(record)]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def record_keys(root: Path, model_types: list[str]) -> None:
-    """Writes the keys of the stock converter's files, one line for each model type."""
+    """Write the keys of the stock converter's files, one line for each model type.
+
+    Args:
+        root: The root of llama.cpp.
+        model_types: The model types; the record keeps those of others.
+    """
     kept = json.loads(KEYS.read_text()) if KEYS.exists() else {}
     with tempfile.TemporaryDirectory() as name, converter_server(root) as convert:
         tree = find_converter(tree_for_tiny_models(Path(name) / "llama.cpp", root))
         for model_type in model_types:
             folder = Path(name) / model_type
             source = published(model_type, folder / "Tiny")
+            out = folder / "out.gguf"
+            # without the option, three such layers are expected of every MiMo 2
+            config = json.loads((source / "config.json").read_text())
+            predicts = bool(config.keys() & PREDICTING)
             try:
-                # without the option, three such layers are expected of every MiMo 2
-                config = json.loads((source / "config.json").read_text())
-                predicts = bool(config.keys() & PREDICTING)
-                out = folder / "out.gguf"
                 convert(tree, source, out, "bf16", predicts=predicts, header_only=True)
             except RopeconvError as problem:
                 print(f"{model_type}: {problem}", flush=True)
                 continue
-            kept[model_type] = keys_of(GGUFReader(folder / "out.gguf"))
-            lines = ",\n".join(
-                f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept)
-            )
-            KEYS.write_text(f"{{\n{lines}\n}}\n")
+            kept[model_type] = keys_of(GGUFReader(out))
+            _write_lines(KEYS, kept)
             print(model_type, flush=True)
 
 
 def main() -> int:
-    """Compares every model type, or those that are named."""
+    """Compare every model type, or those that are named; return 1 where a file differs.
+
+    Keys that only ropeconv writes are no difference.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -179,7 +210,8 @@ def main() -> int:
     if given.keys:
         record_keys(given.root, given.model_types)
         return 0
-    wrong = 0
+
+    is_wrong = False
     for model_type in given.model_types:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
@@ -195,13 +227,17 @@ def main() -> int:
                 print(f"{model_type}: the stock converter stops: {problem}", flush=True)
                 continue
             tensors, keys = differences(folder / "ours.gguf", folder / "stock.gguf")
-        print(
-            f"{model_type}: "
-            + ("equal" if not tensors + keys else f"{len(tensors)} tensors, {len(keys)} keys")
-        )
-        print("".join(f"  {line}\n" for line in (*tensors, *keys)), end="", flush=True)
-        wrong += bool(tensors) or any("= absent" in line for line in keys)
-    return int(bool(wrong))
+
+        result = "equal"
+        if tensors or keys:
+            result = f"{len(tensors)} tensors, {len(keys)} keys"
+        print(f"{model_type}: {result}", flush=True)
+        for line in (*tensors, *keys):
+            print(f"  {line}", flush=True)
+        lacks_key = any("= absent" in line for line in keys)
+        if tensors or lacks_key:
+            is_wrong = True
+    return int(is_wrong)
 
 
 if __name__ == "__main__":

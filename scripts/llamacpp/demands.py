@@ -57,115 +57,159 @@ class Arch:
 
 
 def body(text: str, name: str) -> str:
-    """The body of a function."""
+    """Return the body of a method in C++ source, without its braces; empty without the method."""
     start = re.search(rf"::{name}\([^)]*\)\s*\{{", text)
     if start is None:
         return ""
-    depth = 1
-    at = start.end()
+    depth = 1  # of braces that are open
+    end = start.end()
     while depth:
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        at += 1
-    return text[start.end() : at - 1]
+        if text[end] == "{":
+            depth += 1
+        elif text[end] == "}":
+            depth -= 1
+        end += 1
+    return text[start.end() : end - 1]
 
 
 def statements(text: str) -> list[tuple[str, bool]]:
-    """The statements of a function, and whether each stands under a condition."""
+    """Return the statements in the body of a function, and whether each stands under a condition.
+
+    `n = 1; if (x) { f(); }` gives [("n = 1", False), ("f()", True)].
+    """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    conditions = []
-    blocks = []
-    paren = 0
+    found = []
+    conditional_blocks: list[bool] = []  # for each open block, whether it has a condition
+    parentheses = 0  # that are open; `;` in a `for (...)` ends no statement
     start = 0
-    for at, letter in enumerate(text):
-        paren += {"(": 1, ")": -1}.get(letter, 0)
-        if paren:
+    for index, letter in enumerate(text):
+        if letter == "(":
+            parentheses += 1
+        elif letter == ")":
+            parentheses -= 1
+        if parentheses or letter not in "{};":
             continue
-        before = text[start:at].strip()
+        before = text[start:index].strip()
+        start = index + 1
         if letter == "{":
-            blocks.append(bool(re.search(r"\b(if|else|switch|case)\b|load_block_mtp", before)))
-            start = at + 1
+            condition = re.search(r"\b(if|else|switch|case)\b|load_block_mtp", before)
+            conditional_blocks.append(condition is not None)
         elif letter == "}":
-            if blocks:
-                blocks.pop()
-            start = at + 1
-        elif letter == ";":
-            conditions.append((before, any(blocks) or bool(re.match(r"if\b|else\b", before))))
-            start = at + 1
-    return conditions
+            if conditional_blocks:
+                conditional_blocks.pop()
+        else:
+            has_own_condition = re.match(r"if\b|else\b", before) is not None
+            found.append((before, any(conditional_blocks) or has_own_condition))
+    return found
 
 
 def size(text: str, local: dict[str, str]) -> str:
-    """An expression in names of KNOWN, or "?"."""
+    """Return an expression in C++ as a sum of products of names in KNOWN; "?" for any other.
+
+    Args:
+        text: Such as "n_embd_head_k * n_head".
+        local: The values of local variables, by name.
+    """
     text = re.sub(
         r"\bhparams\.(n_embd_head_k|n_embd_head_v|n_rot|n_ff_exp|n_ff)\(\w*\)", r"\1", text.strip()
     )
-    for _ in range(4):
+    for _ in range(4):  # a variable may be made of others
         text = re.sub(r"\b[a-z]\w*\b", lambda name: local.get(name[0], name[0]), text)
-    parts = [[factor.strip() for factor in term.split("*")] for term in text.split("+")]
-    if all(factor in KNOWN or factor.isdigit() for term in parts for factor in term):
-        return " + ".join(" * ".join(term) for term in parts)
-    return "?"
+    terms = []
+    for term in text.split("+"):
+        factors = [factor.strip() for factor in term.split("*")]
+        if not all(factor in KNOWN or factor.isdigit() for factor in factors):
+            return "?"
+        terms.append(" * ".join(factors))
+    return " + ".join(terms)
 
 
 def read(
     arch: Arch, hparams: str, tensors: str, names: dict[str, str], keys: dict[str, str]
 ) -> None:
-    """Adds what two functions of a model file want."""
-    for text, conditional in statements(hparams):
-        key = re.match(r"ml\.get_(?:key|key_or_arr)\((LLM_KV_\w+),.*\)$", text, re.DOTALL)
-        if (
-            key
-            and not conditional
-            and not re.search(r",\s*false\s*\)$", text)
-            and "%s." in keys.get(key[1], "")
-        ):
-            arch.keys.append(keys[key[1]].removeprefix("%s."))
-    local: dict[str, str] = {}
+    """Add the keys and tensors that two methods of a model file want.
+
+    Args:
+        arch: The architecture, which gets them.
+        hparams: The body of load_arch_hparams, which reads keys.
+        tensors: The body of load_arch_tensors, which creates tensors.
+        names: The names of tensors by their constants, such as LLM_TENSOR_ATTN_Q.
+        keys: The metadata keys by theirs, such as LLM_KV_ROPE_FREQ_BASE.
+    """
+    _read_keys(arch, hparams, keys)
+
+    local: dict[str, str] = {}  # the values of local variables
     lenient: list[str] = []  # variables that say that a tensor need not be there
-    for text, conditional in statements(tensors):
+    for text, is_conditional in statements(tensors):
         flags = re.match(r"(?:const )?int\s+(\w+)\s*=.*NOT_REQUIRED", text, re.DOTALL)
         if flags and "create_tensor" not in text and "mtp_only" not in text:
             lenient.append(flags[1])
         constant = re.match(r"(?:const )?(?:u?int\d*_t|auto) (\w+)\s*=\s*(.*)", text, re.DOTALL)
         if constant and "create_tensor" not in text:
-            value = size(constant[2], local)
-            local[constant[1]] = constant[1] if constant[1] in KNOWN else value
+            name = constant[1]
+            local[name] = name if name in KNOWN else size(constant[2], local)
+
         call = CALL.search(text)
         if call is None or "DUPLICATED" in text:
             continue
-        optional = conditional or bool(
-            re.search("|".join(("NOT_REQUIRED", "SKIP", *lenient)), text)
-        )
-        if call["kind"]:
-            _several(arch, call["kind"], call["rest"], local, optional)
+        says_optional = re.search("|".join(("NOT_REQUIRED", "SKIP", *lenient)), text) is not None
+        is_optional = is_conditional or says_optional
+        if call["kind"]:  # a helper that creates several
+            _several(arch, call["kind"], call["rest"], local, is_optional)
             continue
         single = TENSOR.search(call["rest"])
         if single is None or single[1] not in names:
             print(f"not understood: {' '.join(text.split())[:150]}", file=sys.stderr)
             continue
-        name = names[single[1]].replace("%d", "{}") + (f".{single[2]}" if single[2] else "")
-        _add(
-            arch,
-            name,
-            [size(part, local) for part in single[4].split(",")],
-            optional or "nextn" in name,
-        )
+        name = names[single[1]].replace("%d", "{}")  # such as blk.{}.attn_q
+        if single[2]:
+            name += f".{single[2]}"  # .weight or .bias
+        shape = [size(part, local) for part in single[4].split(",")]
+        _add(arch, name, shape, is_optional or "nextn" in name)
+
+
+def _read_keys(arch: Arch, hparams: str, keys: dict[str, str]) -> None:
+    """Add the keys without which load_arch_hparams fails.
+
+    Args:
+        arch: The architecture, which gets them.
+        hparams: The body of the method.
+        keys: The metadata keys by their constants.
+    """
+    for text, is_conditional in statements(hparams):
+        call = re.match(r"ml\.get_(?:key|key_or_arr)\((LLM_KV_\w+),.*\)$", text, re.DOTALL)
+        if call is None or is_conditional:
+            continue
+        is_optional = re.search(r",\s*false\s*\)$", text)
+        key = keys.get(call[1], "")
+        if "%s." in key and not is_optional:  # %s is the architecture
+            arch.keys.append(key.removeprefix("%s."))
 
 
 def _several(arch: Arch, kind: str, rest: str, local: dict[str, str], optional: bool) -> None:
-    given = [size(part, local) for part in rest.rsplit(")", 1)[0].split(",")[2:]]
+    """Add the tensors that a helper creates: those of queries, keys and values, or of experts.
+
+    Args:
+        arch: The architecture, which gets them.
+        kind: The end of the name of the helper: "_qkv" or "_gate_up_exps".
+        rest: What follows "create_tensor_qkv(" in the call.
+        local: The values of local variables.
+        optional: Not used: each of the tensors may be absent, since others replace it.
+    """
+    arguments = rest.rsplit(")", 1)[0].split(",")
+    sizes = [size(part, local) for part in arguments[2:]]  # behind the layer and its number
     if kind == "_qkv":
         for letter, columns, rows in QKV:
-            _add(arch, f"blk.{{}}.attn_{letter}.weight", [given[columns], given[rows]], True)
-            _add(arch, f"blk.{{}}.attn_{letter}.bias", [given[rows]], True)
-        total = "?" if "?" in given[1:4] else " + ".join(given[1:4])
-        _add(arch, "blk.{}.attn_qkv.weight", [given[0], total], True)
+            _add(arch, f"blk.{{}}.attn_{letter}.weight", [sizes[columns], sizes[rows]], True)
+            _add(arch, f"blk.{{}}.attn_{letter}.bias", [sizes[rows]], True)
+        total = "?" if "?" in sizes[1:4] else " + ".join(sizes[1:4])
+        _add(arch, "blk.{}.attn_qkv.weight", [sizes[0], total], True)
         _add(arch, "blk.{}.attn_qkv.bias", [total], True)
         return
     for name in ("gate", "up"):
-        _add(arch, f"blk.{{}}.ffn_{name}_exps.weight", given[:3], True)
-    both = "?" if given[1] == "?" else f"{given[1]} * 2"
-    _add(arch, "blk.{}.ffn_gate_up_exps.weight", [given[0], both, given[2]], True)
+        _add(arch, f"blk.{{}}.ffn_{name}_exps.weight", sizes[:3], True)
+    both = "?" if sizes[1] == "?" else f"{sizes[1]} * 2"
+    _add(arch, "blk.{}.ffn_gate_up_exps.weight", [sizes[0], both, sizes[2]], True)
 
 
 def _add(arch: Arch, name: str, shape: list[str], optional: bool) -> None:
@@ -179,66 +223,84 @@ def _add(arch: Arch, name: str, shape: list[str], optional: bool) -> None:
 
 
 def float32(root: Path) -> dict[str, set[str]]:
-    """Per architecture the tensors that the converter keeps in F32: those of its list that gguf-py
-    gives it.
+    """Return the tensors that the converter keeps in F32, by architecture.
+
+    base.py of the converter has a list of kinds of tensors, and gguf-py the kinds that each
+    architecture has.
+
+    Args:
+        root: The root of llama.cpp.
     """
     rule = FLOAT32.search((root / "conversion" / "base.py").read_text())
     assert rule is not None
     kept = set(re.findall(r"MODEL_TENSOR\.(\w+)", rule[1]))
+
     text = (root / "gguf-py" / "gguf" / "constants.py").read_text()
     names = dict(re.findall(r'MODEL_TENSOR\.(\w+):\s*"([^"]+)"', text))
     archs = dict(re.findall(r'MODEL_ARCH\.(\w+):\s*"([^"]+)"', text))
-    tensors = text.partition("\nMODEL_TENSORS")[2].partition("\n}")[0]
-    listed = re.findall(r"MODEL_ARCH\.(\w+)\s*:\s*\[(.*?)\]", tensors, re.DOTALL)
-    return {
-        archs[arch]: {
-            names[constant].replace("{bid}", "{}") + ".weight"
-            for constant in re.findall(r"MODEL_TENSOR\.(\w+)", each)
-            if constant in kept
-        }
-        for arch, each in listed
-    }
+    _, _, tables = text.partition("\nMODEL_TENSORS")
+    table, _, _ = tables.partition("\n}")
+    by_arch = {}
+    for arch, listed in re.findall(r"MODEL_ARCH\.(\w+)\s*:\s*\[(.*?)\]", table, re.DOTALL):
+        tensors = set()
+        for constant in re.findall(r"MODEL_TENSOR\.(\w+)", listed):
+            if constant in kept:
+                tensors.add(names[constant].replace("{bid}", "{}") + ".weight")
+        by_arch[archs[arch]] = tensors
+    return by_arch
 
 
 def extract(root: Path) -> dict[str, dict[str, object]]:
-    """What the loader of each architecture wants, from the source of llama.cpp."""
+    """Return what the loader of each architecture wants, from the source of llama.cpp.
+
+    Args:
+        root: The root of llama.cpp.
+
+    Returns:
+        By architecture: keys, the metadata keys; required and optional, the tensors with their
+        shapes; float32, those that the converter keeps in F32.
+    """
+    # names of tensors, keys and architectures by their constants
     source = (root / "src" / "llama-arch.cpp").read_text()
     names = dict(re.findall(r'\{\s*(LLM_TENSOR_\w+),\s*"([^"]+)"\s*\}', source))
     keys = dict(re.findall(r'\{\s*(LLM_KV_\w+),\s*"([^"]+)"\s*\}', source))
     archs = dict(re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"\s*\}', source))
+
+    # the class of each architecture, the base of each class, and all their methods
     header = (root / "src" / "models" / "models.h").read_text()
     bases = dict(re.findall(r"struct (llama_model_\w+) : public (llama_model_\w+)", header))
     text = "\n".join(path.read_text() for path in sorted((root / "src" / "models").glob("*.cpp")))
     factory = (root / "src" / "llama-model.cpp").read_text()
-    scales = [names[tensor].replace("%d", "{}") for tensor in SCALE.findall(factory)]
+    classes = re.findall(r"case (LLM_ARCH_\w+):\s*return new (llama_model_\w+)\(", factory)
+
+    # a pass for all architectures loads these
+    expert_tensors = [names[tensor].replace("%d", "{}") for tensor in SCALE.findall(factory)]
     demands = {}
     kept = float32(root)
-    for number, name in re.findall(
-        r"case (LLM_ARCH_\w+):\s*return new (llama_model_\w+)\(", factory
-    ):
-        chain = name
-        while chain in bases and f"{chain}::load_arch_tensors" not in text:
-            chain = bases[chain]
+    for constant, name in classes:
+        # the class that has the methods: this one or one that it inherits
+        owner = name
+        while owner in bases and f"{owner}::load_arch_tensors" not in text:
+            owner = bases[owner]
         tensors = body(
-            text.replace(f"{chain}::load_arch_tensors", "::wanted_tensors"), "wanted_tensors"
+            text.replace(f"{owner}::load_arch_tensors", "::wanted_tensors"), "wanted_tensors"
         )
         hparams = body(
-            text.replace(f"{chain}::load_arch_hparams", "::wanted_hparams"), "wanted_hparams"
+            text.replace(f"{owner}::load_arch_hparams", "::wanted_hparams"), "wanted_hparams"
         )
         arch = Arch()
         read(arch, hparams, tensors, names, keys)
         if not arch.required:
             continue
-        for experts in scales:  # which a pass for all architectures loads
+        for experts in expert_tensors:
             if f"{experts}.weight" in arch.required | arch.optional:
                 _add(arch, f"{experts}.scale", ["n_expert"], True)
-        demands[archs[number]] = {
+        all_tensors = arch.required.keys() | arch.optional.keys()
+        demands[archs[constant]] = {
             "keys": sorted({*ALWAYS, *arch.keys}),
             "required": arch.required,
             "optional": {key: sorted(shapes) for key, shapes in arch.optional.items()},
-            "float32": sorted(
-                kept.get(archs[number], set()) & (arch.required.keys() | arch.optional.keys())
-            ),
+            "float32": sorted(kept.get(archs[constant], set()) & all_tensors),
         }
     return demands
 

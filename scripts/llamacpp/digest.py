@@ -32,8 +32,10 @@ REUSE = re.compile(
 
 
 def read_digest(sources: Path) -> dict[str, Any]:
-    """The digest of all architectures by the value of general.architecture. sources: the root of
-    llama.cpp.
+    """Return the digest of every architecture, by the value of general.architecture.
+
+    Args:
+        sources: The root of llama.cpp.
     """
     model = (sources / "src/llama-model.cpp").read_text("utf-8")
     names = _table((sources / "src/llama-arch.cpp").read_text("utf-8"), "LLM_ARCH")
@@ -41,47 +43,58 @@ def read_digest(sources: Path) -> dict[str, Any]:
     classes = read_classes(sources)
     types = _rope_types(model)
     class_names = _classes_by_arch(model)
-    archs = {}
     shared = _shared_kv(model)
+    archs = {}
     for constant, name in names.items():
-        if constant != "UNKNOWN":
-            archs[name] = _one(
-                constant,
-                class_names.get(constant, ""),
-                types.get(constant, ["none"]),
-                classes,
-                keys,
-            )
-            archs[name]["shared_kv"] = shared.get(constant)
+        if constant == "UNKNOWN":
+            continue
+        class_name = class_names.get(constant, "")
+        rope_types = types.get(constant, ["none"])
+        archs[name] = _one(constant, class_name, rope_types, classes, keys)
+        archs[name]["shared_kv"] = shared.get(constant)
     return archs
 
 
 def _one(
     constant: str, name: str, types: list[str], classes: dict[str, ModelClass], keys: dict[str, str]
 ) -> Any:
+    """Return the digest of one architecture.
+
+    Args:
+        constant: Its name in the source, such as "QWEN2" for LLM_ARCH_QWEN2.
+        name: The class of its model.
+        types: The types that llama_model_rope_type gives it, such as ["neox"].
+        classes: All classes by name.
+        keys: The metadata keys by their constants.
+    """
     hparams = method_of(classes, name, "load_arch_hparams")
     graph = graph_of(classes, name)
     tensors = method_of(classes, name, "load_arch_tensors")
+
+    # a graph that several architectures share may rotate for some of them only
     only = ONLY_FOR.search(graph)
-    rotates = bool(ROTATION.search(graph)) and (
-        only is None or f"LLM_ARCH_{constant} " in only.group(1) + " "
-    )
-    entry: dict[str, Any] = {"class": name, "rope": types, "rotates": rotates and types != ["none"]}
+    rotates = ROTATION.search(graph) is not None and types != ["none"]
+    if only is not None and f"LLM_ARCH_{constant} " not in only.group(1) + " ":
+        rotates = False
+    entry: dict[str, Any] = {"class": name, "rope": types, "rotates": rotates}
+
+    # keys that are read, and arrays without which loading fails
     entry["keys"] = sorted({keys[key] for key, _ in KEY.findall(hparams) if key in keys})
-    entry["required_arrays"] = sorted(
-        {
-            keys[key]
-            for key, rest in re.findall(r"get_arr\(\s*LLM_KV_(\w+)\s*,([^;]*)\);", hparams)
-            if "false" not in rest
-        }
-    )
-    entry["tensors"] = sorted({f"{tensor.lower()}" for tensor in CREATED.findall(tensors)})
+    required_arrays = set()
+    for key, rest in re.findall(r"get_arr\(\s*LLM_KV_(\w+)\s*,([^;]*)\);", hparams):
+        if "false" not in rest:
+            required_arrays.add(keys[key])
+    entry["required_arrays"] = sorted(required_arrays)
+
+    # rope tensors that are created, and whether a rotation is given one
+    entry["tensors"] = sorted({tensor.lower() for tensor in CREATED.findall(tensors)})
     entry["longrope_only"] = "LLAMA_ROPE_SCALING_TYPE_LONGROPE" in tensors
     renamed = set(RENAMED.findall(graph))
-    entry["divides"] = any(
-        "rope_f" in at or "get_rope_factors" in at or at in renamed
-        for at in ROTATION.findall(graph)
-    )
+    entry["divides"] = False
+    for factors in ROTATION.findall(graph):
+        if "rope_f" in factors or "get_rope_factors" in factors or factors in renamed:
+            entry["divides"] = True
+
     entry["window"] = _window(hparams, graph)
     interval = RECURRENT.search(hparams)
     entry["full_attention_interval"] = int(interval.group(1)) if interval else 0
@@ -93,40 +106,46 @@ def _one(
 
 
 def _normalises_late(graph: str) -> bool:
-    """Whether queries are normalised after their rotation and not before, in any function of a
-    graph.
-    """
-    late, early = False, False
+    """Whether a graph normalises queries after their rotation, and in no function before it."""
+    is_late = False
+    is_early = False
     for function in re.split(r"\n(?=[^\n ][^\n]*\bllama_model_|llama_model_)", graph):
         rotation = ROTATION.search(function)
-        norms = [
-            match.start()
-            for match in re.finditer(r"attn_q_norm|ggml_rms_norm\(ctx0, Qcur", function)
-        ]
-        if norms:
-            late |= rotation is not None and norms[0] > rotation.start()
-            early |= rotation is None or norms[0] < rotation.start()
-    return late and not early
+        norm = re.search(r"attn_q_norm|ggml_rms_norm\(ctx0, Qcur", function)
+        if norm is None:
+            continue
+        if rotation is None or norm.start() < rotation.start():
+            is_early = True
+        else:
+            is_late = True
+    return is_late and not is_early
 
 
 def _window(hparams: str, graph: str) -> dict[str, Any] | None:
-    """The sliding window of an architecture; None for one that sets none."""
+    """Return the sliding window of an architecture; None for one that sets none.
+
+    Args:
+        hparams: The source of its load_arch_hparams.
+        graph: That of its graph.
+    """
     if not re.search(r"swa_type\s*=\s*LLAMA_SWA_TYPE_(?!NONE)", hparams):
         return None
+
+    # set_swa_pattern(6), or set_swa_pattern(4, true) where the first of four layers is without
     pattern = PATTERN.search(hparams)
-    interval = (
-        next((int(number) for number in (pattern.groups()[0], pattern.groups()[2]) if number), None)
-        if pattern
-        else None
-    )
+    interval = None
+    dense_first = False
+    if pattern:
+        number = pattern.group(1) or pattern.group(3)
+        interval = int(number)
+        dense_first = bool(pattern.group(2))
     scale = re.search(r"rope_freq_scale_train_swa\s*=\s*([^;]+);", hparams)
+    base = re.search(r"rope_freq_base_train_swa\s*=\s*hparams\.rope_freq_base_train;", hparams)
     return {
         "interval": interval,
-        "dense_first": bool(pattern and pattern.group(2)),
+        "dense_first": dense_first,
         "inherits_scale": bool(scale and "rope_freq_scale_train" in scale.group(1)),
-        "inherits_base": bool(
-            re.search(r"rope_freq_base_train_swa\s*=\s*hparams\.rope_freq_base_train;", hparams)
-        ),
+        "inherits_base": bool(base),
         "own_base": bool(re.search(r"get_rope_freq_base|rope_freq_base_train_swa", graph)),
         "own_scale": bool(re.search(r"get_rope_freq_scale|rope_freq_scale_train_swa", graph)),
     }
@@ -152,20 +171,30 @@ def _table_of_keys(sources: Path) -> dict[str, str]:
 
 
 def _rope_types(model: str) -> dict[str, list[str]]:
-    """The types that llama_model_rope_type gives each architecture, that without sections last."""
-    body = model[model.index("llama_rope_type llama_model_rope_type(") :]
-    body = body[: body.index("\n}\n")]
-    calls = dict[str, list[str]]()
-    waiting = list[str]()
-    for line in body.splitlines():
-        waiting += re.findall(r"case LLM_ARCH_(\w+):", line)
+    """Return the types that llama_model_rope_type gives each architecture, by its constant.
+
+    An architecture with and without sections has two, the one without sections last.
+
+    Args:
+        model: The source of llama-model.cpp, whose function is a switch with a `return` for each
+            group of cases.
+    """
+    begin = model.index("llama_rope_type llama_model_rope_type(")
+    end = model.index("\n}\n", begin)
+    by_arch = dict[str, list[str]]()
+    archs = list[str]()  # those of the cases before the next return
+    for line in model[begin:end].splitlines():
+        archs += re.findall(r"case LLM_ARCH_(\w+):", line)
         types = [ROPE_TYPES[name] for name in re.findall(r"LLAMA_ROPE_TYPE_(\w+)", line)]
-        if types and "return" in line:
-            for arch in waiting:
-                calls.setdefault(arch, []).extend(types)
-            if not line.startswith("                "):
-                waiting = []
-    return calls
+        if not types or "return" not in line:
+            continue
+        for arch in archs:
+            by_arch.setdefault(arch, []).extend(types)
+        # a return that is further inside stands under a condition, and another one follows
+        is_under_condition = line.startswith(16 * " ")
+        if not is_under_condition:
+            archs = []
+    return by_arch
 
 
 def _classes_by_arch(model: str) -> dict[str, str]:

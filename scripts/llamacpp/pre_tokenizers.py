@@ -18,9 +18,10 @@ import base64
 import json
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -171,14 +172,20 @@ def compare_pieces(model: Path, texts: Sequence[str]) -> list[str]:
 
 
 def ranks_of(path: Path) -> tuple[dict[bytes, int], str, str]:
-    """Return the tokens of a file with their ranks, the pattern of words, and llama.cpp's name."""
+    """Return the tokens of a file with their ranks, the pattern of words, and llama.cpp's name.
+
+    Args:
+        path: A tekken.json of Mistral, or a .tiktoken file with a token and its rank in each line.
+    """
     if path.suffix == ".json":
         data = json.loads(path.read_text())
         config = data["config"]
         count = config["default_vocab_size"] - config["default_num_special_tokens"]
-        tokens = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in data["vocab"]}
-        kept = {token: rank for token, rank in tokens.items() if rank < count}
-        return kept, config["pattern"], "tekken"
+        ranks = {}
+        for entry in data["vocab"]:
+            if entry["rank"] < count:
+                ranks[base64.b64decode(entry["token_bytes"])] = entry["rank"]
+        return ranks, config["pattern"], "tekken"
     ranks = {}
     for line in path.read_text().splitlines():
         token, _, rank = line.partition(" ")
@@ -188,9 +195,14 @@ def ranks_of(path: Path) -> tuple[dict[bytes, int], str, str]:
 
 
 def merges_of(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """Return the two parts of each token, as merging lower ranks makes them."""
+    """Return the two parts of each token, as merging lower ranks makes them.
+
+    tiktoken has ranks only, and llama.cpp wants the merges of a BPE: with "th" below "the", the
+    token "the" is ("th", "e").
+    """
     merges = []
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        # merge the neighbours of the lowest rank, until two parts are left
         parts = [bytes([byte]) for byte in token]
         while len(parts) > 2:
             pairs = [ranks.get(one + other, rank) for one, other in pairwise(parts)]
@@ -261,7 +273,7 @@ def shortest(file: GgufFile, pre: Pre, texts: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Print the table, and write the record."""
+    """Print a row for each vocabulary and rule of words, and write the record if that is asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*", type=Path)
@@ -270,26 +282,9 @@ def main() -> None:
 
     texts = odd_strings()
     rows = []
-    for path in sorted(given.folder.glob("ggml-vocab-*.gguf")):
-        file = GgufFile.open(path)
-        if file.get("tokenizer.ggml.model") != "gpt2" or not file.get("tokenizer.ggml.merges"):
-            continue
-        own = file.get("tokenizer.ggml.pre")
-        for pre in pre_table().pre:
-            if pre.name != own and own != EVERY:
-                continue
-            differing = compare(file, pre, texts)
-            example = shortest(file, pre, differing[:8]) if differing else ""
-            row = {
-                "vocabulary": path.stem.removeprefix("ggml-vocab-"),
-                "pre": pre.name,
-                "own": pre.name == own,
-                "strings": len(texts),
-                "differ": len(differing),
-                "example": example,
-            }
-            rows.append(row)
-            print(json.dumps(row), flush=True)
+    for row in vocabulary_rows(given.folder, texts):
+        rows.append(row)
+        print(json.dumps(row), flush=True)
     for model in given.models:
         if model.suffix in (".json", ".tiktoken"):
             name, differing = compare_ranks(model, texts)
@@ -312,6 +307,36 @@ def main() -> None:
             "rows": rows,
         }
         write_file(RECORD, json.dumps(record, indent=1) + "\n")
+
+
+def vocabulary_rows(folder: Path, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield how llama.cpp and ropeconv take apart strings with the vocabularies of llama.cpp.
+
+    Args:
+        folder: With files such as ggml-vocab-qwen2.gguf.
+        texts: The strings.
+
+    Yields:
+        A row for the rule of each vocabulary; one vocabulary is tried with all rules (`EVERY`).
+    """
+    for path in sorted(folder.glob("ggml-vocab-*.gguf")):
+        file = GgufFile.open(path)
+        if file.get("tokenizer.ggml.model") != "gpt2" or not file.get("tokenizer.ggml.merges"):
+            continue
+        own = file.get("tokenizer.ggml.pre")
+        for pre in pre_table().pre:
+            if pre.name != own and own != EVERY:
+                continue
+            differing = compare(file, pre, texts)
+            example = shortest(file, pre, differing[:8]) if differing else ""
+            yield {
+                "vocabulary": path.stem.removeprefix("ggml-vocab-"),
+                "pre": pre.name,
+                "own": pre.name == own,
+                "strings": len(texts),
+                "differ": len(differing),
+                "example": example,
+            }
 
 
 if __name__ == "__main__":

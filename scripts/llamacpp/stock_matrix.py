@@ -90,10 +90,17 @@ def compare_methods(
 def compare(
     plan_it: Callable[[], Plan], reference: Callable[[Plan | None], Tensor], out: Path
 ) -> dict[str, Any]:
-    """The outcome of a plan: a status with the divergence, or with the reason.
+    """Write the file of a plan, run it in llama.cpp, and compare its logits with a reference.
 
-    reference: what another program computes, scaled as a plan says, or unscaled without one. out:
-    the file that the plan writes.
+    Args:
+        plan_it: Makes the plan, or raises an error that the result has as its reason.
+        reference: Returns the logits that another program computes, scaled as a plan says; unscaled
+            for None.
+        out: The file that the plan writes.
+
+    Returns:
+        The status: "right" or "wrong" with the divergence, "refused" or "fails" with the reason, or
+        "unknown".
     """
     out.unlink(missing_ok=True)
     try:
@@ -102,6 +109,7 @@ def compare(
         expected = reference(plan)
         computed = of_llamacpp(out)
         kl = max(bucket.kl_mean for bucket in beyond(expected, computed))
+        # the control: the model without the method is far away
         unscaled = reference(None)
         control = max(bucket.kl_mean for bucket in beyond(expected, unscaled))
     except UnsupportedBake as refusal:
@@ -129,7 +137,14 @@ def checkpoint_of(model_type: str, folder: Path) -> Path:
 
 
 def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[str, Any]:
-    """The results of a model type, by converter and method."""
+    """Return the results of a model type, by converter ("stock" or "own") and method.
+
+    Args:
+        model_type: The model type.
+        tree: The sources of llama.cpp with its converter.
+        methods: The methods to try.
+        own: Whether ropeconv's own export is tried too, where it has one.
+    """
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -224,21 +239,25 @@ def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
 
 
 def architectures(rows: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """The best result for each architecture of llama.cpp that rotates: right, wrong or untested.
+    """Return the best result for each architecture that rotates: "right", "wrong" or "untested".
 
-    It is right where a model of it ends right in every method that the architecture has, by one of
-    both converters.
+    An architecture is right where one of its models is right in every method that it can have, by
+    one of both converters.
+
+    Args:
+        rows: The results by model type, as `row_of` returns them.
     """
-    results = dict.fromkeys(arch_table().arch, "untested")
+    best = dict.fromkeys(arch_table().arch, "untested")
     for row in rows.values():
         for converter in ("stock", "own"):
-            cells = row.get(converter, {})
-            statuses = {cell["status"] for cell in cells.values()} - {"refused"}
-            for cell in cells.values():
-                arch = cell.get("arch")
-                if arch in results and results[arch] != "right":
-                    results[arch] = "right" if statuses == {"right"} else "wrong"
-    return results
+            results = row.get(converter, {}).values()  # of each method
+            statuses = {result["status"] for result in results} - {"refused"}
+            status = "right" if statuses == {"right"} else "wrong"
+            for result in results:
+                arch = result.get("arch")
+                if arch in best and best[arch] != "right":
+                    best[arch] = status
+    return best
 
 
 def main() -> None:

@@ -97,31 +97,45 @@ def run(place: Path, packages: tuple[str, ...], *names: str) -> list[str]:
 
 
 def examine(target: str, seed: int, count: int) -> None:
-    """Print the mutants of a package, or of one of its files, that no test notices, and the share
-    of the others.
+    """Print the mutants of a package that no test notices, and the share of those that one does.
+
+    Args:
+        target: The name of a package, or the path of one of its files.
+        seed: Which mutants are drawn.
+        count: How many of them.
     """
-    package = Path(target).parts[1] if target.endswith(".py") else target
-    place = copied(target if target.endswith(".py") else f"ropeconv/{package}/*", package)
-    run(
-        place, (package,), "none"
-    )  # makes the mutants, and finds out which tests call which functions
+    if target.endswith(".py"):
+        package = Path(target).parts[1]
+        mutated = target
+    else:
+        package = target
+        mutated = f"ropeconv/{package}/*"
+    place = copied(mutated, package)
+    # this makes the mutants, and finds out which tests call which functions
+    run(place, (package,), "none")
     names = sorted(statuses(place))
     drawn = random.Random(f"{seed} {target}").sample(names, min(count, len(names)))
+
+    # first by the tests of the package, and what is left by those of packages that call it
     left = run(place, (package,), *drawn)
+    noticed = len(drawn) - len(left)
     print(
-        f"{target}: the tests of the package notice {len(drawn) - len(left)} of {len(drawn)}"
-        " mutants",
-        flush=True,
+        f"{target}: the tests of the package notice {noticed} of {len(drawn)} mutants", flush=True
     )
     if left and package in CALLERS:
         left = run(place, CALLERS[package], *left)
-    diffs = {name: mutmut(place, "show", name) for name in left}
-    same = [name for name, diff in diffs.items() if is_same(name, diff)]
+
+    # no test can notice a mutant that computes the same
+    same = []
     for name in left:
-        if name not in same:
-            print(f"{diffs[name].strip()}\n")
+        diff = mutmut(place, "show", name)
+        if is_same(name, diff):
+            same.append(name)
+        else:
+            print(f"{diff.strip()}\n")
+    noticed = len(drawn) - len(left)
     print(
-        f"{target}: {len(drawn) - len(left)} of {len(drawn) - len(same)} mutants noticed with seed"
+        f"{target}: {noticed} of {len(drawn) - len(same)} mutants noticed with seed"
         f" {seed}; {len(names)} in all, {len(same)} drawn compute the same"
     )
 

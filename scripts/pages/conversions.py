@@ -13,6 +13,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from torch import Tensor
+
 from ropeconv.errors import UnsupportedBake
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.methods.method import REGISTRY as METHODS
@@ -30,8 +32,15 @@ RECIPES = {
 
 
 def row(model_type: str, folder: Path) -> list[str]:
-    """The cells of a family: its architecture, a divergence or "-" for what llama.cpp has no form
-    for, the control.
+    """Return the cells of a family: how far llama.cpp is from transformers with each method.
+
+    Args:
+        model_type: The model type.
+        folder: Where the files are written.
+
+    Returns:
+        The model type, its GGUF architecture, the divergence of each method ("-" for a method that
+        llama.cpp has no form for), and that of the model without YaRN as the control.
     """
     source = checkpoint(model_type, folder / "source")
     rules = by_model_type()[model_type].gguf
@@ -47,16 +56,24 @@ def row(model_type: str, folder: Path) -> list[str]:
             cells.append("-")
             continue
         reference = of_transformers(source, plan)
-        cells.append(f"{beyond(reference, of_llamacpp(out))[1].kl_mean:.0e}")
+        cells.append(_divergence(reference, of_llamacpp(out)))
         if name.startswith("yarn"):
-            control = f"{beyond(reference, plain)[1].kl_mean:.0e}"
+            control = _divergence(reference, plain)
     return [model_type, rules.arch, *cells, control]
 
 
-def merge(table: str, lines: list[list[str]]) -> str:
-    """The table with the lines that were measured, and the rows that it had of other families.
+def _divergence(reference: Tensor, logits: Tensor) -> str:
+    """Return the mean divergence at two to four times the trained length, such as "2e-09"."""
+    _, second = beyond(reference, logits)  # the first is at one to two times
+    return f"{second.kl_mean:.0e}"
 
-    lines: the title, the line below it and the rows, in cells.
+
+def merge(table: str, lines: list[list[str]]) -> str:
+    """Return the table with the lines that were measured, and the rows that it had of others.
+
+    Args:
+        table: The table of the page, in Markdown.
+        lines: The title, the line below it and the rows, each as a list of cells.
     """
     rows = {}
     for text in table.splitlines()[2:]:

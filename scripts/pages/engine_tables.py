@@ -83,22 +83,32 @@ def obstacles(model: str, method: str) -> dict[str, str]:
     """Return why engines compute no output of a method exactly, by the name of the engine.
 
     The output is one checkpoint for transformers, vLLM and SGLang, and one GGUF file for llama.cpp.
+
+    Args:
+        model: A published model, such as "Qwen--Qwen3-8B".
+        method: The name of the method.
     """
     request = extended(model, method)
+    reasons = {}
     result = best_result(model, method)
     if result is None:
-        titles = (newest(name).title for name in ENGINES)
-        fewest = dict.fromkeys(titles, "no encoding of the config can hold it")
+        for name in ENGINES:
+            reasons[newest(name).title] = "no encoding of the config can hold it"
     else:
-        fewest = _failing(result)
+        reasons = _failing(result)
+
+    # llama.cpp: whether a header of this model can hold the schedule
     try:
         header = GgufHeader(3, _gguf_keys(model, request.spec), {}, 32, 0, 0)
         select_gguf(request.schedule, GgufModel(header, {}, {}), Target(to="gguf"))
     except RopeconvError as problem:
-        fewest["llama.cpp"] = (
-            str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
-        )
-    return {engine: reason.partition(" (")[0] for engine, reason in fewest.items()}
+        # such as "llama cannot hold it: by keys, there is no llama3; use another --encoding"
+        sentence, _, _ = str(problem).partition("; ")
+        _, _, reason = sentence.rpartition(": ")
+        reasons["llama.cpp"] = reason.replace("by keys, ", "in its keys ")
+
+    # without details in brackets
+    return {engine: reason.partition(" (")[0] for engine, reason in reasons.items()}
 
 
 @cache
@@ -220,27 +230,31 @@ def engines_counted() -> str:
 
 
 def reasons() -> str:
-    """Return a line per engine and reason, and per engine and option, with the models and methods
-    where it holds.
+    """Return the lines of docs/tables/engines.txt: why engines fail, and which options they need.
+
+    A line has an engine, a reason or an option, and the models and methods where it holds.
     """
-    places: dict[tuple[str, str], list[str]] = {}
+    models_by_reason: dict[tuple[str, str], list[str]] = {}
     for model in POPULAR:
-        by_reason: dict[tuple[str, str], list[str]] = {}
+        # the methods by engine and reason, such as ("vLLM", "it ignores the attention factor")
+        methods_by_reason: dict[tuple[str, str], list[str]] = {}
         for method, _ in METHODS.values():
-            for obstacle in obstacles(model, method).items():
-                by_reason.setdefault(obstacle, []).append(method)
+            for engine, reason in obstacles(model, method).items():
+                methods_by_reason.setdefault((engine, reason), []).append(method)
             result = best_result(model, method)
-            needed = options(result) if result is not None else {}
-            for engine, words in needed.items():
-                by_reason.setdefault((f"{engine} with an option", words), []).append(method)
-        for obstacle, names in by_reason.items():
-            places.setdefault(obstacle, []).append(
-                f"{model.partition('--')[2]} ({', '.join(names)})"
-            )
-    return "\n".join(
-        f"- {engine}: {reason}: {', '.join(models)}."
-        for (engine, reason), models in sorted(places.items())
-    )
+            if result is None:
+                continue
+            for engine, words in options(result).items():
+                with_option = (f"{engine} with an option", words)
+                methods_by_reason.setdefault(with_option, []).append(method)
+        for key, methods in methods_by_reason.items():
+            _, _, name = model.partition("--")
+            models_by_reason.setdefault(key, []).append(f"{name} ({', '.join(methods)})")
+
+    lines = []
+    for (engine, reason), models in sorted(models_by_reason.items()):
+        lines.append(f"- {engine}: {reason}: {', '.join(models)}.")
+    return "\n".join(lines)
 
 
 def share() -> str:

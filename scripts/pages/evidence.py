@@ -57,30 +57,45 @@ def studies_of_means(groups: set[tuple[str, float]]) -> Iterator[Study]:
 
 
 def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
-    """A study from the means of two results of one model: losses, and passkeys."""
+    """Return a study of one model, from the means of its losses and of its passkeys.
+
+    Args:
+        result: The losses of each method, in nats per token.
+        passkeys: The share of passkeys that each method finds.
+        factor: The context of the study over the trained one.
+    """
     length = factor * result.trained
-    methods = {row.name: _method(row.recipe) for row in result.rows}
     base = _loss(result, BASE, result.trained).value
     means = {}
-    numbers: dict[str, dict[str, float]] = {
-        name: {} for name in ("beyond", "errors", "inside", "lost", "retrieval", "low", "high")
-    }
-    for row, method in methods.items():
-        at_length = _loss(result, row, length)
+    beyond = {}
+    errors = {}
+    inside = {}
+    lost = {}
+    retrieval = {}
+    low = {}
+    high = {}
+    for row in result.rows:
+        method = _method(row.recipe)
+
+        # the loss at the length, and its difference to the model without a method
+        at_length = _loss(result, row.name, length)
         difference = at_length.difference or 0.0
         error = at_length.difference_error or 0.0
         means[method] = Mean(at_length.value, difference, error, at_length.clusters)
-        numbers["beyond"][method] = round(difference, DIGITS)
+        beyond[method] = round(difference, DIGITS)
         if error:
-            numbers["errors"][method] = round(error, DIGITS)
-        price = _loss(result, row, result.trained).difference
-        numbers["inside"][method] = round(price or 0.0, DIGITS)
-        numbers["lost"][method] = round(at_length.value - base, DIGITS)
-        found = passkeys.cell(row, "passkey", "exact", length)
+            errors[method] = round(error, DIGITS)
+        lost[method] = round(at_length.value - base, DIGITS)
+
+        # what the method costs at the trained length
+        price = _loss(result, row.name, result.trained).difference
+        inside[method] = round(price or 0.0, DIGITS)
+
+        found = passkeys.cell(row.name, "passkey", "exact", length)
         assert found is not None
-        numbers["retrieval"][method] = round(100 * found.value, 1)
-        numbers["low"][method] = round(100 * (found.low or 0.0), 1)
-        numbers["high"][method] = round(100 * (found.high or 0.0), 1)
+        retrieval[method] = round(100 * found.value, 1)
+        low[method] = round(100 * (found.low or 0.0), 1)
+        high[method] = round(100 * (found.high or 0.0), 1)
     questions = len(passkeys.texts)
     texts = means[BASE].texts
     return Study(
@@ -94,7 +109,13 @@ def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
         questions=questions,
         start=round(base, DIGITS),
         better=pairs_of_means(means),
-        **numbers,
+        beyond=beyond,
+        errors=errors,
+        inside=inside,
+        lost=lost,
+        retrieval=retrieval,
+        low=low,
+        high=high,
     )
 
 
@@ -109,35 +130,40 @@ def _loss(result: Result, row: str, length: int) -> Cell:
 
 
 def table(items: list[RecordItem] | None = None) -> EvidenceTable:
-    """The whole table. items: those of the record by default."""
+    """Return the whole table: studies of the record, those with means only, and published ones.
+
+    Args:
+        items: The items of the record; None to read them.
+    """
     if items is None:
         items = record()
+
+    def largest_first(entry: tuple[Any, list[RecordItem]]) -> tuple[int, Any]:
+        group, members = entry
+        return -members[0].trained, group
+
     studies = []
-    groups = group_items(items)
-    answered = set()
-    for group, members in sorted(
-        groups.items(), key=lambda entry: (-entry[1][0].trained, entry[0])
-    ):
+    with_retrieval = set()  # models and factors whose items have answers to questions too
+    for group, members in sorted(group_items(items).items(), key=largest_first):
         study = study_of_items(group, members, "docs/evidence/items")
-        if study is not None:
-            studies.append(study)
-            if study.retrieval:
-                answered.add((group.model, group.factor))
-    studies += studies_of_means(answered)
-    published = msgspec.convert(
-        tomli.loads((FOLDER / "published.toml").read_text("utf-8")), EvidenceTable
-    )
+        if study is None:
+            continue
+        studies.append(study)
+        if study.retrieval:
+            with_retrieval.add((group.model, group.factor))
+    studies += studies_of_means(with_retrieval)
+
+    document = tomli.loads((FOLDER / "published.toml").read_text("utf-8"))
+    published = msgspec.convert(document, EvidenceTable)
     studies += published.studies
     return EvidenceTable(tuple(studies), published.recommendations)
 
 
 def text(evidence: EvidenceTable) -> str:
-    """The table as TOML."""
+    """Return the table as TOML, without the fields that have their defaults."""
     lines = [HEADER]
-    for name, rows in (
-        ("studies", evidence.studies),
-        ("recommendations", evidence.recommendations),
-    ):
+    tables = {"studies": evidence.studies, "recommendations": evidence.recommendations}
+    for name, rows in tables.items():
         for row in rows:
             lines.append(f"[[{name}]]")
             defaults = {field.name: field.default for field in msgspec.structs.fields(row)}

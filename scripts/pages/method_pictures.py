@@ -15,8 +15,8 @@ from typing import Any
 import matplotlib
 
 import ropeconv
-from ropeconv.rope.forms import base_inv_freq
-from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.forms import Vector, base_inv_freq
+from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.views.plot_style import figure, svg
@@ -49,25 +49,15 @@ def spec_of(config: Path) -> RopeSpec:
 
 
 def drawn(name: str) -> str:
-    """The picture of a method as SVG. name: of the method."""
+    """Return the picture of a method as SVG: its wavelengths, and its divisors per pair.
+
+    Args:
+        name: The name of the method, such as "yarn".
+    """
     spec = spec_of(PHI if name == "longrope" else LLAMA)
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    values = EXAMPLES.get(name, ())
-    if name == "inv-freq":
-        values = (tuple(float(value) if at < TURNING else 0.0 for at, value in enumerate(before)),)
-    if name == "longrope":
-        schedule = Recipe(REGISTRY["as-is"]()).schedule(spec)
-    else:
-        method = (
-            REGISTRY[name](*values)
-            if values
-            else REGISTRY[name].for_context(spec, 8 * spec.original_context)
-        )
-        if method is None:
-            raise LookupError(
-                f"--{name} does not say how it reaches a length; give it values in EXAMPLES"
-            )
-        schedule = Recipe(method).schedule(spec)
+    schedule = Recipe(_drawn_method(name, spec, before)).schedule(spec)
+
     curves = {f"--{name}": schedule.inv_freq}
     if schedule.short_inv_freq is not None:
         curves = {"long list": schedule.inv_freq, "short list": schedule.short_inv_freq}
@@ -75,14 +65,37 @@ def drawn(name: str) -> str:
     if schedule.context > spec.original_context:
         lengths["new"] = schedule.context
     with matplotlib.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
-        panels = (
-            partial(wavelengths, before=before, curves=curves, lengths=lengths),
-            partial(ramp, before=before, curves=curves),
+        left = partial(wavelengths, before=before, curves=curves, lengths=lengths)
+        right = partial(ramp, before=before, curves=curves)
+        picture = svg(figure(left, right))
+    return picture.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif") + "\n"
+
+
+def _drawn_method(name: str, spec: RopeSpec, before: Vector) -> Method:
+    """Return the method that a picture shows, with values from EXAMPLES or for 8 times the context.
+
+    Args:
+        name: The name of the method.
+        spec: The RoPE of the model.
+        before: Its frequencies.
+
+    Raises:
+        LookupError: The method does not say how it reaches a length, and has no example.
+    """
+    if name == "longrope":  # the model has LongRoPE's lists already
+        return REGISTRY["as-is"]()
+    if name == "inv-freq":
+        # the first TURNING pairs rotate as before, and the others not at all
+        kept = [float(value) if pair < TURNING else 0.0 for pair, value in enumerate(before)]
+        return REGISTRY[name](tuple(kept))
+    if EXAMPLES.get(name):
+        return REGISTRY[name](*EXAMPLES[name])
+    method = REGISTRY[name].for_context(spec, 8 * spec.original_context)
+    if method is None:
+        raise LookupError(
+            f"--{name} does not say how it reaches a length; give it values in EXAMPLES"
         )
-        return (
-            svg(figure(*panels)).replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
-            + "\n"
-        )
+    return method
 
 
 def main() -> None:

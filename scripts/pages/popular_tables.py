@@ -43,16 +43,15 @@ def word_of(answered: Answered) -> str:
 
 
 def popular_counts() -> str:
-    """Return the table of counts: a runtime per line."""
+    """Return the table of counts: how each runtime answered about outputs of popular models."""
     asked = results()
     lines = ["| runtime | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for runtime, version in sorted(asked.versions.items()):
-        counts = Counter(
-            word_of(answers[runtime])
-            for rows in asked.models.values()
-            for answers in rows.values()
-            if runtime in answers
-        )
+        counts = Counter[str]()
+        for rows in asked.models.values():
+            for answers in rows.values():
+                if runtime in answers:
+                    counts[word_of(answers[runtime])] += 1
         cells = (str(counts[name]) for name in COLUMNS)
         title = f"{newest(runtime).title} {version}"
         lines.append(f"| {title} | " + " | ".join(cells) + " |")

@@ -50,14 +50,13 @@ def losses() -> dict[str, list[Point]]:
     record = read_record("smollm2-4T")
     points: dict[str, list[Point]] = {}
     for row in ROWS:
-        cells = [(length, record.cell(row, "growth", "loss", length)) for length in LENGTHS]
-        points[row] = [
-            Point(
-                length, cell.value, cell.value - (cell.error or 0), cell.value + (cell.error or 0)
-            )
-            for length, cell in cells
-            if cell is not None
-        ]
+        points[row] = []
+        for length in LENGTHS:
+            cell = record.cell(row, "growth", "loss", length)
+            if cell is None:
+                continue
+            error = cell.error or 0
+            points[row].append(Point(length, cell.value, cell.value - error, cell.value + error))
     return points
 
 

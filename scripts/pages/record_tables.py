@@ -24,7 +24,10 @@ def of_real_model() -> list[Study]:
 
 
 def real_model() -> str:
-    """The table of a real model at each factor: loss, price and passkeys of every method."""
+    """Return the table of a real model at each factor: losses, price and passkeys of each method.
+
+    The price is what a method costs within the trained length, T.
+    """
     lines = [
         "| method | factor | loss at 1T | price | loss at the length | above 1T | passkeys found |"
         " without training |",
@@ -70,30 +73,36 @@ def bar() -> str:
 
 
 def item_tables() -> str:
-    """The table of the items of the real model at twice its trained length, and decided pairs."""
+    """Return the table of the items of the real model, up to twice its trained length.
+
+    Rows are methods, by their loss; an asterisk marks a difference that the rule decides.
+    """
     items = [item for item in record() if item.model.startswith(REAL)]
-    rows = {item.row: item.method for item in items}
+    trained = items[0].trained
+    longest = max(item.length for item in items)
+    lengths = (trained // 4, trained, longest)
+
+    # rows with all measures; those of questions about short texts are in other runs
+    methods = {item.row: item.method for item in items}
+    methods = {row: name for row, name in methods.items() if chosen(items, row, longest)}
+    by_loss = sorted(methods, key=lambda row: sample_of(chosen(items, row, longest)).mean)
+
     lines = [
         "| method | loss at 1/4T | at 1T | at 2T | at 2T above 1T | LongPPL at 2T |"
         " numbers found at 1/4T | at 1T | at 2T |",
         "|---" * 9 + "|",
     ]
-    trained = items[0].trained
-    longest = max(item.length for item in items)
-    # rows with all measures; those of questions about short texts are in other runs
-    rows = {row: name for row, name in rows.items() if chosen(items, row, longest)}
-    by_loss = sorted(rows, key=lambda row: sample_of(chosen(items, row, longest)).mean)
     for row in by_loss:
-        cells = [rows[row]]
-        for length in (trained // 4, trained, longest):
-            cells.append(_against_base(items, row, length))
+        cells = [methods[row]]
+        cells += [_against_base(items, row, length) for length in lengths]
         # the same tokens, after the trained length by the unchanged model
         above = prove(_pairs(chosen(items, row, longest)), _pairs(chosen(items, BASE, trained)))
         assert above is not None
-        cells.append(f"{above.difference:+.3f}{'*' if above.decided else ''}")
-        keys = sample_of(chosen(items, row, longest, "longppl"))
-        cells.append(f"{math.exp(keys.mean):.1f}")
-        cells += [_found(items, row, length) for length in (trained // 4, trained, longest)]
+        mark = "*" if above.decided else ""
+        cells.append(f"{above.difference:+.3f}{mark}")
+        key_tokens = sample_of(chosen(items, row, longest, "longppl"))
+        cells.append(f"{math.exp(key_tokens.mean):.1f}")
+        cells += [_found(items, row, length) for length in lengths]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -110,26 +119,28 @@ def _found(items: list[RecordItem], row: str, length: int) -> str:
 
 
 def item_pairs() -> str:
-    """Sentences on the pairs of methods that these items decide."""
+    """Return sentences on the pairs of methods that the items of the real model decide."""
     items = [item for item in record() if item.model.startswith(REAL)]
     longest = max(item.length for item in items)
-    rows = {item.row: item.method for item in items}
+    methods = {item.row: item.method for item in items}
     sentences = []
-    for name, measure, metric, share in (
+    for name, measure, metric, is_share in (
         ("loss", "growth", "loss", False),
         ("LongPPL", "longppl", "loss", False),
         ("numbers found", "keys", "exact", True),
     ):
-        worse: dict[str, list[str]] = {}
-        for first, second in permutations(rows, 2):
-            proof = prove(
-                _pairs(chosen(items, first, longest, measure, metric)),
-                _pairs(chosen(items, second, longest, measure, metric)),
-                share,
-            )
-            is_better = proof is not None and (proof.difference > 0) == share
-            if proof is not None and proof.decided and is_better:
-                worse.setdefault(rows[first], []).append(f"`{rows[second]}`")
+        by_row = {}
+        for row in methods:
+            by_row[row] = _pairs(chosen(items, row, longest, measure, metric))
+        worse: dict[str, list[str]] = {}  # the methods that each is better than
+        for first, second in permutations(methods, 2):
+            proof = prove(by_row[first], by_row[second], is_share)
+            if proof is None or not proof.decided:
+                continue
+            # a larger share is better, and a smaller loss
+            is_better = (proof.difference > 0) == is_share
+            if is_better:
+                worse.setdefault(methods[first], []).append(f"`{methods[second]}`")
         pairs = [f"`{first}` before {', '.join(others)}" for first, others in worse.items()]
         sentences.append(f"- By {name}: {'; '.join(pairs) or 'none'}.")
     return "\n".join(sentences)

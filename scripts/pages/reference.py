@@ -229,32 +229,46 @@ def _table(rows: Iterable[str]) -> str:
 
 
 def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) -> str:
-    """Return the section of a command. shared, common: rows that are described once."""
+    """Return the section of a command.
+
+    Args:
+        name: The command.
+        shared: The rows of the method options, which are described once.
+        common: The rows of options that several commands have, by flag.
+    """
     command = find(name)
     usage = " ".join(["ropeconv", name, *map(_usage, command.arguments), "[OPTIONS]"])
-    summary = textwrap.fill(
-        " ".join((command.help or "").split("\n\n")[0].split()), WIDEST, break_on_hyphens=False
-    )
-    lines = [line for line in command.examples if line.startswith("ropeconv ")]
-    by_flag = option_rows(name)
-    known = (*EVERYWHERE, *shared) if "--yarn" in by_flag else EVERYWHERE
-    others = [
-        flag for flag, row in by_flag.items() if common.get(flag) == row and flag not in known
-    ]
-    rows = [row for flag, row in by_flag.items() if flag not in (*known, *others)]
+    first_paragraph = (command.help or "").split("\n\n")[0]
+    summary = textwrap.fill(" ".join(first_paragraph.split()), WIDEST, break_on_hyphens=False)
+    examples = [line for line in command.examples if line.startswith("ropeconv ")]
     parts = [
         f"### ropeconv {name}",
         summary,
         f"```text\n{usage}\n```",
-        "```sh\n" + "\n".join(lines) + "\n```",
+        "```sh\n" + "\n".join(examples) + "\n```",
     ]
-    described = [f"`{_usage(item)}`: {item.help}" for item in command.arguments if item.help]
-    parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]
-    if "--yarn" in by_flag:
+    for argument in command.arguments:
+        if argument.help:
+            text = f"`{_usage(argument)}`: {argument.help}"
+            parts.append(textwrap.fill(text, WIDEST, break_on_hyphens=False))
+
+    # options that are described elsewhere, and those with a row here
+    by_flag = option_rows(name)
+    has_methods = "--yarn" in by_flag
+    left_out = (*EVERYWHERE, *shared) if has_methods else EVERYWHERE
+    others = []
+    rows = []
+    for flag, row in by_flag.items():
+        if flag in left_out:
+            continue
+        if common.get(flag) == row:
+            others.append(f"`{flag}`")
+        else:
+            rows.append(row)
+    if has_methods:
         parts.append("It also has the [method options](#method-options).")
     if others:
-        flags = ", ".join(f"`{flag}`" for flag in others)
-        words = f"[Common options](#common-options): {flags}."
+        words = f"[Common options](#common-options): {', '.join(others)}."
         parts.append(textwrap.fill(words, WIDEST, break_on_hyphens=False, break_long_words=False))
     if rows:
         parts.append(_table(rows))
@@ -275,14 +289,20 @@ def schema_text(name: str) -> str:
 
 
 def schema_of(kinds: tuple[type, ...]) -> dict[str, Any]:
-    """The schema of a document that is one of some types. kinds: those types."""
+    """Return the JSON schema of a document that is one of some types, with the fields described.
+
+    Args:
+        kinds: The types. Their docstrings and those of their fields become descriptions.
+    """
     any_of, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     classes = _classes()
     for name, component in components.items():
-        described = field_docstrings(classes[name]) if name in classes else {}
-        for field, description in described.items():
-            if field in component.get("properties", {}):
-                component["properties"][field] |= {"description": description}
+        if name not in classes:
+            continue
+        properties = component.get("properties", {})
+        for field, description in field_docstrings(classes[name]).items():
+            if field in properties:
+                properties[field] |= {"description": description}
     schema = any_of[0] if len(kinds) == 1 else {"anyOf": list(any_of)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -292,7 +312,7 @@ def schema_of(kinds: tuple[type, ...]) -> dict[str, Any]:
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """The strings below the fields of a class and of its bases, by field."""
+    """Return the strings below the fields of a class and of its bases, by field."""
     described: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not base.__module__.startswith("ropeconv"):
@@ -300,10 +320,11 @@ def field_docstrings(kind: type) -> dict[str, str]:
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(body, ast.ClassDef)
         for field, below in pairwise(body.body):
-            text = below.value if isinstance(below, ast.Expr) else None
-            if not isinstance(field, ast.AnnAssign) or not isinstance(text, ast.Constant):
+            if not isinstance(field, ast.AnnAssign) or not isinstance(below, ast.Expr):
                 continue
-            described[ast.unparse(field.target)] = " ".join(str(text.value).split())
+            if isinstance(below.value, ast.Constant):
+                name = ast.unparse(field.target)
+                described[name] = " ".join(str(below.value.value).split())
     return described
 
 

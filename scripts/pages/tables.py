@@ -12,13 +12,15 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
+from ropeconv.models.family import Family
 from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes
@@ -112,28 +114,28 @@ def cells_by_range() -> dict[tuple[str, str], list[MatrixCell]]:
 
 
 def of(row: Runtime) -> list[MatrixCell]:
-    """The cells of a row of the table of runtimes."""
-    return [
-        cell
-        for cells in cells_by_range().values()
-        if cells[0].verdict.covers(row)
-        for cell in cells
-    ]
+    """Return the cells of a row of the table of runtimes."""
+    found = []
+    for cells in cells_by_range().values():
+        if cells[0].verdict.covers(row):
+            found += cells
+    return found
 
 
 def newest_counts() -> list[tuple[str, int, list[int]]]:
-    """Return the runtimes of README.md, each with the number of families that it supports, and of
-    those that are exact by way to write RoPE.
+    """Return the counts of README.md for the newest version of each runtime.
+
+    They are its name, the number of families that it supports, and the numbers of those that it
+    computes exactly, by way to write RoPE.
     """
     rows = []
-    for row in map(newest, IN_README):
-        cells = of(row)
+    for name in IN_README:
+        runtime = newest(name)
+        cells = of(runtime)
         supported = {cell.family for cell in cells if cell.verdict.status not in OUTSIDE}
-        exact = [
-            sum(cell.writing == name and cell.verdict.status == "exact" for cell in cells)
-            for name in METHODS
-        ]
-        rows.append((row.display_name, len(supported), exact))
+        exact_writings = Counter(cell.writing for cell in cells if cell.verdict.status == "exact")
+        exact = [exact_writings[writing] for writing in METHODS]
+        rows.append((runtime.display_name, len(supported), exact))
     return rows
 
 
@@ -219,17 +221,21 @@ def families_counted() -> str:
 
 
 def model_table() -> str:
-    """The table of models: how many families each line has, and how many of them become GGUF."""
-    left = [family for family in all_families() if not family.refuse]
+    """Return the table of models: the number of families in each line, and how many become GGUF."""
     lines = ["| models | families | as GGUF |", "|---|---|---|"]
+    left = [family for family in all_families() if not family.refuse]
     for title, pattern in MODELS.items():
         members = [family for family in left if re.fullmatch(pattern, family.name)]
         left = [family for family in left if family not in members]
-        lines.append(
-            f"| {title} | {len(members)} | {sum(family.gguf is not None for family in members)} |"
-        )
-    lines.append(f"| others | {len(left)} | {sum(family.gguf is not None for family in left)} |")
+        lines.append(_model_line(title, members))
+    lines.append(_model_line("others", left))
     return "\n".join(lines)
+
+
+def _model_line(title: str, families: Sequence[Family]) -> str:
+    """Return the line of some families in the table of models."""
+    as_gguf = [family for family in families if family.gguf is not None]
+    return f"| {title} | {len(families)} | {len(as_gguf)} |"
 
 
 BASES = {
@@ -248,28 +254,27 @@ TRAINING = {
 
 
 def choice_table() -> str:
-    """The table of first choices in docs/methods.md: models with the same ones share a line."""
-    choices = tomllib.loads((ROOT / "tests" / "bake" / "choices.toml").read_text("utf-8"))[
-        "choices"
-    ]
-    models: dict[tuple[str, ...], list[str]] = {}
-    for choice in choices:
-        cells = [
-            f"`{flags}`{TRAINING[level]}"
-            for flags, level in zip(choice["first"], choice["training"], strict=True)
-        ]
+    """Return the table of first choices of docs/methods.md: models with the same ones in a line."""
+    document = tomllib.loads((ROOT / "tests" / "bake" / "choices.toml").read_text("utf-8"))
+    models_by_row: dict[tuple[str, ...], list[str]] = {}
+    for choice in document["choices"]:
+        # a cell for each factor, such as "`--yarn 4` and fine-tuning"
+        cells = []
+        for flags, level in zip(choice["first"], choice["training"], strict=True):
+            cells.append(f"`{flags}`{TRAINING[level]}")
+
+        # "measured on SmolLM2-135M at 2x": the model once, whatever the factor
         bases = dict.fromkeys(choice["basis"])
         reasons = [BASES[basis] for basis in bases if basis in BASES]
-        # "measured on SmolLM2-135M at 2x": the model once, whatever the factor
         others = [basis.rpartition(" at ")[0] or basis for basis in bases if basis not in BASES]
         reasons += dict.fromkeys(others)
-        models.setdefault((*cells, "; then ".join(reasons)), []).append(
-            choice["model"].partition("/")[2]
-        )
+        _, _, name = choice["model"].partition("/")
+        models_by_row.setdefault((*cells, "; then ".join(reasons)), []).append(name)
+
     lines = ["| models | 2 times | 4 times | 8 times | why |", "|---|---|---|---|---|"]
-    return "\n".join(
-        [*lines, *(f"| {' | '.join((', '.join(names), *row))} |" for row, names in models.items())]
-    )
+    for row, names in models_by_row.items():
+        lines.append(f"| {' | '.join((', '.join(names), *row))} |")
+    return "\n".join(lines)
 
 
 def compare_with_publishers() -> str:
@@ -278,36 +283,48 @@ def compare_with_publishers() -> str:
 
 
 def kept(rows: Mapping[str, str], names: Iterable[str], make: Callable[[str], str]) -> str:
-    """Rows or sections in the order of `names`. rows: those that a page has. make: makes one that
-    it lacks.
+    """Return rows or sections in the order of `names`, with new ones for those that a page lacks.
+
+    Args:
+        rows: Those that the page has, by name. A person may have changed them, so they stay.
+        names: The names of all.
+        make: Makes one that is absent.
     """
     return "\n".join(rows[name] if name in rows else make(name) for name in names)
 
 
 def by_flag(page: str, pattern: str) -> dict[str, str]:
-    """Rows or sections of a part of a page by the name in their first line, which `pattern`
-    finds.
+    """Return the rows or sections of a part of a page, by the name in their first line.
+
+    Args:
+        page: The part, such as a table whose rows begin with "| `--yarn S` |".
+        pattern: Finds the beginning of each.
     """
     parts = re.split(pattern, page, flags=re.MULTILINE)[1:]
     return {re.findall(r"`(?:--)?([\w-]+)", part)[0]: part.rstrip("\n") for part in parts}
 
 
 def method_rows(rows: str) -> str:
-    """The table of methods in docs/methods.md. rows: those that are there."""
+    """Return the table of methods of docs/methods.md.
+
+    Args:
+        rows: The rows that are there.
+    """
 
     def row(name: str) -> str:
+        """Return the row of a method: its flag, formula, settings and paper."""
         method = REGISTRY[name]
         value, *settings = dataclasses.fields(method)
-        flags = ", ".join(
-            f"`--{item.name.replace('_', '-')}` ({item.default})" for item in settings
-        )
+        flags = []
+        for setting in settings:
+            flag = setting.name.replace("_", "-")
+            flags.append(f"`--{flag}` ({setting.default})")
         formula = explained(method)[0].split(". ")[0].rstrip(".")
-        return f"| `--{name} {value.name.upper()}` | {formula} | {flags} | {method.paper} |"
+        settings_cell = ", ".join(flags)
+        return f"| `--{name} {value.name.upper()}` | {formula} | {settings_cell} | {method.paper} |"
 
-    rows_by_flag = by_flag(rows, r"^(?=\| `--)")
-    return kept(
-        rows_by_flag, [*(name for name in REGISTRY if name != "as-is"), "recipe", "as-is"], row
-    )
+    names = [name for name in REGISTRY if name != "as-is"]
+    return kept(by_flag(rows, r"^(?=\| `--)"), [*names, "recipe", "as-is"], row)
 
 
 def explained(method: type[Method]) -> list[str]:
@@ -316,47 +333,61 @@ def explained(method: type[Method]) -> list[str]:
 
 
 def method_sections(text: str) -> str:
-    """Return the sections of docs/methods.md, with the pictures that they have. text: the present
-    sections.
+    """Return the sections of docs/methods.md, with the pictures that they have.
+
+    Args:
+        text: The present sections.
     """
+    present = by_flag(text, r"^(?=### `--)")
+    sections = []
+    for name in REGISTRY:
+        if name == "as-is":
+            continue
+        # a person may have given the picture other words
+        picture = re.search(r"^!\[.*$", present.get(name, ""), re.MULTILINE)
+        sections.append(_method_section(name, picture[0] if picture else ""))
+    return "\n".join(sections)
 
-    def section(name: str, drawn: re.Match[str] | None) -> str:
-        method = REGISTRY[name]
-        note = f"Fine-tuning: {method.finetuning_note or 'not tried'}."
-        paragraphs = [*explained(method), f"Source: {method.paper}", note]
-        departures = [
-            "Differences from the paper:",
-            *(f"- {departure}" for departure in method.departures),
-        ]
-        lines = [
-            textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- "))
-            for part in departures
-        ]
-        image = (
-            f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
-        )
-        picture = drawn[0] if drawn else image
-        formula = [f"```math\n{FORMULAS[name]}\n```"] if name in FORMULAS else []
-        words = [textwrap.fill(part, 119) for part in paragraphs]
-        parts = [f"### `--{name}`", *words, *formula, picture]
-        parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
-        return "\n\n".join(parts) + "\n"
 
-    parts = by_flag(text, r"^(?=### `--)")
-    pictures = {name: re.search(r"^!\[.*$", part, re.MULTILINE) for name, part in parts.items()}
-    return "\n".join(section(name, pictures.get(name)) for name in REGISTRY if name != "as-is")
+def _method_section(name: str, picture: str) -> str:
+    """Return the section of a method: what it does, its formula and picture, and its departures.
+
+    Args:
+        name: The name of the method.
+        picture: The line of the picture; empty for the usual one.
+    """
+    method = REGISTRY[name]
+    note = f"Fine-tuning: {method.finetuning_note or 'not tried'}."
+    parts = [f"### `--{name}`"]
+    for text in (*explained(method), f"Source: {method.paper}", note):
+        parts.append(textwrap.fill(text, 119))
+    if name in FORMULAS:
+        parts.append(f"```math\n{FORMULAS[name]}\n```")
+    usual = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
+    parts.append(picture or usual)
+    if method.departures:
+        parts.append("Differences from the paper:")
+        items = []
+        for departure in method.departures:
+            items.append(textwrap.fill(f"- {departure}", 119, subsequent_indent="  "))
+        parts.append("\n".join(items))
+    return "\n\n".join(parts) + "\n"
 
 
 def encoding_rows(rows: str, names: Iterable[str]) -> str:
-    """A table of encodings. rows: those that are there. names: of the encodings."""
+    """Return a table of encodings.
+
+    Args:
+        rows: The rows that are there.
+        names: The names of all encodings.
+    """
 
     def row(name: str) -> str:
-        summary = " ".join(
-            (sys.modules[f"ropeconv.convert.encodings.{name}"].__doc__ or "")
-            .split("\n\n")[0]
-            .split()
-        )
-        return f"| `{name}` | {summary.partition(': ')[2].rstrip('.')} | |"
+        """Return the row of an encoding, from the first paragraph of its module's docstring."""
+        docstring = sys.modules[f"ropeconv.convert.encodings.{name}"].__doc__ or ""
+        paragraph = " ".join(docstring.split("\n\n")[0].split())
+        _, _, summary = paragraph.partition(": ")
+        return f"| `{name}` | {summary.rstrip('.')} | |"
 
     return kept(by_flag(rows, r"^(?=\| `)"), names, row)
 
@@ -433,19 +464,36 @@ PAGES = tuple(dict.fromkeys((*PARTS, *COMPLETED)))
 
 
 def filled(page: str, text: str) -> str:
-    """The text of a page with every part as the data have it. Raises ValueError where a part is not
-    found once.
+    """Return the text of a page, in which every part is as the data have it.
+
+    Args:
+        page: Its path, such as "docs/methods.md".
+        text: Its present text.
+
+    Raises:
+        ValueError: A part is not found once.
     """
-    parts = [(pattern, lambda _, make=make: make()) for pattern, make in PARTS.get(page, ())]
-    parts += [
-        (pattern, lambda match, make=whole: make(match[0]))
-        for pattern, whole in COMPLETED.get(page, ())
-    ]
-    for pattern, part in parts:
-        text, number = re.subn(pattern, part, text, flags=re.DOTALL)
-        if number != 1:
-            raise ValueError(f"{page} has {number} parts like {pattern}, not one")
+    # PARTS make a part without its present text, and COMPLETED from it
+    for pattern, make in PARTS.get(page, ()):
+        text = _replace_once(page, text, pattern, lambda _, make=make: make())
+    for pattern, complete in COMPLETED.get(page, ()):
+        text = _replace_once(page, text, pattern, complete)
     return text
+
+
+def _replace_once(page: str, text: str, pattern: str, make: Callable[[str], str]) -> str:
+    """Replace the part of a page that a pattern finds, and raise ValueError if it is not one.
+
+    Args:
+        page: The path of the page, for the message.
+        text: The text of the page.
+        pattern: Finds the part.
+        make: Returns the new part for the present one.
+    """
+    new_text, number = re.subn(pattern, lambda match: make(match[0]), text, flags=re.DOTALL)
+    if number != 1:
+        raise ValueError(f"{page} has {number} parts like {pattern}, not one")
+    return new_text
 
 
 def main() -> None:

@@ -83,44 +83,64 @@ class Transcript:
 
 
 def transcripts(body: str) -> list[Transcript]:
-    """The commands of a block and what is shown below each. body: the text between its fences."""
+    """Return the commands of a block, each with what is shown below it.
+
+    Args:
+        body: The text between the fences of the block.
+    """
+    found = []
     matches = list(COMMAND.finditer(body))
-    ends = [*(match.start() for match in matches[1:]), len(body)]
-    commands = [re.sub(r"\s*\\\n\s*", " ", match[1]) for match in matches]
-    return [
-        Transcript(command, body[match.end() : end].strip("\n"))
-        for command, match, end in zip(commands, matches, ends, strict=True)
-    ]
+    ends = [match.start() for match in matches[1:]] + [len(body)]
+    for match, end in zip(matches, ends, strict=True):
+        command = re.sub(r"\s*\\\n\s*", " ", match[1])  # lines that end with \ are one
+        found.append(Transcript(command, body[match.end() : end].strip("\n")))
+    return found
 
 
 def fits(shown: str, real: str) -> bool:
-    """Whether output is what a page shows, but for blank lines. shown: of the page, `...` for any
-    lines. real: all.
+    """Whether output is what a page shows, but for blank lines.
+
+    Args:
+        shown: The lines of the page, with a line `...` for any lines.
+        real: The whole output.
     """
-    rest = [line for line in real.splitlines() if line]
+    # the lines between those with ...
     parts: list[list[str]] = [[]]
-    for line in filter(None, shown.splitlines()):
+    for line in shown.splitlines():
         if line == "...":
             parts.append([])
-        else:
+        elif line:
             parts[-1].append(line)
-    if rest[: len(parts[0])] != parts[0] or (parts[-1] and rest[-len(parts[-1]) :] != parts[-1]):
+    first = parts[0]
+    last = parts[-1]
+
+    rest = [line for line in real.splitlines() if line]
+    if rest[: len(first)] != first:
+        return False
+    if last and rest[-len(last) :] != last:
         return False
     for part in parts:
-        at = next(
-            (at for at in range(len(rest) - len(part) + 1) if rest[at : at + len(part)] == part),
-            None,
-        )
-        if at is None:
+        place = _find_lines(part, rest)
+        if place is None:
             return False
-        rest = rest[at + len(part) :]
+        rest = rest[place + len(part) :]
     return len(parts) > 1 or not rest
 
 
-def output_of(command: str, folder: Path) -> str:
-    """What a command prints in a terminal of 110 columns without colours, errors last.
+def _find_lines(part: list[str], lines: list[str]) -> int | None:
+    """Return where some lines begin among others; None where they are not there."""
+    for start in range(len(lines) - len(part) + 1):
+        if lines[start : start + len(part)] == part:
+            return start
+    return None
 
-    command: of ropeconv, as it is typed. folder: in which it runs.
+
+def output_of(command: str, folder: Path) -> str:
+    """Return what a command prints in a terminal of 110 columns without colours, errors last.
+
+    Args:
+        command: A command of ropeconv, as it is typed.
+        folder: The folder in which it runs.
     """
     env = {
         "PATH": os.environ["PATH"],
@@ -128,40 +148,51 @@ def output_of(command: str, folder: Path) -> str:
         "TERM": "xterm",
         "NO_COLOR": "1",
         "PYTHONUTF8": "1",
+        "HOME": str(folder),
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": str(COLUMNS),
+        "ROPECONV_MEMORY": "24GB",  # else the pages would have the memory of this machine
     }
-    env |= {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "COLUMNS": str(COLUMNS)}
-    env["ROPECONV_MEMORY"] = "24GB"  # else the pages would have the memory of this machine
     words = [sys.executable, "-m", "ropeconv", *shlex.split(command)[1:]]
     terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    size = struct.pack("HHHH", 60, COLUMNS, 0, 0)  # rows, columns, and two that are not used
+    fcntl.ioctl(end, termios.TIOCSWINSZ, size)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             words, stdout=end, stderr=errors, stdin=subprocess.DEVNULL, cwd=folder, env=env
         )
         os.close(end)
-        parts = []
-        while True:
-            try:
-                part = os.read(terminal, 1 << 16)
-            except OSError:  # Linux says so when the other end is closed
-                break
-            if not part:
-                break
-            parts.append(part)
+        printed = _read_all(terminal).decode()
         process.wait()
         os.close(terminal)
         errors.seek(0)
-        lines = (
-            textwrap.fill(line, COLUMNS, break_on_hyphens=False)
-            for line in errors.read().decode().splitlines()
-        )
-    text = "\n".join([BOLD.sub("", b"".join(parts).decode()).replace("\r\n", "\n"), *lines])
-    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+        complaints = errors.read().decode()
+
+    parts = [BOLD.sub("", printed).replace("\r\n", "\n")]
+    for line in complaints.splitlines():
+        parts.append(textwrap.fill(line, COLUMNS, break_on_hyphens=False))
+    lines = "\n".join(parts).splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def _read_all(terminal: int) -> bytes:
+    """Return what is written to the other end of a terminal until it is closed."""
+    parts = []
+    while True:
+        try:
+            part = os.read(terminal, 1 << 16)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
 
 
 def published(folder: Path) -> Path:
-    """Fills a folder with published configs, small models `tiny-qwen3` and GGUF, a graph, and a
-    text; returns it.
+    """Fill a folder with the files that commands of the pages name, and return it.
+
+    These are published configs, the small model `tiny-qwen3` and a GGUF file, a graph, and a text.
     """
     for path in sorted((ROOT / "tests" / "data" / "configs").glob("*.json")):
         name = path.stem.split("--")[1]
@@ -225,58 +256,57 @@ def tutorial(folder: Path) -> Path:
 
 
 def small_models(folder: Path) -> Path:
-    """Makes a new folder with `Qwen3-8B` of two layers, `Qwen3-8B-Q8_0.gguf` and `onnx`, a graph;
-    and returns it.
-    """
+    """Make a folder with a `Qwen3-8B` of two layers, its GGUF file and a graph, and return it."""
     from tests.support.graphs import small_graph
     from tests.support.llamacpp import checkpoint
 
     folder.mkdir()
     small_graph(folder / "onnx")
     checkpoint("qwen3", folder / "Qwen3-8B")
-    command = [
-        "apply",
-        "Qwen3-8B",
-        "--as-is",
-        "--to",
-        "gguf",
-        "--outtype",
-        "q8_0",
-        "-q",
-        "-o",
-        "Qwen3-8B-Q8_0.gguf",
-    ]
+    words = ["apply", "Qwen3-8B", "--as-is", "--to", "gguf", "--outtype", "q8_0", "-q"]
+    command = [sys.executable, "-m", "ropeconv", *words, "-o", "Qwen3-8B-Q8_0.gguf"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-m", "ropeconv", *command]
-    subprocess.run(words, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 
 def refreshed(text: str, folder: Path) -> tuple[str, list[str]]:
-    """A page with the output of its commands, and what does not fit to blocks that leave lines out.
+    """Run the commands of a page, and return its text with their output.
 
-    text: of the page. folder: as `published` gives it.
+    Args:
+        text: The text of the page.
+        folder: The folder in which they run, as `published` fills it.
+
+    Returns:
+        The text, and the real output of each command whose block leaves lines out and does not fit.
+        Such a block stays unchanged, since a person has to choose its lines.
     """
     wrong = []
 
     def change(match: re.Match[str]) -> str:
+        """Return a block of a page with the output of its commands."""
         parts = []
         for transcript in transcripts(match["body"]):
             if transcript.command in OF_WEIGHTS:
                 return match[0]
             real = output_of(transcript.command, folder)
-            if transcript.elided and not fits(transcript.shown, real):
-                wrong.append(f"$ {transcript.command}\n{real}\n")
-            parts.append(
-                f"$ {transcript.command}\n{transcript.shown if transcript.elided else real}\n"
-            )
+            shown = real
+            if transcript.elided:
+                shown = transcript.shown
+                if not fits(shown, real):
+                    wrong.append(f"$ {transcript.command}\n{real}\n")
+            parts.append(f"$ {transcript.command}\n{shown}\n")
         return match[0].replace(match["body"], "\n".join(parts))
 
     return BLOCK.sub(change, text), wrong
 
 
 def main(pages: list[str]) -> int:
-    """Rewrites pages; 1 where a block has to be changed by hand. pages: their names."""
+    """Rewrite pages; return 1 where a block has to be changed by hand.
+
+    Args:
+        pages: Their names in docs, such as "methods.md".
+    """
     code = 0
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
         beside = published(Path(name))
@@ -285,12 +315,10 @@ def main(pages: list[str]) -> int:
             path = ROOT / "docs" / page
             text, wrong = refreshed(path.read_text("utf-8"), folder)
             path.write_text(text, encoding="utf-8")
-            print(
-                *(f"{page} shows something else of\n{transcript}" for transcript in wrong),
-                sep="\n",
-                end="",
-            )
-            code = code or int(bool(wrong))
+            sentences = [f"{page} shows something else of\n{transcript}" for transcript in wrong]
+            print(*sentences, sep="\n", end="")
+            if wrong:
+                code = 1
     return code
 
 

@@ -50,31 +50,38 @@ def accepted(target: Any, draft: Any, windows: torch.Tensor) -> list[float]:
 
 
 def generated(target: Any, draft: Any, windows: torch.Tensor) -> tuple[int, int]:
-    """The tokens of greedy texts with a draft, and the passes of the target; raises AssertionError
-    for another text.
+    """Generate texts greedily with a draft, and count.
+
+    Args:
+        target: The target.
+        draft: The draft, which proposes DRAFTED tokens for each pass of the target.
+        windows: Token ids, [texts, tokens], whose beginnings are the prompts.
+
+    Returns:
+        The new tokens, and the passes of the target that they took.
+
+    Raises:
+        AssertionError: The text is another one than without the draft.
     """
     draft.generation_config.num_assistant_tokens = DRAFTED
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
-    tokens = total = 0
+    options = {"max_new_tokens": NEW, "do_sample": False, "use_cache": True}
+    tokens = 0
+    target_passes = 0
     for window in windows:
         prompt = window[None, :PROMPT]
-        options = {
-            "max_new_tokens": NEW,
-            "do_sample": False,
-            "use_cache": True,
-        }
         alone = target.generate(prompt, **options)
         with passes(target) as counted:
             together = target.generate(prompt, assistant_model=draft, **options)
         assert torch.equal(alone, together), "the draft changed the text"
-        tokens = tokens + together.shape[1] - PROMPT
-        total = total + len(counted)
-    return tokens, total
+        tokens += together.shape[1] - PROMPT
+        target_passes += len(counted)
+    return tokens, target_passes
 
 
 def main(steps: int = 400) -> None:
-    """Train the pair, extend it in four ways, and print the shares."""
+    """Train a target and a draft, extend the draft in four ways, and print the accepted shares."""
     texts = {name: text for name, text in topics.items() if len(text) > 500}
     texts_read = corpus(texts, CONTEXT + 1, 24)
     windows = torch.from_numpy(texts_read.test[:, :CONTEXT])
@@ -87,32 +94,30 @@ def main(steps: int = 400) -> None:
             model = train(
                 training, texts_read.train, texts_read.vocabulary, heard=lambda step, loss: None
             )
-            model.config.bos_token_id = model.config.eos_token_id = None
+            model.config.bos_token_id = None
+            model.config.eos_token_id = None
             model.save_pretrained(root / name)
+
+        # `draft=` writes the draft beside the target, into out-draft
         out = root / "out"
         ropeconv.apply(root / "target", yarn=CONTEXT / TRAINED, draft=root / "draft", out=out)
         ropeconv.apply(root / "draft", yarn=CONTEXT / TRAINED, out=root / "factor")
         ropeconv.apply(root / "draft", linear=CONTEXT / SHORTER, out=root / "linear")
+        drafts = {
+            "as published": root / "draft",
+            "with --draft": root / "out-draft",
+            "the factor of the target": root / "factor",
+            "linear, a wrong method": root / "linear",
+        }
+
         target = AutoModelForCausalLM.from_pretrained(out).eval()
-        print(
-            "draft | "
-            + " | ".join(f"{start}-{stop}" for start, stop in RANGES)
-            + " | tokens per pass of the target"
-        )
-        for title, place in (
-            ("as published", root / "draft"),
-            ("with --draft", root / "out-draft"),
-            ("the factor of the target", root / "factor"),
-            ("linear, a wrong method", root / "linear"),
-        ):
+        ranges = [f"{start}-{stop}" for start, stop in RANGES]
+        print(" | ".join(["draft", *ranges, "tokens per pass of the target"]))
+        for title, place in drafts.items():
             draft = AutoModelForCausalLM.from_pretrained(place).eval()
-            shares = accepted(target, draft, windows)
-            tokens, total = generated(target, draft, windows[:8])
-            print(
-                f"{title} | "
-                + " | ".join(f"{share:.3f}" for share in shares)
-                + f" | {tokens / total:.2f}"
-            )
+            shares = [f"{share:.3f}" for share in accepted(target, draft, windows)]
+            tokens, target_passes = generated(target, draft, windows[:8])
+            print(" | ".join([title, *shares, f"{tokens / target_passes:.2f}"]))
 
 
 if __name__ == "__main__":

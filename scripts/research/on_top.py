@@ -56,37 +56,51 @@ def trained_longer(
     rate: float = 1e-3,
     needles: float = 0.0,
 ) -> Any:
-    """A model that is trained on with 512 tokens and a scaling of 4.
+    """Return a model that is trained on with 512 tokens and a scaling of 4.
 
-    kind: of the scaling. needles: the share of windows that have some.
+    Args:
+        model: The model, which stays unchanged.
+        kind: The rope type of the scaling, such as "yarn".
+        text: The tokens to train on.
+        seed: That of the windows.
+        steps: Steps of AdamW, of 2,048 tokens each.
+        rate: The largest learning rate.
+        needles: The share of windows that have needles.
     """
     longer = with_rope(model, {"rope_type": kind, "factor": 4.0, **SCALINGS[kind]}, 512).train()
     training = Training(seed=seed, length=512, tokens=2048, steps=steps, rate=rate, needles=needles)
     optimizer = torch.optim.AdamW(longer.parameters(), rate, (0.9, 0.98), weight_decay=0.1)
-    optimise(
-        longer, optimizer, training, text.train, text.vocabulary, np.random.default_rng((seed, 7))
-    )
+    draw = np.random.default_rng((seed, 7))
+    optimise(longer, optimizer, training, text.train, text.vocabulary, draw)
     return longer.eval()
 
 
 def measured(longer: Any, text: Corpus) -> dict[str, tuple[float, float]]:
-    """The loss inside and beyond the trained context in nats per token, by method."""
+    """Return the losses inside and beyond the trained context in nats per token, by method.
+
+    Args:
+        longer: A model with a scaling, as `trained_longer` returns it.
+        text: Texts that it has not seen.
+    """
 
     def loss(
         model: Any, method: str = "", factor: float = 2.0, **modifiers: Any
     ) -> tuple[float, float]:
-        data = {"method": method, "parameters": {"factor": factor}, **modifiers}
-        recipe = ropeconv.Recipe.from_dict(data) if method else None
+        """Return both losses of a model with a method; without one where its name is empty."""
+        recipe = None
+        if method:
+            data = {"method": method, "parameters": {"factor": factor}, **modifiers}
+            recipe = ropeconv.Recipe.from_dict(data)
         losses = predict(model, text.test[:DOCUMENTS], recipe).loss
         return float(losses[:, INSIDE].mean()), float(losses[:, BEYOND].mean())
 
-    unscaled = with_rope(longer, {"rope_type": "default"}, 128).eval()
     rows = {"none": loss(longer)}
-    rows |= {
-        f"{name} 2 --on-top": loss(longer, name, on_top=True)
-        for name in ("yarn", "llama3", "ntk", "linear")
-    }
-    return rows | {f"{name} 8 --replace": loss(unscaled, name, 8.0) for name in SCALINGS}
+    for name in ("yarn", "llama3", "ntk", "linear"):
+        rows[f"{name} 2 --on-top"] = loss(longer, name, on_top=True)
+    unscaled = with_rope(longer, {"rope_type": "default"}, 128).eval()
+    for name in SCALINGS:
+        rows[f"{name} 8 --replace"] = loss(unscaled, name, 8.0)
+    return rows
 
 
 def main(models: int = 3) -> None:

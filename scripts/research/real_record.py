@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -80,32 +81,47 @@ ORDER = (
 def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **given: Any
 ) -> tuple[Tensor, None]:
-    """Causal attention in bfloat16, which is 2.5 times as fast on a CPU as that of torch.
+    """Compute causal attention in bfloat16, 2.5 times as fast on a CPU as torch does.
 
     As in the eager attention of transformers, the scores are bfloat16. Their exponentials are too.
+
+    Args:
+        module: Not used, as `mask` and `given`: transformers calls it with them.
+        query: [1, heads, rows, width]: the queries of the last `rows` positions.
+        key: [1, heads of keys, columns, width].
+        value: As `key`.
+        mask: Not used, since attention is causal.
+        scaling: The factor on logits.
+        **given: Not used.
+
+    Returns:
+        The output, [1, rows, heads, width]; None in place of the probabilities.
     """
-    groups = key.shape[1]
-    heads = query.shape[1] // groups
+    key_heads = key.shape[1]
+    queries_per_key = query.shape[1] // key_heads
     rows = query.shape[2]
-    before = key.shape[2] - rows
-    output = torch.empty(1, rows, groups * heads, query.shape[3], dtype=query.dtype)
+    width = query.shape[3]
+    before = key.shape[2] - rows  # the positions before the first query
+    output = torch.empty(1, rows, key_heads * queries_per_key, width, dtype=query.dtype)
     for start in range(0, rows, QUERIES):
+        # the queries of these rows see all columns but those of later rows
         stop = min(start + QUERIES, rows)
         columns = before + stop
-        # the queries of these rows see all columns but those of later rows
         later = torch.ones(stop - start, stop - start, dtype=torch.bool).triu(1)
-        hidden = later.repeat(heads, 1)
-        for group in range(groups):
-            own = slice(group * heads, (group + 1) * heads)
-            queries = query[0, own, start:stop].reshape(-1, query.shape[3]) * scaling
+        hidden = later.repeat(queries_per_key, 1)
+        for group in range(key_heads):
+            # the heads of queries that share this head of keys, below each other
+            own = slice(group * queries_per_key, (group + 1) * queries_per_key)
+            queries = query[0, own, start:stop].reshape(-1, width) * scaling
             scores = queries @ key[0, group, :columns].T
             scores[:, before + start :].masked_fill_(hidden, -torch.inf)
+
+            # the softmax, divided by its sums at the end only
             scores.sub_(scores.amax(1, keepdim=True)).exp_()
             sums = scores.sum(1, keepdim=True, dtype=torch.float32)
             mixed = (scores @ value[0, group, :columns]).float() / sums
-            output[0, start:stop, own] = (
-                mixed.view(heads, stop - start, -1).transpose(0, 1).to(query.dtype)
-            )
+            by_head = mixed.view(queries_per_key, stop - start, -1).transpose(0, 1)
+            output[0, start:stop, own] = by_head.to(query.dtype)
     return output, None
 
 
@@ -176,20 +192,31 @@ def blocks(losses: np.ndarray, length: int, last: int) -> Iterator[tuple[int, fl
 
 
 def measure(task: Task, row: Row, reader: Reader) -> dict[str, Any]:
-    """Measure one row on one text. Returns JSON-ready data."""
+    """Measure one row on one text, at all lengths, and return JSON-ready data.
+
+    Args:
+        task: The text and its questions.
+        row: The method.
+        reader: The model with that method.
+
+    Returns:
+        growth: [length, block, loss] of blocks at the end of each length. last: the losses of the
+        last tokens of the whole text. keys: the answers to the questions.
+    """
     cache = DynamicCache()
     states = reader.states(task.ids, cache, LENGTH)
     found: dict[str, Any] = {"growth": [], "row": row.name, "text": task.name}
     for length in (*INSIDE, LENGTH):
         kept = KEPT if length == LENGTH else TARGETS
-        losses = reader.losses(
-            states[length - kept - 1 : length - 1], task.ids[length - kept : length]
-        ).loss
+        # the state after a token predicts the next one
+        before = states[length - kept - 1 : length - 1]
+        losses = reader.losses(before, task.ids[length - kept : length]).loss
         if length == LENGTH:
             found["last"] = [round(float(loss), 4) for loss in losses]
         for window, value in blocks(losses[-TARGETS:], length, length):
             found["growth"].append([length, window, round(value, 6)])
 
+    # the questions follow the text without its continuation
     cache.crop(task.text_tokens - LENGTH)  # a negative number: that of the tokens to remove
     found["keys"] = answers(task, reader, cache, states[task.text_tokens - 1])
     return found
@@ -207,7 +234,14 @@ def answers(task: Task, reader: Reader, cache: DynamicCache, before: Tensor) -> 
 
 
 def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
-    """Measure the unchanged model on the last tokens, with its trained context and less."""
+    """Measure the unchanged model on the last tokens of a text, with its trained context and less.
+
+    The difference of both shows which tokens need the context (the key tokens of LongPPL).
+
+    Returns:
+        JSON-ready data: growth as `measure` returns it; last, the losses of the last KEPT tokens
+        with the trained context; short, their losses with at most SHORT tokens before.
+    """
     found: dict[str, Any] = {"growth": [], "row": "base", "text": task.name}
     ids = task.ids[-TRAINED:]
     states = reader.states(ids, DynamicCache(), KEPT + 1)[:-1]
@@ -216,11 +250,13 @@ def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
     for window, value in blocks(losses[-TARGETS:], TRAINED, LENGTH):
         found["growth"].append([TRAINED, window, round(value, 6)])
 
+    # windows of SHORT tokens, of which the second half counts
+    half = SHORT // 2
     short: list[float] = []
-    for end in range(LENGTH - KEPT + SHORT // 2, LENGTH + 1, SHORT // 2):
+    for end in range(LENGTH - KEPT + half, LENGTH + 1, half):
         ids = task.ids[end - SHORT : end]
-        states = reader.states(ids, DynamicCache(), SHORT // 2 + 1)[:-1]
-        short += reader.losses(states, ids[-SHORT // 2 :]).loss.tolist()
+        states = reader.states(ids, DynamicCache(), half + 1)[:-1]
+        short += reader.losses(states, ids[-half:]).loss.tolist()
     found["short"] = [round(loss, 4) for loss in short]
     return found
 
@@ -228,9 +264,16 @@ def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
 def measure_texts(
     texts_folder: str, folder: str, minutes: str = "60", worker: str = "0", workers: str = "1"
 ) -> None:
-    """Measures texts one after another, each with all rows, until the time is over.
+    """Measure texts one after another, each with all rows, until the time is over.
 
-    Where there are several workers, each has its own texts.
+    A result that is there already is not measured again.
+
+    Args:
+        texts_folder: The folder of the texts.
+        folder: Where each result is written as JSON.
+        minutes: The time.
+        worker: Which of the workers this is, from 0 on; each has its own texts.
+        workers: How many there are.
     """
     until = time.time() + 60 * float(minutes)
     place = Path(folder)
@@ -242,7 +285,7 @@ def measure_texts(
         files = read_files([f"{texts_folder}/{name}.txt" for name in ORDER])
         texts = tokenize(files, runner.tokenizer)
         model = runner.loaded.model
-        model.set_attn_implementation("blocks")
+        model.set_attn_implementation("blocks")  # `attend`
         reader = Reader(model)
         for document, row in jobs(rows, int(worker), int(workers)):
             task = Task(texts, document)
@@ -303,32 +346,41 @@ KEY_BLOCK = 512
 
 
 def items_of(folder: Path) -> list[RecordItem]:
-    """The items of everything that was measured, in the order of texts and rows."""
+    """Return the items of everything that was measured, in the order of texts and rows.
+
+    Args:
+        folder: That of `measure_texts`.
+    """
     found = []
     for path in sorted(folder.glob("*-*-*.json")):
         found.append(msgspec.json.decode(path.read_bytes()))
-    contexts = {one["text"]: one for one in found if "short" in one}
-    # means over other texts cannot be compared, so a row needs all texts of the unchanged model
-    texts: dict[str, set[str]] = {}
-    for one in found:
-        if "keys" in one:
-            texts.setdefault(one["row"], set()).add(one["text"])
-    found = [one for one in found if texts[one["row"]] >= texts["base"]]
+    shorter_contexts = {result["text"]: result for result in found if "short" in result}
 
-    order = {name: place for place, name in enumerate(ORDER)}
+    # means over other texts cannot be compared, so a row needs all texts of the unchanged model
+    texts_by_row: dict[str, set[str]] = {}
+    for result in found:
+        if "keys" in result:
+            texts_by_row.setdefault(result["row"], set()).add(result["text"])
+    found = [result for result in found if texts_by_row[result["row"]] >= texts_by_row["base"]]
+
     names = [row.name for row in parse_rows(f"{ROWS},{MORE_ROWS}")]
-    found.sort(key=lambda one: (order[one["text"]], names.index(one["row"]), "short" in one))
+
+    def place(result: dict[str, Any]) -> tuple[int, int, bool]:
+        return ORDER.index(result["text"]), names.index(result["row"]), "short" in result
+
     items: list[RecordItem] = []
-    for one in found:
-        items += _items_of_row(one, contexts.get(one["text"]))
+    for result in sorted(found, key=place):
+        items += _items_of_row(result, shorter_contexts.get(result["text"]))
     return items
 
 
 def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Iterator[RecordItem]:
-    """The items of one row and text.
+    """Yield the items of one row and text: losses by length, answers, and losses of key tokens.
 
-    contexts: the losses of the unchanged model with its trained context and less, which choose the
-    key tokens.
+    Args:
+        found: The result, as `measure` or `measure_short` returns it.
+        contexts: The losses of the unchanged model with its trained context and less, which choose
+            the key tokens; None where they are not measured.
     """
     method, _, _ = found["row"].partition(":")
     is_base = method == "base"
@@ -344,12 +396,14 @@ def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Ite
         "dtype": "bfloat16",
         "sample": found["sample"],
     }
+    is_whole_text = "short" not in found
     for length, window, value in found["growth"]:
         yield RecordItem(
             measure="growth", metric="loss", length=length, window=window, value=value, **shared
         )
+
     # the blocks of the long pass before those of `growth`
-    if "short" not in found:
+    if is_whole_text:
         losses = np.array(found["last"])
         first = (LENGTH - KEPT) // BLOCK
         for block in range((KEPT - TARGETS) // BLOCK):
@@ -373,27 +427,42 @@ def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Ite
             weight=weight,
             **shared,
         )
-    if contexts is None:
-        return
-    is_key = _key_tokens(contexts)
-    lengths = {LENGTH: found["last"]}
-    if "short" in found:
-        lengths = {SHORT: found["short"], TRAINED: found["last"]}
-    for length, losses in lengths.items():
-        for block in range(KEPT // KEY_BLOCK):
-            part = slice(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
-            values = np.array(losses)[part][is_key[part]]
-            if not len(values):
-                continue
-            yield RecordItem(
-                measure="longppl",
-                metric="loss",
-                length=length,
-                window=(LENGTH - KEPT) // KEY_BLOCK + block,
-                value=round(float(values.mean()), 6),
-                weight=len(values),
-                **shared,
-            )
+
+    if contexts is not None:
+        is_key = _key_tokens(contexts)
+        lengths = {LENGTH: found["last"]}
+        if not is_whole_text:
+            lengths = {SHORT: found["short"], TRAINED: found["last"]}
+        for length, last_losses in lengths.items():
+            yield from _key_token_items(np.array(last_losses), length, is_key, shared)
+
+
+def _key_token_items(
+    losses: NDArray[np.float64], length: int, is_key: NDArray[np.bool_], shared: dict[str, Any]
+) -> Iterator[RecordItem]:
+    """Yield the mean loss of the key tokens in each block of the last tokens of a text.
+
+    Args:
+        losses: The losses of the last KEPT tokens.
+        length: The tokens that are read before them.
+        is_key: Which of them are key tokens.
+        shared: The fields that all items of the row have.
+    """
+    first = (LENGTH - KEPT) // KEY_BLOCK
+    for block in range(KEPT // KEY_BLOCK):
+        part = slice(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
+        values = losses[part][is_key[part]]
+        if not len(values):
+            continue
+        yield RecordItem(
+            measure="longppl",
+            metric="loss",
+            length=length,
+            window=first + block,
+            value=round(float(values.mean()), 6),
+            weight=len(values),
+            **shared,
+        )
 
 
 def _key_tokens(contexts: dict[str, Any]) -> np.ndarray:

@@ -136,7 +136,15 @@ class Measuring:
     def items(
         self, model: Any, method: str, factor: int | None, recipe: Any, lengths: list[int]
     ) -> Iterator[RecordItem]:
-        """The losses and answers of a row at each length."""
+        """Yield the losses of a row at each length, an item for each text.
+
+        Args:
+            model: The model.
+            method: The name of the method; "base" for none.
+            factor: Its factor; None for none.
+            recipe: Its recipe; None for none.
+            lengths: The lengths in tokens.
+        """
         row = method if factor is None else f"{method}:{factor}"
         of_row = {**self.shared, "row": row, "method": method, "factor": factor}
         longest = self.text.test.shape[1]
@@ -158,12 +166,21 @@ class Measuring:
     def needles(
         self, model: Any, method: str, factor: int | None, recipe: Any, lengths: list[int]
     ) -> Iterator[RecordItem]:
-        """The answers of a row to needles at each depth and length."""
+        """Yield the answers of a row to needles at each depth and length, an item for each text.
+
+        Args:
+            model: The model.
+            method: The name of the method; "base" for none.
+            factor: Its factor; None for none.
+            recipe: Its recipe; None for none.
+            lengths: The lengths in tokens.
+        """
         row = method if factor is None else f"{method}:{factor}"
         of_row = {**self.shared, "row": row, "method": method, "factor": factor}
         for length in lengths:
             pieces = self.text.test[:, :length]
             for number, depth in enumerate(DEPTHS):
+                # from the beginning of the text, depth 0, to NEAREST tokens before the cue, depth 1
                 distance = round((1 - depth) * (length - 2 - NEAREST)) + NEAREST
                 distance -= distance % 2  # training has needles at even distances
                 asked = with_needles(pieces, distance, self.text.vocabulary, seed=number)
@@ -226,7 +243,17 @@ def main(
     base: str = "10000",
     family: str = "llama",
 ) -> None:
-    """Trains the models, and writes a file of items for each."""
+    """Train the models, and write a file of items for each.
+
+    Args:
+        models: How many, each with another seed.
+        folder: Where the files are written.
+        hidden: Their hidden size.
+        layers: Their layers.
+        length: The trained length.
+        base: The base of RoPE.
+        family: The architecture, "llama" or another that `build_family` knows.
+    """
     text = corpus(manual(), LONGEST + 1, TEXTS)
     for seed in range(int(models)):
         training = Training(

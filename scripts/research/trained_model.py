@@ -21,22 +21,25 @@ DOCUMENTS, LONGEST = 18, 600
 
 
 def make(folder: Path, steps: int = 400, length: int = 64) -> None:
-    """Trains a model and writes it.
+    """Train a small model, and write it with texts that it has not seen.
 
-    folder: for `model` and `texts`. steps: of AdamW, of 1,024 tokens each. length: the trained
-    context in tokens.
+    Args:
+        folder: Gets the folders `model` and `texts`.
+        steps: Steps of AdamW, of 1,024 tokens each.
+        length: The trained context in tokens.
     """
     texts = {name: text for name, text in topics.items() if len(text) > 500}
     texts_read = corpus(texts, LONGEST, DOCUMENTS)
     settings = Training(length=length, steps=steps, hidden=128, layers=2, heads=2, tiled=0.0)
     model = train(settings, texts_read.train, texts_read.vocabulary, heard=lambda step, loss: None)
     (folder / "texts").mkdir(parents=True)
-    model.config.bos_token_id = model.config.eos_token_id = None
+    model.config.bos_token_id = None
+    model.config.eos_token_id = None
     model.save_pretrained(folder / "model")
-    save(
-        tokenizer_of([texts[name] for name in texts if name not in set(texts_read.names)]),
-        folder / "model",
-    )
+
+    # the tokenizer is that of `corpus`, which is trained on the texts to train on
+    seen = [text for name, text in texts.items() if name not in set(texts_read.names)]
+    save(tokenizer_of(seen), folder / "model")
     for number, name in enumerate(texts_read.names):
         (folder / "texts" / f"{number:02}.txt").write_text(texts[name], "utf-8")
 

@@ -149,9 +149,8 @@ def advise_command(
             screen.note(f"Note: {advice.note}")
         screen.data(advice_document(advice, machine, named))
         return
-    fit = advised_fit(
-        advice, machine, named
-    )  # refuses the type of the cache before anything is shown
+    # refuses a cache type that the runtime cannot have, so it comes before anything is shown
+    fit = advised_fit(advice, machine, named)
     show_advice(advice, screen, fit)
     show_memory(fit, screen)
     if explain:

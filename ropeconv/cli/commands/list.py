@@ -166,10 +166,12 @@ def archs_command(screen: Screen) -> None:
 
     table = arch_table()
     if screen.as_json:
-        # draft models: those without a RoPE of their own, and those with one
+        # What people read about each architecture of draft models. The table has it for those without
+        # a RoPE of their own; for the others it follows from the kind of draft, such as "eagle3".
         drafts = dict(table.drafts)
         for draft in table.draft_arch.values():
-            drafts[draft.name] = find_kind(draft.draft).says
+            kind = find_kind(draft.draft)
+            drafts[draft.name] = kind.says
         document = {
             "llama_cpp": table.version,
             "source": table.source,

@@ -54,14 +54,15 @@ def probe_command(
     if not model:
         if family:
             raise UsageError("--family goes with a MODEL; name one, or leave it out")
-        screen_installed = {
-            "runtime": installed.name,
-            "version": installed.version,
-            "python": installed.installation.python,
-            "versions": installed.installation.versions,
-        }
         if screen.as_json:
-            screen.data(screen_installed)
+            screen.data(
+                {
+                    "runtime": installed.name,
+                    "version": installed.version,
+                    "python": installed.installation.python,
+                    "versions": installed.installation.versions,
+                }
+            )
         else:
             screen.say(f"{installed.title} is installed in {installed.installation.python}")
         return

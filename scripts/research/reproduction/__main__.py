@@ -139,7 +139,15 @@ def replaced(text: str, sections: str) -> str:
 def facts(
     read: Corpus, training: Training, given: argparse.Namespace, seconds: float
 ) -> dict[str, object]:
-    """What a reader of the numbers has to know. seconds: of all models, of one core on a CPU."""
+    """Return what a reader of the numbers has to know: versions, the device, and the sizes.
+
+    Args:
+        read: The tokens.
+        training: The training of a plain model.
+        given: The command line.
+        seconds: The time that all models took; of one core, on a CPU.
+    """
+    shape = {name: getattr(training, name) for name in ("hidden", "layers", "heads", "head_dim")}
     return {
         "ropeconv": ropeconv.__version__,
         "torch": torch.__version__,
@@ -148,9 +156,7 @@ def facts(
         "device": given.device,
         "seeds": given.seeds,
         "steps": training.steps,
-        "shape": {
-            name: getattr(training, name) for name in ("hidden", "layers", "heads", "head_dim")
-        },
+        "shape": shape,
         "trained_length": training.length,
         "tokens_trained_on": len(read.train),
         "documents": len(read.names),
@@ -161,33 +167,28 @@ def facts(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs what the command line asks for."""
+    """Train the models that are missing, measure them, and write the results and pictures."""
     given = options(arguments)
     # the processes share the cores; threads of numpy and torch in each would fight over them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     began = time.perf_counter()
     given.out.mkdir(parents=True, exist_ok=True)
     training = replace(Training(), steps=given.steps)
-    read = corpus(
-        files(given.text) if given.text else manual(),
-        LONGEST + 1,
-        given.documents,
-        bytes_per_token=3,
-    )
+    texts = files(given.text) if given.text else manual()
+    read = corpus(texts, LONGEST + 1, given.documents, bytes_per_token=3)
     todo = jobs(training, range(given.seeds), given.only)
     print(
         f"{len(read.train):,} tokens to train on, {len(read.names)} documents, {len(todo)} models",
         flush=True,
     )
+
     measured, seconds = run_all(todo, read, given.device, given.out / "measured", given.jobs)
     pages = reports(list(zip(todo, measured, strict=True)), training, given.only)
     print(written(pages, facts(read, training, given, seconds), given.out))
     if given.renew:
         renew(Path(__file__).parents[3] / "docs", pages)
-    print(
-        f"{time.perf_counter() - began:.0f} s; wrote {given.out}/results.json, results.md and"
-        " pictures"
-    )
+    wall_time = time.perf_counter() - began
+    print(f"{wall_time:.0f} s; wrote {given.out}/results.json, results.md and pictures")
     return 0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import ropeconv
 
-from .comparing import compare, estimate
+from .comparing import Comparison, compare, estimate
 from .measuring import Numbers, predict, retrieved
 from .published import MEN
 from .report import Curve, Report, Table, curves, nats, percent
@@ -34,21 +34,25 @@ def trainings(training: Training) -> list[Training]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """Losses in nats and needles found in percent by the name of the model, float64 [documents].
+    """Return losses in nats and needles found in percent, by the name of the model and the measure.
 
-    model: trained as `how` says. corpus: with BEYOND times LENGTH + 1 tokens of each document.
+    Such as {"123.4, loss": ...}, each float64 [documents].
+
+    Args:
+        model: A model that was trained so.
+        training: The training.
+        corpus: With BEYOND times LENGTH + 1 tokens of each document.
     """
     ids = corpus.test[:, : BEYOND * LENGTH + 1]
     recipe = trained_with(training)
-    pieces = ids[:, : BEYOND * LENGTH].reshape(-1, LENGTH)
+    pieces = ids[:, : BEYOND * LENGTH].reshape(-1, LENGTH)  # as long as in training
     numbers = {
         "loss": predict(model, pieces, recipe).loss.reshape(len(ids), -1).mean(1),
         "loss beyond": predict(model, ids, recipe).loss[:, LENGTH:].mean(1),
     }
     for distance in DISTANCES:
-        numbers[f"retrieved {distance}"] = retrieved(
-            model, pieces, distance, corpus, recipe, REPEATS
-        )
+        found = retrieved(model, pieces, distance, corpus, recipe, REPEATS)
+        numbers[f"retrieved {distance}"] = found
     return {f"{name_of(training)}, {measure}": values for measure, values in numbers.items()}
 
 
@@ -67,87 +71,103 @@ def effective_length(training: Training) -> int | None:
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and pictures.
+    """Return the table, comparisons and pictures of models with several bases.
 
-    measured: by model and measure, float64 [models, documents]. training: the training of plain
-    models.
+    Args:
+        measured: As `measure` returns it for each seed, stacked: float64 [models, documents].
+        training: The training of a plain model.
     """
-    bases = trainings(training)
-    names = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in DISTANCES)]
-    scores = {
-        name: np.stack([measured[f"{name_of(base)}, {name}"] for base in bases], 1)
-        for name in names
-    }
-    lines = [
+    models = trainings(training)
+    found_at = [f"retrieved {distance}" for distance in DISTANCES]
+
+    # by measure, float64 [models, bases, documents]
+    scores = {}
+    for measure in ("loss", "loss beyond", *found_at):
+        by_base = [measured[f"{name_of(model)}, {measure}"] for model in models]
+        scores[measure] = np.stack(by_base, 1)
+
+    curves_of_bases = []
+    for index, model in enumerate(models):
+        means = [estimate(scores[name][:, index]) for name in found_at]
+        curves_of_bases.append(Curve.of(f"base {model.base:,.0f}", DISTANCES, means))
+    return Report(
+        "bound",
+        "The bound on the base",
+        MEN,
+        [_table_of_bases(scores, models)],
+        _comparisons(scores, models),
         [
+            curves(curves_of_bases, "distance, tokens", "found, %", "Retrieval by distance"),
+            _losses(scores, models),
+        ],
+        {
+            "bases": [model.base for model in models],
+            "effective_lengths": [effective_length(model) for model in models],
+        },
+        "nats, or percentage points",
+    )
+
+
+def _table_of_bases(scores: dict[str, Numbers], models: list[Training]) -> Table:
+    """Return the table with a line for each base: its effective length, losses and needles.
+
+    Args:
+        scores: By measure, float64 [models, bases, documents].
+        models: The trainings, in the order of their bases.
+    """
+    lines = []
+    for index, (share, model) in enumerate(zip(TIMES_BOUND, models, strict=True)):
+        reached = effective_length(model)
+        line = [
             f"{model.base:,.1f}",
             f"{share:.3g}",
-            f"{reached:,}" if (reached := effective_length(model)) is not None else "all",
+            "all" if reached is None else f"{reached:,}",
             nats(estimate(scores["loss"][:, index])),
             nats(estimate(scores["loss beyond"][:, index])),
-            *(
-                percent(estimate(scores[f"retrieved {distance}"][:, index]))
-                for distance in DISTANCES
-            ),
         ]
-        for index, (share, model) in enumerate(zip(TIMES_BOUND, bases, strict=True))
-    ]
-    smallest = f"{ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base:,.1f}"
+        for distance in DISTANCES:
+            line.append(percent(estimate(scores[f"retrieved {distance}"][:, index])))
+        lines.append(line)
+
+    head_dim = models[0].head_dim
+    smallest = f"{ropeconv.bound(LENGTH, head_dim, head_dim).base:,.1f}"
     head = [
         "base",
         "of b*",
         "effective length",
         f"loss, {LENGTH}",
         f"loss, {LENGTH} to {BEYOND * LENGTH:,}",
+        *(f"found at {distance}" for distance in DISTANCES),
     ]
-    table = Table(
+    return Table(
         f"Models trained with {LENGTH} tokens; the smallest base for that length is b* ="
         f" {smallest}",
-        [*head, *(f"found at {distance}" for distance in DISTANCES)],
+        head,
         lines,
         f"Losses in nats per token. Found: percent of needles, one of {VALUES} tokens that stand"
         " nowhere else, so many tokens before their cue.",
     )
+
+
+def _comparisons(scores: dict[str, Numbers], models: list[Training]) -> list[Comparison]:
+    """Return each base below the bound, compared with the one that is just above it.
+
+    Args:
+        scores: By measure, float64 [models, bases, documents].
+        models: The trainings, in the order of their bases.
+    """
     above = TIMES_BOUND.index(1.1)
-    comparisons = [
-        compare(
-            f"{title}, base {model.base:,.1f} minus {bases[above].base:,.1f}",
-            *_pair(scores[key], index, above),
-            None,
-            sign,
-        )
-        for key, title, sign in (
-            ("loss", "loss inside", 0),
-            ("loss beyond", "loss beyond", -1),
-            *((f"retrieved {distance}", f"found at {distance}", -1) for distance in DISTANCES[-2:]),
-        )
-        for index, model in enumerate(bases)
-        if index < above
-    ]
-    by_base = [
-        Curve.of(
-            f"base {model.base:,.0f}",
-            DISTANCES,
-            [estimate(scores[f"retrieved {distance}"][:, index]) for distance in DISTANCES],
-        )
-        for index, model in enumerate(bases)
-    ]
-    return Report(
-        "bound",
-        "The bound on the base",
-        MEN,
-        [table],
-        comparisons,
-        [
-            curves(by_base, "distance, tokens", "found, %", "Retrieval by distance"),
-            _losses(scores, bases),
-        ],
-        {
-            "bases": [model.base for model in bases],
-            "effective_lengths": [effective_length(model) for model in bases],
-        },
-        "nats, or percentage points",
-    )
+    # a measure, its name, and the sign that was claimed: about the same inside, worse beyond
+    claims = [("loss", "loss inside", 0), ("loss beyond", "loss beyond", -1)]
+    for distance in DISTANCES[-2:]:
+        claims.append((f"retrieved {distance}", f"found at {distance}", -1))
+    comparisons = []
+    for measure, title, sign in claims:
+        for index in range(above):
+            name = f"{title}, base {models[index].base:,.1f} minus {models[above].base:,.1f}"
+            first, second = _pair(scores[measure], index, above)
+            comparisons.append(compare(name, first, second, None, sign))
+    return comparisons
 
 
 def _pair(numbers: Numbers, index: int, above: int) -> tuple[Numbers, Numbers]:

@@ -40,20 +40,19 @@ class Estimate:
 
     @property
     def freedom(self) -> int:
-        """The degrees of freedom of the error, as in Welch 1947, rounded down; 0 where a part is
-        not known.
+        """The degrees of freedom of the error, rounded down; 0 where a part is not known.
+
+        With the errors e_i of documents and models, and n_i their numbers, Welch (1947) has
+        (sum e_i^2)^2 / sum(e_i^4 / (n_i - 1)).
         """
         if self.between_documents is None or self.between_models is None:
             return 0
-        parts = (
-            (self.between_documents**2, self.documents - 1),
-            (
-                self.between_models**2,
-                self.models - 1,
-            ),
-        )
-        spread = sum(square**2 / freedom for square, freedom in parts)
-        return int(sum(square for square, _ in parts) ** 2 / spread) if spread else 0
+        of_documents = self.between_documents**2
+        of_models = self.between_models**2
+        spread = of_documents**2 / (self.documents - 1) + of_models**2 / (self.models - 1)
+        if not spread:
+            return 0
+        return int((of_documents + of_models) ** 2 / spread)
 
 
 def estimate(numbers: Numbers) -> Estimate:
@@ -124,10 +123,14 @@ def compare(
     published: float | None = None,
     claimed: int | None = None,
 ) -> Comparison:
-    """Compares two rows of the same models on the same documents, float64 [models, documents].
+    """Compare two rows of the same models on the same documents.
 
-    name: what is compared. published: the published difference, first minus second. claimed: its
-    sign, where only that was published.
+    Args:
+        name: What is compared.
+        first: The numbers of the first row, float64 [models, documents].
+        second: Those of the second one.
+        published: The published difference, first minus second; None without one.
+        claimed: Its sign, where only that was published.
     """
     paired = first - second
     difference = estimate(paired)

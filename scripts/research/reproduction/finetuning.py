@@ -27,24 +27,18 @@ from .training import Training, optimise, recipe
 FACTOR = 4
 TUNING_STEPS, TUNING_RATE = 60, 1e-3
 DISTANCES = (64, 160, 320, 480)
+LOSSES = ("loss", "loss of the last quarter", "loss beyond")
 LARGER = 50.0
 """How many times larger the base of Xiong et al. is: 500,000 instead of 10,000."""
 
 
 def trainings(training: Training) -> list[Training]:
-    """The models of one seed: half of the windows have needles, and the base is below the bound, as
-    in Llama 2.
+    """Return the training of the one model of a seed.
+
+    Half of its windows have needles, and its base is below the bound, as in Llama 2.
     """
-    return [
-        replace(
-            training,
-            base=1000.0,
-            layers=2,
-            steps=max(1, training.steps // 2),
-            tiled=0.0,
-            needles=0.5,
-        )
-    ]
+    steps = max(1, training.steps // 2)
+    return [replace(training, base=1000.0, layers=2, steps=steps, tiled=0.0, needles=0.5)]
 
 
 def split(training: Training) -> int:
@@ -79,8 +73,14 @@ def rows(training: Training) -> dict[str, ropeconv.Recipe]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """Losses in nats and needles found in percent of each row, float64 [documents]. model: trained
-    as `how` says.
+    """Fine-tune a model with each row, and return its losses in nats and needles found in percent.
+
+    Such as {"yarn, loss": ..., "yarn, found at 64": ...}, each float64 [documents].
+
+    Args:
+        model: A model that was trained so.
+        training: The training.
+        corpus: The documents.
     """
     length = FACTOR * training.length
     ids = corpus.test[:, : 2 * length + 1]
@@ -93,20 +93,14 @@ def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers
         optimizer = torch.optim.AdamW(
             tuned.parameters(), TUNING_RATE, (0.9, 0.98), weight_decay=0.1
         )
-        optimise(
-            tuned,
-            optimizer,
-            tuning,
-            corpus.train,
-            corpus.vocabulary,
-            np.random.default_rng((training.seed, 7)),
-        )
+        draw = np.random.default_rng((training.seed, 7))
+        optimise(tuned, optimizer, tuning, corpus.train, corpus.vocabulary, draw)
         tuned.eval()
+
         losses = predict(tuned, pieces).loss
+        last_quarter = losses[:, -length // 4 :]
         numbers[f"{name}, loss"] = losses.reshape(len(ids), -1).mean(1)
-        numbers[f"{name}, loss of the last quarter"] = (
-            losses[:, -length // 4 :].reshape(len(ids), -1).mean(1)
-        )
+        numbers[f"{name}, loss of the last quarter"] = last_quarter.reshape(len(ids), -1).mean(1)
         numbers[f"{name}, loss beyond"] = predict(tuned, ids).loss[:, length:].mean(1)
         for distance in DISTANCES:
             numbers[f"{name}, found at {distance}"] = retrieved(tuned, pieces, distance, corpus)
@@ -123,25 +117,25 @@ def violations(training: Training, row: ropeconv.Recipe) -> int:
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by row and measure, float64 [models,
-    documents].
+    """Return the table, comparisons and pictures of models that were fine-tuned in several ways.
+
+    Args:
+        measured: As `measure` returns it for each seed, stacked: float64 [models, documents].
+        training: The training of a plain model.
     """
     training = trainings(training)[0]
     length = FACTOR * training.length
     smallest = ropeconv.bound(length, training.head_dim, training.head_dim).base
-    measures = ("loss", "loss of the last quarter", "loss beyond")
-    lines = [
-        [
-            f"{name}: {bases(training)[name]:,.0f}" if name in bases(training) else name,
-            f"{violations(training, row)}",
-            *(nats(estimate(measured[f"{name}, {loss}"])) for loss in measures),
-            *(
-                percent(estimate(measured[f"{name}, found at {distance}"]))
-                for distance in DISTANCES
-            ),
-        ]
-        for name, row in rows(training).items()
-    ]
+    base_by_row = bases(training)
+
+    def curve(title: str, measure: str) -> Curve:
+        """Return a measure by the base of the rows that change nothing else."""
+        means = [estimate(measured[f"{name}, {measure}"]) for name in base_by_row]
+        return Curve.of(title, list(base_by_row.values()), means)
+
+    found = [curve(f"found at {distance}", f"found at {distance}") for distance in DISTANCES]
+    losses = [curve(measure, measure) for measure in LOSSES]
+    mark = [(smallest, "b*")]
     table = Table(
         f"Trained with {training.length} tokens and base {training.base:,.0f}, then with {length}"
         f" tokens for {TUNING_STEPS} steps; the smallest base for {length} tokens is b* ="
@@ -154,27 +148,10 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
             f"{length} to {2 * length:,}",
             *(f"found at {distance}" for distance in DISTANCES),
         ],
-        lines,
+        _lines(measured, training),
         f"Losses in nats per token. B < 0: distances below {length} at which B(m) is negative."
         " Found: percent of needles.",
     )
-    by_base = [
-        Curve.of(
-            f"found at {distance}",
-            list(bases(training).values()),
-            [estimate(measured[f"{name}, found at {distance}"]) for name in bases(training)],
-        )
-        for distance in DISTANCES
-    ]
-    loss = [
-        Curve.of(
-            name,
-            list(bases(training).values()),
-            [estimate(measured[f"{row}, {name}"]) for row in bases(training)],
-        )
-        for name in measures
-    ]
-    mark = [(smallest, "b*")]
     return Report(
         "finetuning",
         "Fine-tuning to a longer context",
@@ -182,35 +159,64 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         [table],
         comparisons(measured),
         [
-            curves(by_base, "base", "found, %", "Retrieval after fine-tuning", mark, log=True),
-            curves(loss, "base", "loss, nats", "Loss after fine-tuning", mark, log=True),
+            curves(found, "base", "found, %", "Retrieval after fine-tuning", mark, log=True),
+            curves(losses, "base", "loss, nats", "Loss after fine-tuning", mark, log=True),
         ],
         unit="nats, or percentage points",
     )
 
 
+def _lines(measured: dict[str, Numbers], training: Training) -> list[list[str]]:
+    """Return the line of each row: distances with negative sums, losses, and needles.
+
+    Args:
+        measured: By row and measure, float64 [models, documents].
+        training: The training of the model.
+    """
+    base_by_row = bases(training)
+    lines = []
+    for name, row in rows(training).items():
+        title = name
+        if name in base_by_row:
+            title = f"{name}: {base_by_row[name]:,.0f}"
+        line = [title, f"{violations(training, row)}"]
+        for measure in LOSSES:
+            line.append(nats(estimate(measured[f"{name}, {measure}"])))
+        for distance in DISTANCES:
+            line.append(percent(estimate(measured[f"{name}, found at {distance}"])))
+        lines.append(line)
+    return lines
+
+
 def comparisons(measured: dict[str, Numbers]) -> list[Comparison]:
-    """What was claimed of pairs of rows. measured: as in `report`."""
+    """Return the pairs of rows of which something was claimed, compared.
+
+    Args:
+        measured: By row and measure, float64 [models, documents].
+    """
+    # two rows, the measures, and the sign of the first minus the second; None without a claim
     far = [f"found at {distance}" for distance in DISTANCES[-2:]]
+    loss = "loss"
+    last_quarter = "loss of the last quarter"
     claims: list[tuple[str, str, list[str], int | None]] = [
-        *((small, "Method 1", ["loss"], 0) for small in ("unchanged", "five times")),
-        *((small, "Method 1", far, -1) for small in ("unchanged", "five times")),
-        ("Method 2", "Method 1", ["loss"], None),
+        ("unchanged", "Method 1", [loss], 0),
+        ("five times", "Method 1", [loss], 0),
+        ("unchanged", "Method 1", far, -1),
+        ("five times", "Method 1", far, -1),
+        ("Method 2", "Method 1", [loss], None),
         ("Method 2", "Method 1", far, -1),
-        ("ntk", "linear", ["loss", "loss of the last quarter"], 1),
-        ("yarn", "linear", ["loss", "loss of the last quarter", "loss beyond"], -1),
-        ("yarn", "ntk", ["loss", "loss of the last quarter", "loss beyond"], -1),
-        ("fifty times", "linear", ["loss"], -1),
-        ("fifty times", "unchanged", ["loss"], -1),
+        ("ntk", "linear", [loss, last_quarter], 1),
+        ("yarn", "linear", [loss, last_quarter, "loss beyond"], -1),
+        ("yarn", "ntk", [loss, last_quarter, "loss beyond"], -1),
+        ("fifty times", "linear", [loss], -1),
+        ("fifty times", "unchanged", [loss], -1),
         ("fifty times", "unchanged", far, 1),
     ]
-    return [
-        compare(
-            f"{measure}: {first} minus {second}",
-            measured[f"{first}, {measure}"],
-            measured[f"{second}, {measure}"],
-            claimed=claim,
-        )
-        for first, second, measures, claim in claims
-        for measure in measures
-    ]
+    compared = []
+    for first, second, measures, claim in claims:
+        for measure in measures:
+            name = f"{measure}: {first} minus {second}"
+            one = measured[f"{first}, {measure}"]
+            other = measured[f"{second}, {measure}"]
+            compared.append(compare(name, one, other, claimed=claim))
+    return compared

@@ -32,10 +32,13 @@ class Predicted:
 def predict(
     model: Any, ids: Ids, recipe: ropeconv.Recipe | None = None, last: int = 0
 ) -> Predicted:
-    """Reads sequences under a recipe.
+    """Read sequences under a recipe, and return the losses of tokens and which were likeliest.
 
-    model: is as before afterwards. ids: int64 [sequences, tokens]. recipe: by default none. last:
-    how many tokens are predicted at the end of each; 0 for all but the first.
+    Args:
+        model: The model, which is as before afterwards.
+        ids: int64 [sequences, tokens].
+        recipe: The recipe; None for none.
+        last: How many tokens at the end of each sequence are predicted; 0 for all but the first.
     """
     undo = ropeconv.patch(model, recipe) if recipe else lambda: None
     device = model.get_input_embeddings().weight.device
@@ -47,8 +50,9 @@ def predict(
                 batch = part.to(device)
                 expected = batch[:, -last:] if last else batch[:, 1:]
                 logits = model(input_ids=batch[:, :-1], logits_to_keep=last).logits.float()
-                chosen = logits.gather(-1, expected[..., None])[..., 0]
-                losses.append((logits.logsumexp(-1) - chosen).double().cpu())
+                # the loss of a token is -log softmax: logsumexp of all logits minus its own
+                own_logits = logits.gather(-1, expected[..., None])[..., 0]
+                losses.append((logits.logsumexp(-1) - own_logits).double().cpu())
                 right.append((logits.argmax(-1) == expected).double().cpu())
     finally:
         undo()
@@ -82,15 +86,20 @@ def retrieved(
     recipe: ropeconv.Recipe | None = None,
     repeats: int = 1,
 ) -> Numbers:
-    """The share of needles that a model finds at a distance, in percent, float64 [documents].
+    """Return the share of needles that a model finds at a distance, in percent, [documents].
 
-    pieces: int64 [sequences, tokens], as many of each document. repeats: needles in each piece.
+    Args:
+        model: The model.
+        pieces: int64 [sequences, tokens], as many of each document.
+        distance: The tokens between a needle and its cue at the end.
+        corpus: The documents.
+        recipe: The recipe under which the model runs; None for none.
+        repeats: The needles in each piece, one after another.
     """
-    shares = [
-        predict(
-            model, with_needles(pieces, distance, corpus.vocabulary, seed), recipe, last=1
-        ).right
-        for seed in range(repeats)
-    ]
-    shares_of_texts: Numbers = 100 * np.mean(shares, 0).reshape(len(corpus.names), -1).mean(1)
-    return shares_of_texts
+    shares = []
+    for seed in range(repeats):
+        asked = with_needles(pieces, distance, corpus.vocabulary, seed)
+        shares.append(predict(model, asked, recipe, last=1).right)
+    by_document = np.mean(shares, 0).reshape(len(corpus.names), -1)
+    percent: Numbers = 100 * by_document.mean(1)
+    return percent

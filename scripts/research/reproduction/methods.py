@@ -54,21 +54,24 @@ COMPARED = (
 
 
 def rows(training: Training) -> dict[str, ropeconv.Recipe]:
-    """The rows that a model can be measured with, by name. training: its training, with or without
-    log-n.
+    """Return the recipes that a model can be measured with, by the name of the row.
+
+    Args:
+        training: The training of the model. One with log-n has only rows with log-n.
     """
 
     def made(name: str, **modifiers: Any) -> ropeconv.Recipe:
+        """Return the recipe of a method by its name in METHODS."""
         method, settings = METHODS[name]
-        return recipe(
-            training, method, None if method == "theta" else float(FACTOR), **settings, **modifiers
-        )
+        value = None if method == "theta" else float(FACTOR)
+        return recipe(training, method, value, **settings, **modifiers)
 
     if training.log_n:
         return {f"{name}, log-n trained": made(name, log_n="full") for name in WITH_LOG_N}
-    return {name: made(name) for name in METHODS} | {
-        f"{name}, log-n clamped": made(name, log_n="clamped") for name in WITH_LOG_N
-    }
+    recipes = {name: made(name) for name in METHODS}
+    for name in WITH_LOG_N:
+        recipes[f"{name}, log-n clamped"] = made(name, log_n="clamped")
+    return recipes
 
 
 def trainings(training: Training) -> list[Training]:
@@ -77,10 +80,15 @@ def trainings(training: Training) -> list[Training]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """The accuracy of each row in percent, float64 [columns, documents].
+    """Return the share of right next tokens of each row in percent, float64 [columns, documents].
 
-    model: trained as `how` says. corpus: with FACTOR times the trained length + 1 tokens of each
-    document.
+    The columns are text of the trained length, and text FACTOR times as long: the trained length
+    repeated, and text that is not.
+
+    Args:
+        model: A model that was trained so.
+        training: The training.
+        corpus: With FACTOR times the trained length + 1 tokens of each document.
     """
     documents = len(corpus.test)
     whole = FACTOR * training.length
@@ -90,62 +98,57 @@ def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers
     shares = {}
     for name, row in rows(training).items():
         short = predict(model, pieces, row).right.reshape(documents, -1).mean(1)
-        shares[name] = 100 * np.stack(
-            [short, *(predict(model, batch, row).right.mean(1) for batch in (again, ids))]
-        )
+        long_repeated = predict(model, again, row).right.mean(1)
+        long = predict(model, ids, row).right.mean(1)
+        shares[name] = 100 * np.stack([short, long_repeated, long])
     return shares
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and pictures. measured: by row, float64 [models, columns, documents],
-    without log-n.
+    """Return the table, comparisons and pictures of all methods without fine-tuning.
+
+    Args:
+        measured: As `measure` returns it for each seed, stacked: float64 [models, columns,
+            documents].
+        training: The training of a plain model, without log-n.
     """
-    lines = [
-        [name, *_cells(numbers), *map(_published, ACCURACY.get(name, (None,) * len(COLUMNS)))]
-        for name, numbers in measured.items()
-    ]
-    head = [
-        f"{training.length} tokens",
-        f"{FACTOR * training.length:,}, repeated",
-        f"{FACTOR * training.length:,}, not repeated",
-    ]
+    lines = []
+    unpublished = (None,) * len(COLUMNS)
+    for name, numbers in measured.items():
+        published = [_published(value) for value in ACCURACY.get(name, unpublished)]
+        lines.append([name, *_cells(numbers), *published])
+    whole = FACTOR * training.length
+    head = [f"{training.length} tokens", f"{whole:,}, repeated", f"{whole:,}, not repeated"]
     table = Table(
         f"Right next tokens in percent, factor {FACTOR}",
         ["row", *head, "published: 512", "4,096, rep.", "4,096"],
         lines,
     )
+    panels = []
+    for column in (1, 2):  # both of the long text
+        title = f"Text {FACTOR} times as long, {COLUMNS[column]}"
+        panels.append(bars(*_bars(measured, column), "right next tokens, %", title))
     return Report(
-        "methods",
-        "Methods without fine-tuning",
-        SU,
-        [table],
-        comparisons(measured),
-        [
-            bars(
-                *_bars(measured, column),
-                "right next tokens, %",
-                f"Text {FACTOR} times as long, {COLUMNS[column]}",
-            )
-            for column in (1, 2)
-        ],
+        "methods", "Methods without fine-tuning", SU, [table], comparisons(measured), panels
     )
 
 
 def comparisons(measured: dict[str, Numbers]) -> list[Comparison]:
-    """All that can be compared, on repeated text and on text that is not. measured: as in
-    `report`.
+    """Return all pairs of rows that can be compared, on repeated text and on text that is not.
+
+    Args:
+        measured: By row, float64 [models, columns, documents].
     """
-    return [
-        compare(
-            f"{first} minus {second}, {COLUMNS[column]}",
-            measured[first][:, column],
-            measured[second][:, column],
-            difference(first, second, column),
-        )
-        for first, second in COMPARED
-        if first in measured and second in measured
-        for column in (1, 2)
-    ]
+    compared = []
+    for first, second in COMPARED:
+        if first not in measured or second not in measured:
+            continue
+        for column in (1, 2):
+            name = f"{first} minus {second}, {COLUMNS[column]}"
+            one = measured[first][:, column]
+            other = measured[second][:, column]
+            compared.append(compare(name, one, other, difference(first, second, column)))
+    return compared
 
 
 def _cells(numbers: Numbers) -> list[str]:

@@ -21,37 +21,52 @@ class Optimum:
 
 
 def lowest(x: Numbers, y: Numbers) -> tuple[float, bool]:
-    """The minimum of a parabola through the lowest point of a curve and its neighbours; whether it
-    is inside.
+    """Return the minimum of a curve, by a parabola through its lowest point and the neighbours.
 
-    x: rising, [points]. y: [points]. Where the lowest point is the first or the last one, that is
-    returned.
+    Args:
+        x: Rising, [points].
+        y: [points].
+
+    Returns:
+        The x of the minimum, and whether it is inside of the curve. Where the lowest point is the
+        first or the last one, it is returned, and False.
     """
     best = int(y.argmin())
     if best in (0, len(x) - 1):
         return float(x[best]), False
     part = slice(max(0, best - NEIGHBOURS), best + NEIGHBOURS + 1)
     square, linear, _ = np.polyfit(x[part] - x[best], y[part], 2)
-    place = float(x[best] - linear / (2 * square)) if square > 0 else float(x[best])
+    place = float(x[best])
+    if square > 0:  # else the parabola has no minimum
+        place = float(x[best] - linear / (2 * square))
     return float(np.clip(place, x[best - 1], x[best + 1])), True
 
 
 def optimum(x: Numbers, losses: Numbers, draws: int = 500) -> Optimum:
-    """The minimum of mean losses over x. losses: float64 [models, points, documents]. draws: of the
-    bootstrap.
+    """Return the minimum of mean losses over x, with its errors.
 
     The error between documents is that of a bootstrap, that between models from the minima of each
     model.
+
+    Args:
+        x: Rising, [points].
+        losses: float64 [models, points, documents].
+        draws: Samples of documents in the bootstrap.
     """
+    models, _, documents = losses.shape
     place, inside = lowest(x, losses.mean((0, 2)))
-    means = losses.mean(0)
-    documents = losses.shape[2]
+
+    by_document = losses.mean(0)
     draw = np.random.default_rng(0)
-    again = [
-        lowest(x, means[:, draw.integers(0, documents, documents)].mean(1))[0] for _ in range(draws)
-    ]
-    each = [lowest(x, curve.mean(1))[0] for curve in losses]
-    between_models = float(np.std(each, ddof=1) / np.sqrt(len(each))) if len(each) > 1 else None
-    return Optimum(
-        Estimate(place, float(np.std(again)), between_models, documents, len(losses)), inside
-    )
+    drawn_places = []
+    for _ in range(draws):
+        sample = draw.integers(0, documents, documents)
+        drawn_place, _ = lowest(x, by_document[:, sample].mean(1))
+        drawn_places.append(drawn_place)
+    between_documents = float(np.std(drawn_places))
+
+    between_models = None
+    if models > 1:
+        places = [lowest(x, curve.mean(1))[0] for curve in losses]
+        between_models = float(np.std(places, ddof=1) / np.sqrt(models))
+    return Optimum(Estimate(place, between_documents, between_models, documents, models), inside)

@@ -57,31 +57,37 @@ class Report:
         return "\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "tables": [
+        """Return the report as JSON-ready data, without its pictures."""
+        tables = []
+        for table in self.tables:
+            tables.append(
                 {"title": table.title, "head": list(table.head), "lines": list(table.lines)}
-                for table in self.tables
-            ],
-            "unit": self.unit,
-            "comparisons": [
+            )
+        comparisons = []
+        for comparison in self.comparisons:
+            difference = comparison.difference
+            comparisons.append(
                 {
                     "name": comparison.name,
-                    "difference": comparison.difference.value,
-                    "error": comparison.difference.error,
-                    "between_documents": comparison.difference.between_documents,
-                    "between_models": comparison.difference.between_models,
+                    "difference": difference.value,
+                    "error": difference.error,
+                    "between_documents": difference.between_documents,
+                    "between_models": difference.between_models,
                     "agreeing": comparison.agreeing,
-                    "models": comparison.difference.models,
-                    "documents": comparison.difference.documents,
-                    "freedom": comparison.difference.freedom,
+                    "models": difference.models,
+                    "documents": difference.documents,
+                    "freedom": difference.freedom,
                     "published": comparison.published,
                     "claimed": comparison.claimed,
                     "decided": comparison.decided,
                     "verdict": comparison.verdict,
                 }
-                for comparison in self.comparisons
-            ],
+            )
+        return {
+            "source": self.source,
+            "tables": tables,
+            "unit": self.unit,
+            "comparisons": comparisons,
             **self.numbers,
         }
 
@@ -93,20 +99,27 @@ class Report:
 
 
 def compared(comparisons: Sequence[Comparison], unit: str) -> Table:
-    """The table of comparisons. unit: of the differences."""
-    lines = [
-        [
-            comparison.name,
-            _signed(comparison.difference.value),
-            _plain(comparison.difference.between_documents),
-            _plain(comparison.difference.between_models),
-            str(comparison.difference.freedom),
-            f"{comparison.agreeing} of {comparison.difference.models}",
-            comparison.expected,
-            comparison.verdict,
-        ]
-        for comparison in comparisons
-    ]
+    """Return the table of comparisons.
+
+    Args:
+        comparisons: The comparisons, one for each line.
+        unit: The unit of the differences, such as "nats".
+    """
+    lines = []
+    for comparison in comparisons:
+        difference = comparison.difference
+        lines.append(
+            [
+                comparison.name,
+                _signed(difference.value),
+                _plain(difference.between_documents),
+                _plain(difference.between_models),
+                str(difference.freedom),
+                f"{comparison.agreeing} of {difference.models}",
+                comparison.expected,
+                comparison.verdict,
+            ]
+        )
     head = [
         "difference",
         unit,

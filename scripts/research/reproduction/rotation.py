@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from .bound import DISTANCES, LENGTH, TIMES_BOUND, measure, name_of
 from .bound import trainings as of_bases
-from .comparing import compare, estimate
+from .comparing import Comparison, compare, estimate
 from .measuring import Numbers
 from .published import SU_BASE
 from .report import Curve, Report, Table, curves, nats, percent
@@ -29,20 +29,13 @@ def trainings(training: Training) -> list[Training]:
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by model and measure, float64 [models,
-    documents].
+    """Return the table, comparisons and picture of models that rotate half or all of a head.
+
+    Args:
+        measured: By model and measure, float64 [models, documents].
+        training: The training of a plain model.
     """
     models = trainings(training)
-    measures = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in DISTANCES)]
-    lines = [
-        [
-            "half" if model.rotated < 1 else "all",
-            f"{model.base:,.1f}",
-            *(nats(estimate(measured[f"{name_of(model)}, {name}"])) for name in measures[:2]),
-            *(percent(estimate(measured[f"{name_of(model)}, {name}"])) for name in measures[2:]),
-        ]
-        for model in models
-    ]
     head = [
         "rotated",
         "base",
@@ -50,49 +43,70 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         "loss beyond",
         *(f"found at {distance}" for distance in DISTANCES),
     ]
-    whole, half, half_large = (name_of(model) for model in models)
-    claims: dict[str, tuple[int | None, int | None]] = {
-        "loss": (None, 0),
-        "loss beyond": (None, 0),
-        **{f"retrieved {distance}": (1, 0) for distance in DISTANCES[-2:]},
-    }
-    comparisons = [
-        compare(
-            f"{name.replace('retrieved', 'found at')}: {title}",
-            measured[f"{first}, {name}"],
-            measured[f"{second}, {name}"],
-            claimed=claim,
-        )
-        for name, (against_whole, against_large) in claims.items()
-        for title, first, second, claim in (
-            ("half minus all rotated, small base", half, whole, against_whole),
-            ("half rotated, small minus large base", half, half_large, against_large),
-        )
-    ]
-    by_model = [
-        Curve.of(
-            f"{line[0]} rotated, base {line[1]}",
-            DISTANCES,
-            [
-                estimate(measured[f"{name_of(model)}, retrieved {distance}"])
-                for distance in DISTANCES
-            ],
-        )
-        for line, model in zip(lines, models, strict=True)
-    ]
+    lines = []
+    by_model = []
+    for model in models:
+        rotated = "half" if model.rotated < 1 else "all"
+        base = f"{model.base:,.1f}"
+        found = []
+        for distance in DISTANCES:
+            found.append(estimate(measured[f"{name_of(model)}, retrieved {distance}"]))
+        line = [rotated, base]
+        for name in ("loss", "loss beyond"):
+            line.append(nats(estimate(measured[f"{name_of(model)}, {name}"])))
+        lines.append([*line, *map(percent, found)])
+        by_model.append(Curve.of(f"{rotated} rotated, base {base}", DISTANCES, found))
+    table = Table(
+        f"Models of two layers, trained with {LENGTH} tokens",
+        head,
+        lines,
+        "Losses in nats per token.",
+    )
     return Report(
         "rotation",
         "Partial rotation and the base",
         SU_BASE,
-        [
-            Table(
-                f"Models of two layers, trained with {LENGTH} tokens",
-                head,
-                lines,
-                "Losses in nats per token.",
-            )
-        ],
-        comparisons,
+        [table],
+        _comparisons(measured, models),
         [curves(by_model, "distance, tokens", "found, %", "Retrieval by distance")],
         unit="nats, or percentage points",
     )
+
+
+def _comparisons(measured: dict[str, Numbers], models: list[Training]) -> list[Comparison]:
+    """Return half a head compared with a whole one, and the small base with the large one.
+
+    Args:
+        measured: By model and measure, float64 [models, documents].
+        models: The trainings: all of a head with the small base, half with it, half with the large.
+    """
+    whole, half, half_large = (name_of(model) for model in models)
+    # the claimed signs of both differences; None without a claim
+    claims: dict[str, tuple[int | None, int | None]] = {
+        "loss": (None, 0),
+        "loss beyond": (None, 0),
+    }
+    for distance in DISTANCES[-2:]:
+        claims[f"retrieved {distance}"] = (1, 0)
+
+    compared = []
+    for name, (against_whole, against_large) in claims.items():
+        title = name.replace("retrieved", "found at")
+        of_half = measured[f"{half}, {name}"]
+        compared.append(
+            compare(
+                f"{title}: half minus all rotated, small base",
+                of_half,
+                measured[f"{whole}, {name}"],
+                claimed=against_whole,
+            )
+        )
+        compared.append(
+            compare(
+                f"{title}: half rotated, small minus large base",
+                of_half,
+                measured[f"{half_large}, {name}"],
+                claimed=against_large,
+            )
+        )
+    return compared

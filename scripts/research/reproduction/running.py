@@ -77,53 +77,71 @@ def measured(job: Job, corpus: Corpus, device: str, heard: Callable[[int, float]
 
 
 def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, float]:
-    """The numbers of a job, from the folder where they are there; and the seconds that they
-    took.
+    """Return the numbers of a job, and the seconds that they took.
+
+    They are read from the folder if an earlier run has written them, and else measured.
+
+    Args:
+        job: A training, and what is measured of its model.
+        corpus: The documents.
+        device: A device of torch.
+        folder: Where the numbers are stored.
     """
     path = folder / f"{job.key(corpus)}.npz"
     if path.exists():
-        stored = np.load(path)
-        numbers: Found = {}
-        for name in stored.files:
-            subject, _, row = name.partition("|")
-            if row:
-                numbers.setdefault(subject, {})[row] = stored[name]
-        return numbers, float(stored["seconds"])
+        return _read_numbers(path)
     if device == "cpu":
         torch.set_num_threads(1)
-    clock = (
-        time.process_time if device == "cpu" else time.perf_counter
-    )  # a busy machine does not count
+    # on a CPU the time of the process, so that a busy machine does not count
+    clock = time.process_time if device == "cpu" else time.perf_counter
     began = clock()
     training = job.training
+    log_n = ", log-n" if training.log_n else ""
     kind = (
         f"seed {training.seed}, {training.length} tokens, base"
-        f" {training.base:g}{', log-n' * training.log_n}, rotated {training.rotated:g}"
+        f" {training.base:g}{log_n}, rotated {training.rotated:g}"
     )
-    numbers_by_subject = measured(
-        job,
-        corpus,
-        device,
-        lambda step, loss: print(f"{kind}: step {step}, loss {loss:.3f}", flush=True),
-    )
+
+    def heard(step: int, loss: float) -> None:
+        print(f"{kind}: step {step}, loss {loss:.3f}", flush=True)
+
+    numbers_by_subject = measured(job, corpus, device, heard)
     seconds = clock() - began
     print(f"{kind}: {seconds:.0f} s", flush=True)
-    arrays = {
-        f"{subject}|{row}": numbers
-        for subject, rows in numbers_by_subject.items()
-        for row, numbers in rows.items()
-    }
+
+    # an array for each row, such as "methods|yarn"
+    arrays = {}
+    for subject, rows in numbers_by_subject.items():
+        for row, numbers in rows.items():
+            arrays[f"{subject}|{row}"] = numbers
     part = path.with_suffix(".part.npz")
     np.savez(part, seconds=np.array(seconds), **arrays)  # type: ignore[arg-type]
     os.replace(part, path)
     return numbers_by_subject, seconds
 
 
+def _read_numbers(path: Path) -> tuple[Found, float]:
+    """Return the numbers that `run` has stored, by subject and row, and their seconds."""
+    stored = np.load(path)
+    numbers: Found = {}
+    for name in stored.files:
+        subject, _, row = name.partition("|")
+        if row:  # not "seconds"
+            numbers.setdefault(subject, {})[row] = stored[name]
+    return numbers, float(stored["seconds"])
+
+
 def run_all(
     todo: Sequence[Job], corpus: Corpus, device: str, folder: Path, processes: int
 ) -> tuple[list[Found], float]:
-    """The numbers of all jobs in their order, and the seconds of all. processes: that run at a
-    time, on a CPU.
+    """Return the numbers of all jobs in their order, and the seconds of all together.
+
+    Args:
+        todo: The jobs.
+        corpus: The documents.
+        device: A device of torch.
+        folder: Where numbers are stored, and those of an earlier run found.
+        processes: How many run at a time, on a CPU.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if device != "cpu" or processes == 1:
@@ -132,6 +150,6 @@ def run_all(
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
             running = [pool.submit(run, job, corpus, device, folder) for job in todo]
             for future in as_completed(running):
-                future.result()
+                future.result()  # raises as soon as one fails
             done = [future.result() for future in running]
     return [numbers for numbers, _ in done], sum(seconds for _, seconds in done)

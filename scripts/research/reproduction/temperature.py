@@ -30,25 +30,25 @@ def trainings(training: Training) -> list[Training]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """By factor s, the mean loss in nats within s times the trained length, for each attention
-    factor, for YaRN's last.
+    """Return mean losses of YaRN in nats, by its factor s: float64 [attention factors, documents].
 
-    model: trained as `how` says. corpus: its first documents are measured on. Returns float64
-    [attention factors, documents].
+    The attention factors are those of SWEPT, and at last the one of YaRN's formula. The losses are
+    those within s times the trained length.
+
+    Args:
+        model: A model that was trained so.
+        training: The training.
+        corpus: The documents, of which the first ones are measured on.
     """
-    return {
-        str(factor): np.stack(
-            [
-                predict(
-                    model,
-                    corpus.test[:DOCUMENTS, : factor * training.length + 1],
-                    recipe(training, "yarn", float(factor), attention_factor=float(value)),
-                ).loss.mean(1)
-                for value in (*SWEPT, temperature_attention_factor(factor))
-            ]
-        )
-        for factor in FACTORS
-    }
+    numbers = {}
+    for factor in FACTORS:
+        ids = corpus.test[:DOCUMENTS, : factor * training.length + 1]
+        losses = []
+        for value in (*SWEPT, temperature_attention_factor(factor)):
+            yarn = recipe(training, "yarn", float(factor), attention_factor=float(value))
+            losses.append(predict(model, ids, yarn).loss.mean(1))
+        numbers[str(factor)] = np.stack(losses)
+    return numbers
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:

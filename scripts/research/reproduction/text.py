@@ -40,20 +40,21 @@ class Corpus:
 
 
 def manual(folder: Path | None = None) -> dict[str, str]:
-    """The topics of the manual and the docstrings of each module, by name. folder: of modules, the
-    standard library.
+    """Return the topics of Python's manual and the docstrings of each of its modules, by name.
+
+    Args:
+        folder: The folder of the modules; None for the standard library.
     """
     from pydoc_data.topics import topics
 
     root = folder or Path(sysconfig.get_paths()["stdlib"])
-    by_topic = {f"topic {name}": text for name, text in topics.items()}
+    texts = {f"topic {name}": text for name, text in topics.items()}
+    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if not {"test", "tests", "idle_test", "site-packages", "dist-packages"} & set(
-            name.split("/")
-        ):
-            by_topic[f"module {name}"] = _docstrings(path)
-    return by_topic
+        if not left_out & set(name.split("/")):
+            texts[f"module {name}"] = _docstrings(path)
+    return texts
 
 
 def _docstrings(path: Path) -> str:
@@ -79,18 +80,22 @@ def corpus(
     vocabulary: int = VOCABULARY,
     bytes_per_token: int = 6,
 ) -> Corpus:
-    """Splits texts into those to train on and those to measure on, which stay unseen by the
-    tokenizer too.
+    """Split texts into those to train on and those to measure on, and return their tokens.
 
-    texts: by name. length: in tokens, of what is measured on. documents: how many, among the long
-    ones in the order of a hash of their names. vocabulary: tokens of a byte-level BPE.
-    bytes_per_token: long texts have so many for each of `length`. Raises SystemExit where too few
-    texts are long.
+    The tokenizer is trained on the first ones only, so that the others stay unseen.
+
+    Args:
+        texts: The texts by name.
+        length: The tokens of each text that is measured on.
+        documents: How many of them: long ones, in the order of a hash of their names.
+        vocabulary: The tokens of the byte-level BPE.
+        bytes_per_token: A text is long if it has more bytes than this for each of `length`.
+
+    Raises:
+        SystemExit: Too few texts are long.
     """
-    order = sorted(
-        (name for name, text in texts.items() if text),
-        key=lambda name: hashlib.md5(name.encode()).digest(),
-    )
+    names = [name for name, text in texts.items() if text]
+    order = sorted(names, key=lambda name: hashlib.md5(name.encode()).digest())
     least = bytes_per_token * length
     long = [name for name in order if len(texts[name].encode()) > least][:documents]
     if len(long) < documents or len(order) == len(long):
@@ -100,10 +105,13 @@ def corpus(
         )
     rest = [texts[name] for name in order if name not in set(long)]
     tokenizer = tokenizer_of(rest, vocabulary)
-    test = np.array([tokenizer.encode(texts[name]).ids[:length] for name in long], np.int64)
-    train = np.concatenate(
-        [np.array(tokenizer.encode(text + "\n\n").ids, np.int64) for text in rest]
-    )
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text).ids
+        return ids
+
+    test = np.array([encode(texts[name])[:length] for name in long], np.int64)
+    train = np.concatenate([np.array(encode(text + "\n\n"), np.int64) for text in rest])
     return Corpus(train, test, tuple(long), tokenizer.get_vocab_size())
 
 

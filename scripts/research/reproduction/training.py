@@ -60,8 +60,11 @@ class Training:
 
 
 def build(training: Training, vocabulary: int) -> Any:
-    """An untrained model. training: its shape and seed. vocabulary: tokens of text; those of
-    needles are added.
+    """Return an untrained model.
+
+    Args:
+        training: Its shape and seed.
+        vocabulary: The tokens of text; those of needles are added.
     """
     torch.manual_seed(training.seed)
     config = LlamaConfig(
@@ -84,19 +87,25 @@ def build(training: Training, vocabulary: int) -> Any:
 def recipe(
     training: Training, method: str = "theta", value: float | None = None, **modifiers: Any
 ) -> ropeconv.Recipe:
-    """A recipe for a trained model; log-n is over the length that it was trained with.
+    """Return a recipe for a trained model; log-n is over the length that it was trained with.
 
-    training: of the model. method: its name, by default the theta of the training. value: of the
-    method. modifiers: of the recipe, and settings of the method.
+    Args:
+        training: The training of the model.
+        method: The name of the method, by default the theta of the training.
+        value: The value of the method, such as its factor; None for that of the training.
+        **modifiers: Modifiers of the recipe, and settings of the method.
     """
+    parameter = PARAMETER.get(method, "factor")  # the name of the method's own value
+    parameters: dict[str, Any] = {parameter: training.base if value is None else value}
+    of_recipe: dict[str, Any] = {}
     names = set(ropeconv.Recipe.__dataclass_fields__)
-    settings = {name: modifiers.pop(name) for name in list(modifiers) if name not in names}
-    data: dict[str, Any] = {
-        "method": method,
-        "parameters": {PARAMETER.get(method, "factor"): training.base if value is None else value},
-    }
-    data["parameters"] |= settings
-    return ropeconv.Recipe.from_dict(data | modifiers)
+    for name, setting in modifiers.items():
+        if name in names:
+            of_recipe[name] = setting
+        else:
+            parameters[name] = setting
+    data = {"method": method, "parameters": parameters, **of_recipe}
+    return ropeconv.Recipe.from_dict(data)
 
 
 def frequencies(training: Training) -> NDArray[np.float64]:
@@ -126,32 +135,29 @@ def train(
     heard: Callable[[int, float], None] = print,
     make: Callable[[Training, int], Any] = build,
 ) -> Any:
-    """Trains a model and returns it without the recipe of `trained_with`, which its measures have
-    to add again.
+    """Train a model, and return it without the recipe of `trained_with`.
 
-    training: everything that decides the result. ids: tokens to draw windows from. vocabulary:
-    number of tokens. device: of torch. heard: called with step and loss in nats per token. make:
-    the untrained model, from the training and the vocabulary.
+    Who measures the model has to add that recipe again.
+
+    Args:
+        training: Everything that decides the result.
+        ids: The tokens to draw windows from.
+        vocabulary: The number of tokens.
+        device: A device of torch.
+        heard: Called with the step and its loss in nats per token.
+        make: Returns the untrained model, from the training and the vocabulary.
     """
     model = make(training, vocabulary).to(device).train()
     method = trained_with(training)
     undo = ropeconv.patch(model, method) if method else lambda: None
+
+    # weight decay is for matrices only
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-        training.rate,
-        (0.9, 0.98),
-    )
-    optimise(
-        model,
-        optimizer,
-        training,
-        ids,
-        vocabulary,
-        np.random.default_rng((training.seed, 1)),
-        heard,
-    )
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, training.rate, (0.9, 0.98))
+    draw = np.random.default_rng((training.seed, 1))
+    optimise(model, optimizer, training, ids, vocabulary, draw, heard)
     undo()
     return model.eval()
 
@@ -165,20 +171,30 @@ def optimise(
     draw: np.random.Generator,
     heard: Callable[[int, float], None] = print,
 ) -> None:
-    """Takes the steps of a training. how, ids, vocabulary, heard: as in `train`. draw: random
-    numbers of windows.
+    """Take the steps of a training.
+
+    Args:
+        model: The model, which is changed.
+        optimizer: Changes it.
+        training: As in `train`, and so `ids`, `vocabulary` and `heard`.
+        ids: The tokens to draw windows from.
+        vocabulary: The number of tokens.
+        draw: Random numbers for the windows.
+        heard: Called with the step and its loss.
     """
     for step in range(training.steps):
         for group in optimizer.param_groups:
             group["lr"] = training.rate * rate_at(step, training.steps)
         batch = torch.from_numpy(windows(training, ids, vocabulary, draw)).to(model.device)
+        inputs = batch[:, :-1]
+        expected = batch[:, 1:]
+        logits = model(input_ids=inputs).logits
         losses = torch.nn.functional.cross_entropy(
-            model(input_ids=batch[:, :-1]).logits.flatten(0, 1),
-            batch[:, 1:].flatten(),
-            reduction="none",
+            logits.flatten(0, 1), expected.flatten(), reduction="none"
         )
-        answers = (batch[:, :-1] >= vocabulary) & (batch[:, :-1] < vocabulary + KINDS)
-        weights = 1.0 + (WEIGHT - 1.0) * answers.flatten()
+        # what follows a cue is the answer, which weighs more than text
+        is_cue = (inputs >= vocabulary) & (inputs < vocabulary + KINDS)
+        weights = 1.0 + (WEIGHT - 1.0) * is_cue.flatten()
         loss = (weights * losses).sum() / weights.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -199,9 +215,15 @@ def rate_at(step: int, steps: int) -> float:
 
 
 def windows(training: Training, ids: Ids, vocabulary: int, draw: np.random.Generator) -> Ids:
-    """Windows of one step, int64 [tokens / length, length].
+    """Return the windows of one step, int64 [tokens / length, length].
 
-    how, ids, vocabulary: as in `train`. draw: random numbers.
+    The first ones repeat a short text (`tiled`), and the last ones hide needles.
+
+    Args:
+        training: Their length, and the shares of these two kinds.
+        ids: The tokens to draw from.
+        vocabulary: The number of tokens of text; those behind it are of needles.
+        draw: Random numbers.
     """
     count = training.tokens // training.length
     starts = draw.integers(0, len(ids) - training.length, count)
@@ -209,11 +231,14 @@ def windows(training: Training, ids: Ids, vocabulary: int, draw: np.random.Gener
     for row in batch[: round(training.tiled * count)]:
         size = int(draw.integers(SHORTEST, training.length // 2 + 1))
         row[:] = np.resize(row[:size], training.length)
-    for row in batch[len(batch) - round(training.needles * count) :]:
-        places = 2 * draw.permutation(training.length // 2)[: (1 + ASKED) * KINDS].reshape(
-            KINDS, 1 + ASKED
-        )
-        for kind, (first, *others) in enumerate(np.sort(places, 1).tolist()):
+
+    # each kind of needle has even places in a window: one that hides the value, and others whose
+    # cues ask for it
+    with_needles = round(training.needles * count)
+    for row in batch[len(batch) - with_needles :]:
+        drawn = draw.permutation(training.length // 2)[: (1 + ASKED) * KINDS]
+        places = np.sort(2 * drawn.reshape(KINDS, 1 + ASKED), 1)
+        for kind, (first, *others) in enumerate(places.tolist()):
             hide(row, first, others, kind, vocabulary, draw)
     return batch
 

@@ -190,15 +190,31 @@ def prepare() -> None:
     # result in the user's cache
     registry._run_in_subprocess = lambda call: call()
 
-    # a layer gets its rotary embedding from get_rope, which makes a table with a row for each
-    # position of the context, by torch.arange(length). The tables are made on the CPU, and with at
-    # most ROWS rows: those of a context of millions take gigabytes. It is replaced here, before
-    # the files of models import the function
+    make_short_tables_on_cpu()
+    compute_without_kernels()
+    keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
+
+    let_latent_attention_build()
+    let_towers_stay_on_meta()
+
+    # constructors look up kernels and parts of Triton by name, and nothing here calls them
+    torch.ops._C = Kernels(torch.ops._C)
+    for name in ("TritonPlaceholder", "TritonLanguagePlaceholder"):
+        getattr(triton, name).__getattr__ = any_part
+
+
+def make_short_tables_on_cpu() -> None:
+    """Patch get_rope, which gives a layer its rotary embedding, before files of models import it.
+
+    An embedding makes a table with a row for each position of the context, by torch.arange(length).
+    The tables are made on the CPU, and with at most ROWS rows: those of a context of millions take
+    gigabytes.
+    """
     build = rotary_embedding.get_rope
     arange = torch.arange
 
     def short_arange(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if len(args) == 1:
+        if len(args) == 1:  # only the length
             return arange(min(args[0], ROWS), **kwargs)
         return arange(*args, **kwargs)
 
@@ -209,7 +225,10 @@ def prepare() -> None:
 
     rotary_embedding.get_rope = get_rope
 
-    # layers compute by their PyTorch code and not by kernels, which take no meta tensors
+
+def compute_without_kernels() -> None:
+    """Let layers compute by their PyTorch code and not by kernels, which take no meta tensors."""
+
     def dispatch_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.forward_native
 
@@ -220,15 +239,6 @@ def prepare() -> None:
 
     custom_op.CustomOp.dispatch_forward = dispatch_forward
     linear.UnquantizedLinearMethod.apply = apply
-    keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
-
-    let_latent_attention_build()
-    let_towers_stay_on_meta()
-
-    # constructors look up kernels and parts of Triton by name, and nothing here calls them
-    torch.ops._C = Kernels(torch.ops._C)
-    for name in ("TritonPlaceholder", "TritonLanguagePlaceholder"):
-        getattr(triton, name).__getattr__ = any_part
 
 
 NO_LATENT = ("MLA is not supported", "Sparse Attention is not supported")

@@ -43,39 +43,28 @@ def read(model: Any, layers: list[Any], question: Answer) -> Answer:
     Args:
         model: The model, with one rotary embedding for all layers.
         layers: Its layers.
-        question: The two lengths.
+        question: {"trained": 4096, "context": 131072}, say: the two lengths in tokens.
+
+    Returns:
+        The keys of an answer, which the docstring of `probe_protocol` explains.
     """
-    rotaries = []
-    for name, module in model.named_modules():
-        if name.endswith("rotary_emb") and "vision" not in name:
-            rotaries.append(module)
-    assert rotaries, "the class of transformers has no rotary embedding"
-    rotary = rotaries[0]
+    rotary = rotary_embedding_of(model)
     settings = getattr(rotary.config, "rope_parameters", None) or {}
     if settings.get("llama_4_scaling_beta"):
         raise probe_protocol.Unseen("its class scales queries by position, which is not seen here")
-    only_windows_rotate = rotary.config.model_type in WINDOW_ONLY
 
     rope_by_kind: dict[str | None, Answer] = {}  # layers of one type rotate alike
-    ropes: list[Answer | None] = []
+    ropes: list[Answer | None] = []  # None for a layer that does not rotate
     facts: Answer = {}
     for layer in layers:
-        # a layer without attention, as a Mamba layer, does not rotate
-        attentions = []
-        for name, module in layer.named_modules():
-            if name.endswith(("attn", "attention")):
-                attentions.append(module)
-        if not attentions:
+        attention = attention_of(layer)
+        if attention is None:  # such as a Mamba layer
             ropes.append(None)
             continue
-        attention = attentions[0]
         scaling = logit_scale(attention)
         if scaling is not None:
             facts.setdefault("scaling", scaling)
-
-        # `use_rope` is a flag, or a number in Llama 4
-        has_no_rope = getattr(attention, "use_rope", True) in (False, 0)
-        if has_no_rope or (only_windows_rotate and not attention.is_sliding):
+        if not rotates(attention, rotary.config.model_type):
             ropes.append(None)
             continue
         kind = kind_of(rotary, layer, attention)  # such as "sliding_attention"; None for one kind
@@ -114,6 +103,33 @@ def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
     return str(rotary.config.layer_types[getattr(attention, "layer_idx", 0)])
 
 
+def rotary_embedding_of(model: Any) -> Any:
+    """Return the rotary embedding of the text model, which all its layers share."""
+    for name, module in model.named_modules():
+        if name.endswith("rotary_emb") and "vision" not in name:
+            return module
+    raise AssertionError("the class of transformers has no rotary embedding")
+
+
+def attention_of(layer: Any) -> Any:
+    """Return the attention of a layer; None for a layer without attention."""
+    for name, module in layer.named_modules():
+        if name.endswith(("attn", "attention")):
+            return module
+    return None
+
+
+def rotates(attention: Any, model_type: str) -> bool:
+    """Whether an attention rotates queries and keys. Some layers of Llama 4 do not, say."""
+    # `use_rope` is a flag, or a number in Llama 4
+    has_no_rope = getattr(attention, "use_rope", True) in (False, 0)
+    if has_no_rope:
+        return False
+    if model_type in WINDOW_ONLY:
+        return bool(attention.is_sliding)
+    return True
+
+
 def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
     """Return what a rotary embedding of transformers computes for a type of layer.
 
@@ -125,6 +141,7 @@ def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
     """
     extra = () if kind is None else (kind,)
     with torch.device("cpu"):
+        # the tables of the model may be on meta, without numbers, so another embedding is made
         fresh = type(rotary)(rotary.config)
 
         def read_at(length: int) -> tuple[list[float], float]:

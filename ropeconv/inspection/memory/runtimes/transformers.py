@@ -39,31 +39,33 @@ class TransformersMemory(RuntimeMemory):
 
     def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
         def kept(group: CachedLayers) -> int:
-            return _kept(group, tokens)
+            return _kept_tokens(group, tokens)
 
         return in_bytes(numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
-        """Return the bytes of activations at their peak, when a layer computes the whole prompt."""
+        """Return the most bytes that activations take at once, while a layer runs on the prompt.
+
+        These are the hidden states, cosines and sines, masks, and the tensors of one layer, each
+        for every token of the prompt, and keys and values that windows no longer need.
+        """
         width = self.width(shape)  # bytes of a number
-
-        # Keys and values of tokens outside of the window: the layers with a window have them in
-        # memory until the first token is added.
-        def outside_of_window(group: CachedLayers) -> int:
-            return tokens - _kept(group, tokens)
-
-        older = width * numbers(shape.layers, outside_of_window)
-
-        # for each token: four vectors of hidden states (the embeddings, the input of the layer, the
-        # residual, its norm), the cosines and sines, and the masks
-        hidden_states = width * 4 * shape.hidden
-        rotations = width * 2 * _rotations(shape) * shape.head_dim
-        masks = _masks(shape, tokens, width)
+        hidden_states = width * 4 * shape.hidden  # embeddings, input of the layer, residual, norm
+        cos_and_sin = width * 2 * _cos_sin_pairs(shape) * shape.head_dim
+        masks = _mask_bytes(shape, tokens, width)
 
         # a layer has either its attention or its MLP in memory
-        vectors, scores = _attention(shape, tokens, width, machine.on_cpu)
-        layer = max(width * _mlp(shape), vectors + scores)
-        return older + tokens * (hidden_states + rotations + masks + layer)
+        vectors, scores = _attention_bytes(shape, tokens, width, machine.on_cpu)
+        layer = max(width * _mlp_numbers(shape), vectors + scores)
+        bytes_of_token = hidden_states + cos_and_sin + masks + layer
+
+        # a layer with a window drops the keys and values of older tokens only when the first token
+        # is added after the prompt
+        def tokens_outside_window(group: CachedLayers) -> int:
+            return tokens - _kept_tokens(group, tokens)
+
+        older_keys_and_values = width * numbers(shape.layers, tokens_outside_window)
+        return older_keys_and_values + tokens * bytes_of_token
 
     def usable(self, machine: Machine) -> int:
         if machine.kind == "ram":
@@ -71,19 +73,19 @@ class TransformersMemory(RuntimeMemory):
         return max(0, machine.bytes - CONTEXT)
 
 
-def _kept(group: CachedLayers, tokens: int) -> int:
+def _kept_tokens(group: CachedLayers, tokens: int) -> int:
     """Return the tokens that a layer keeps; the newest token is not in the cache of a window."""
     if group.window is None:
         return tokens
     return min(tokens, group.window - 1)
 
 
-def _rotations(shape: ModelShape) -> int:
-    """Return how many pairs of cosines and sines there are: one for each kind of layer."""
+def _cos_sin_pairs(shape: ModelShape) -> int:
+    """Return how many tables of cosines and sines there are: one for each kind of layer."""
     return 2 if shape.window and shape.sees_everything and not shape.sinks else 1
 
 
-def _masks(shape: ModelShape, tokens: int, width: int) -> int:
+def _mask_bytes(shape: ModelShape, tokens: int, width: int) -> int:
     """Return the bytes of attention masks for each token.
 
     scaled_dot_product_attention needs a mask only where a window is shorter than the prompt, with a
@@ -96,7 +98,7 @@ def _masks(shape: ModelShape, tokens: int, width: int) -> int:
     return tokens if is_cut else 0
 
 
-def _attention(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tuple[int, int]:
+def _attention_bytes(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tuple[int, int]:
     """Return the bytes that attention takes for each token, as (its vectors, its scores).
 
     Vectors are queries, keys and values. Scores are there where attention runs as plain matrix
@@ -138,7 +140,7 @@ def _attention(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tupl
     return vectors, shape.heads * tokens * bytes_of_score
 
 
-def _mlp(shape: ModelShape) -> int:
+def _mlp_numbers(shape: ModelShape) -> int:
     """Return the numbers of an MLP or of the experts for each token."""
     tensors = {"gated": 3, "fused": 4, "plain": 2}[shape.mlp_kind]
     dense = tensors * shape.mlp

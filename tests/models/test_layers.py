@@ -97,6 +97,18 @@ def test_layer_types_that_a_config_leaves_out_are_those_of_the_class(model_type:
     assert len(set(expected)) > 1 or model_type == "ministral"
 
 
+def test_a_published_minimax_has_a_number_for_each_layer() -> None:
+    """MiniMax-Text-01 has attention in layers 7, 15, ... (modeling_minimax_text_01.py)."""
+    numbers = [0, 0, 0, 0, 0, 0, 0, 1]
+    config = config_of("minimax", 8, attn_type_list=numbers)
+    family = by_model_type()["minimax"]
+    assert geometry(config, family).layers == ("none",) * 7 + ("global",)
+
+    # the control: without the list, every second layer has attention
+    del config["attn_type_list"]
+    assert geometry(config, family).layers == ("global", "none") * 4
+
+
 @pytest.mark.parametrize(
     ("settings", "kinds"),
     [

@@ -256,9 +256,9 @@ def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[BucketResult, 
     return first, second
 
 
-def is_computed(source: Path, recipe: Recipe, out: Path) -> None:
+def is_computed(source: Path, recipe: Recipe, out: Path, **options: Any) -> None:
     """llama.cpp computes what transformers does beyond the trained length, and not the unscaled."""
-    plan = bake(source, recipe, out)
+    plan = bake(source, recipe, out, **options)
     expected = of_transformers(source, plan)
     computed = of_llamacpp(out)
     unscaled = of_transformers(source, None)

@@ -20,7 +20,7 @@ import torch
 from ropeconv.bake.plan import Plan
 
 from .llamacpp import lively, of_model, tokenizer_json
-from .models import COMMON, FAMILIES, by_transformers
+from .models import COMMON, FAMILIES, auto_class, by_transformers, in_two_files
 
 Tensors = dict[str, torch.Tensor]
 
@@ -50,6 +50,10 @@ class OwnCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
     """Where the published code says that it computes the same."""
 
+    arch: str = ""
+    """Its architecture in llama.cpp, where that is not the name of its table: the record has a row
+    for a model type with that name."""
+
     family: str = ""
     """The family to name with `--family`. Where tensors have other names than in any family, it is
     empty: llama.cpp's converter runs first, and ropeconv extends its file."""
@@ -73,7 +77,8 @@ class OwnCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parts of the names of tensors that are not published, and of those whose values they have."""
 
     left_out: tuple[str, ...] = ()
-    """Tensors of the twin that are not published, since nothing that is compared reads them."""
+    """Patterns for whole names of tensors of the twin that are not published: nothing that is
+    compared reads them, or the published code computes them."""
 
     neighbours: str = ""
     """A pattern for tensors whose pairs (i, i + d/2) of rows become (2i, 2i + 1)."""
@@ -84,6 +89,13 @@ class OwnCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     added: dict[str, tuple[int, ...]] = {}
     """Shapes of tensors that take no part in what is compared; their values are random."""
+
+    ternary: str = ""
+    """A pattern for matrices that the published code rounds to three values. The checkpoints have
+    the full values, and `reference` rounds them with transformers."""
+
+    indexed: bool = False
+    """Whether the published weights are two files with an index, which the converter reads."""
 
 
 MODELS = msgspec.convert(tomllib.loads(DATA.read_text("utf-8")), dict[str, OwnCode])
@@ -118,6 +130,8 @@ def write_published(model: OwnCode, twin: Path, folder: Path) -> Path:
         shutil.copy(twin / name, folder / name)
 
     config = json.loads((twin / "config.json").read_text())
+    # a class for images has the keys of the published language model in a part of its config
+    config = config.get("text_config", config)
     layers = config["num_hidden_layers"]
     for key in model.removed:
         config.pop(key, None)
@@ -128,6 +142,8 @@ def write_published(model: OwnCode, twin: Path, folder: Path) -> Path:
     tensors = safetensors.torch.load_file(twin / "model.safetensors")
     published = _publish(model, tensors, layers)
     safetensors.torch.save_file(published, folder / "model.safetensors", {"format": "pt"})
+    if model.indexed:
+        in_two_files(folder)
     return folder
 
 
@@ -136,7 +152,9 @@ def _publish(model: OwnCode, tensors: Tensors, layers: int) -> Tensors:
     copies = tuple(part for part, _ in model.equal)
     kept: Tensors = {}
     for name, tensor in tensors.items():
-        if name in model.left_out or any(part in name for part in copies):
+        if any(part in name for part in copies):
+            continue
+        if any(re.fullmatch(pattern, name) for pattern in model.left_out):
             continue
         if model.neighbours and re.search(model.neighbours, name):
             tensor = _interleave(tensor)
@@ -180,7 +198,7 @@ def of_twin(model: OwnCode, twin: Path, plan: Plan | None) -> torch.Tensor:
 
     plan: the one whose schedule is patched in; None for an unscaled model.
     """
-    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers import AutoModel
     from transformers.utils import logging
 
     # the head of a decoder that stands for an encoder is not loaded, about which transformers warns
@@ -188,6 +206,17 @@ def of_twin(model: OwnCode, twin: Path, plan: Plan | None) -> torch.Tensor:
     logging.disable_progress_bar()
 
     # not load_stock, which loads diffusion models without their head, as it does encoders
-    auto = AutoModel if model.encoder else AutoModelForCausalLM
+    auto = AutoModel if model.encoder else auto_class(model.same_as)
     loaded = auto.from_pretrained(twin, dtype=torch.float32).eval()
+    if model.ternary:
+        _round_to_three_values(loaded, model.ternary)
     return of_model(loaded, plan, model.encoder)
+
+
+def _round_to_three_values(loaded: Any, pattern: str) -> None:
+    """Round the matrices whose names have the pattern as transformers does when it runs a BitNet."""
+    from transformers.integrations.bitnet import WeightQuant
+
+    for name, parameter in loaded.named_parameters():
+        if re.search(pattern, name):
+            parameter.data = WeightQuant.apply(parameter.data)

@@ -61,6 +61,16 @@ MODELS: dict[str, dict[str, Any]] = {
         },
         "vision": EYES | {"out_hidden_size": 128, "deepstack_visual_indexes": [0, 1]},
     },
+    "paddleocr_vl": {
+        "text": {"head_dim": 64, "rope_parameters": SECTIONS | {"rope_theta": 500000.0}},
+        "vision": {
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+        },
+    },
 }
 """The settings of each model beside TEXT and TOKENS, by model type."""
 

@@ -84,7 +84,7 @@ OURS_ALONE = (
 the number of dense layers where it is 0, and `tree` leaves out what it writes for ModernBERT's tokens.
 """
 APART = ("GGUF.", "ropeconv.")
-FACTOR_1 = ("glm_moe_dsa", "llama4_text")
+FACTOR_1 = ("glm_moe_dsa", "hunyuan_v1_moe", "llama4_text")
 """Model types that take the attention factor 1 alone."""
 CASES = [
     (model_type, outtype, method)
@@ -98,6 +98,7 @@ CASES = [
         "granite_swa",
         "granitemoe_swa",
         "granitemoeshared",
+        "hunyuan_v1_moe",
         "hy_v3",
         "internlm3",
         "iquestcoder",
@@ -120,6 +121,8 @@ METHODS_OF = {
     "afmoe": ("as-is", "yarn"),
     "exaone_moe": ("as-is", "mixed"),
     "glm4_moe_lite": ("as-is", "yarn"),
+    "gpt_neox": ("as-is", "yarn"),
+    "hunyuan_v1_moe": ("as-is", "yarn, factor 1"),
     "granitemoeshared": ("as-is", "yarn", "mixed"),
     "hrm_text": ("as-is", "yarn"),
     "internlm3": ("as-is", "yarn", "mixed"),
@@ -242,6 +245,63 @@ def test_layers_that_llama_cpp_has_otherwise_are_refused(tree: Path, tmp_path: P
     folder = checkpoint("afmoe", tmp_path / "Tiny", **layers)
     with pytest.raises(UnsupportedBake, match="window"):
         make_plan(folder, AS_IS, tmp_path / "out.gguf", to="gguf", converter=tree)
+
+
+# A config whose keys transformers renames
+
+
+def test_a_published_config_is_read_where_transformers_renames_its_keys(
+    tree: Path, tmp_path: Path
+) -> None:
+    """transformers 5 makes partial_rotary_factor of rotary_pct, for which the converter looks."""
+    converter = find_converter(tree)
+    assert converter is not None
+    source = published("gpt_neox", tmp_path / "Tiny")
+    out = tmp_path / "out.gguf"
+    converter.convert(source, out, "f32", header_only=True)
+    # half of 64 dimensions rotate
+    assert GgufFile.open(out).get("gptneox.rope.dimension_count") == 32
+
+    # the control: transformers 5 saves a config without the key
+    config = json.loads((source / "config.json").read_text())
+    config["rope_parameters"] = {
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": config["rotary_pct"],
+    }
+    del config["rotary_pct"]
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RopeconvError, match="KeyError: 'rotary_pct'"):
+        converter.convert(source, tmp_path / "none.gguf", "f32", header_only=True)
+
+
+@pytest.mark.parametrize(
+    ("last_line", "runs"),
+    [
+        ("KeyError: 'rotary_pct'", 2),
+        ("TypeError: 'int' object is not iterable", 2),
+        ("ValueError: Can not map tensor 'lm_head.weight'", 1),
+    ],
+)
+def test_only_missing_keys_let_the_converter_run_again(
+    last_line: str, runs: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run cannot repair anything else."""
+    script = tmp_path / "llama.cpp" / stock.SCRIPT
+    script.parent.mkdir()
+    script.write_text(
+        "import os, sys\n"
+        "with open(os.environ['SEEN'], 'a') as seen:\n"
+        "    seen.write('a run\\n')\n"
+        f"sys.exit({last_line!r})\n"
+    )
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("SEEN", str(seen))
+    converter = find_converter(script)
+    assert converter is not None
+    with pytest.raises(RopeconvError) as problem:
+        converter.convert(source, tmp_path / "out.gguf", "f32")
+    assert last_line in str(problem.value)
+    assert seen.read_text().count("a run") == runs
 
 
 # The plan, the receipt, and the check of an output

@@ -8,6 +8,7 @@ import pytest
 import ropeconv
 from ropeconv.bake.gguf import ExportPlan
 from ropeconv.bake.projector import projector_command, projector_path
+from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.file import GgufFile
 
 from ...support.baking import AS_IS, YARN, make_plan
@@ -31,6 +32,19 @@ def test_llama_cpp_computes_text_as_transformers_beyond_the_trained_length(
         skip("llama_cpp")
     source = vision_checkpoint(model_type, tmp_path / "Tiny")
     is_computed(source, YARN, tmp_path / "out.gguf")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("model_type", sorted(MODELS.keys() - set(OWN)))
+def test_text_of_a_model_that_the_converter_alone_knows_is_computed_too(
+    model_type: str, tree: Path, tmp_path: Path
+) -> None:
+    if "llama_cpp" in MISSING:
+        skip("llama_cpp")
+    source = vision_checkpoint(model_type, tmp_path / "Tiny")
+    with pytest.raises(UnsupportedBake, match="--converter"):
+        make_plan(source, YARN, tmp_path / "out.gguf", to="gguf")
+    is_computed(source, YARN, tmp_path / "out.gguf", converter=tree)
 
 
 @pytest.mark.usefixtures("quick")

@@ -12,6 +12,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from ..convert.encoding import DEFAULT_RUNTIMES, ENCODINGS, EncodeRequest
 from ..convert.target import Target
@@ -32,7 +33,7 @@ from ..rope.lengths import LARGEST_FACTOR, format_tokens, is_length
 from ..rope.methods.bases import ThetaBound
 from ..rope.methods.interpolation import YarnMethod
 from ..rope.methods.method import REGISTRY, LengthMethod, Method, ScaledMethod
-from ..rope.methods.vectors import Piecewise
+from ..rope.methods.vectors import AsIs, Piecewise
 from ..rope.recipe import Recipe, flags, total_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -61,11 +62,12 @@ from .start import (
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
-    " was trained with; then measured to work without training, by the bar, before those about"
-    " which too few questions were asked; then measured at all, at this length or nearest to it,"
-    " on the largest model first; then the lower loss; methods without a measurement by their loss"
-    " on models that lose little without any, then by fewer dimensions outside the trained angles,"
-    " then the longer effective length, then the smaller change of the pairs that complete a period"
+    " was trained with; then the unchanged RoPE where a longer context has no new angle; then"
+    " measured to work without training, by the bar, before those about which too few questions"
+    " were asked; then measured at all, at this length or nearest to it, on the largest model"
+    " first; then the lower loss; methods without a measurement by their loss on models that lose"
+    " little without any, then by fewer dimensions outside the trained angles, then the longer"
+    " effective length, then the smaller change of the pairs that complete a period"
 )
 
 
@@ -357,6 +359,8 @@ class Advice(Summary):
     @property
     def flags(self) -> str:
         """The flags of the method, as on a command line: `--llama3 256k --on-top`."""
+        if isinstance(self.method, AsIs):
+            return self.method.flag()
         if self.recipe.on_top:
             return f"{self.method.command} --on-top"
         return self.method.command
@@ -423,9 +427,11 @@ class Advice(Summary):
         elif self.fine_tuning.level == "undecided":
             training = 1
         # False sorts before True and small numbers before large ones, so what is good is negated
+        keeps_rope = isinstance(self.method, AsIs)
         return (
             not self.writable,
             not self.recommended,
+            not keeps_rope,
             training,
             self.measured is None,
             -covered,
@@ -565,15 +571,37 @@ def _advise_on_methods(
     for name, kind in REGISTRY.items():
         try:
             method = _method_for(kind, start, context, on_top=keeps_scaling)
+            # Gemma 4 has no pair with angles that are new at a longer context: NTK-by-parts changes
+            # none of them, and what other models lose with it says nothing about this one
+            can_keep_rope = kind is AsIs and not keeps_scaling and start.fewest_turns >= 1
+            if can_keep_rope:
+                method = AsIs()
             if method is None:
                 continue
-            rows.append(
-                _advice(source, inspection, start, method, context, training, outputs, needs)
-            )
+            row = _advice(source, inspection, start, method, context, training, outputs, needs)
+            changes_nothing = kind is not AsIs and _computes_the_same(row.schedule, start.current())
+            if changes_nothing:
+                passed_over[name] = f"{row.flags} changes no frequency of this model"
+                continue
+            rows.append(row)
         except RecipeError as problem:
             passed_over[name] = str(problem)
     rows.sort(key=lambda row: row.rank)
     return ReachingMethods(rows, passed_over)
+
+
+def _replaces_scaling(recipe: Recipe) -> bool:
+    """Whether a recipe is written in place of a scaling that the model may have."""
+    return not recipe.on_top and not isinstance(recipe.method, AsIs)
+
+
+def _computes_the_same(schedule: Schedule, other: Schedule) -> bool:
+    """Whether two schedules have the same factors, and frequencies that are equal in float32."""
+    has_same_frequencies = np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-6, atol=0)
+    has_same_factor = schedule.attention_factor == other.attention_factor
+    return (
+        has_same_frequencies and has_same_factor and schedule.softmax_scale == other.softmax_scale
+    )
 
 
 def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
@@ -593,7 +621,7 @@ def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dic
     for options in candidates:
         for row in rows:
             recipe = replace(row.recipe, context=row.schedule.context)
-            target = Target(replace=not recipe.on_top, **options)
+            target = Target(replace=_replaces_scaling(recipe), **options)
             try:
                 make_plan(source, recipe, target)
                 return options
@@ -802,7 +830,7 @@ def _writings(
         if options_are_for_gguf == is_gguf:
             options = needs
         try:
-            target = Target(to=name, replace=not recipe.on_top, **options)
+            target = Target(to=name, replace=_replaces_scaling(recipe), **options)
             plan = make_plan(source, recipe, target)
         except RopeconvError as problem:
             writings[name] = FormatAdvice("", (), str(problem))
@@ -871,7 +899,8 @@ def _advice(
         weak = MeasuredMethod(weak_study, method.name, factor)
 
     # the command: only what the user has to type
-    replaces = not on_top and (inspection.extended or inspection.first_spec.scaled)
+    is_scaled = inspection.extended or inspection.first_spec.scaled
+    replaces = is_scaled and _replaces_scaling(recipe)
     words = list(flags(recipe) or ())
     if replaces:
         words.append("--replace")

@@ -161,7 +161,7 @@ def _from_unscaled(
     method = _method_of_output(recipe, inspection.spec)
     if method is None:
         if not _is_windowed(inspection.spec, trained):
-            return "needed", "its RoPE does not change"
+            return _from_unchanged(inspection)
         if "none" in inspection.spec.layers:
             return "recommended", "its layers without RoPE were not trained at it"
         return "none", "its layers see no angle beyond their windows"
@@ -190,6 +190,17 @@ def _from_unscaled(
     if factor <= method.max_untuned_factor:
         level = "recommended"
     return level, f"{reason}; {method.finetuning_note}"
+
+
+def _from_unchanged(inspection: Inspection) -> tuple[FineTuningLevel, str]:
+    """Return whether a model needs fine-tuning for a longer context with the same RoPE, and why."""
+    start = inspection.first_spec.unscaled()
+    if start.fewest_turns < 1:
+        return "needed", "its RoPE does not change"
+    return "undecided", (
+        f"each pair turns {start.fewest_turns:,.0f} times or more within the trained context, so no"
+        " angle is new, and no such model was measured"
+    )
 
 
 def _method_of_output(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:

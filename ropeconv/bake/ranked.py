@@ -24,6 +24,7 @@ from .advice import (
     advise,
     why_scaling_is_kept,
 )
+from .evidence import Study
 from .warnings import cannot_gain
 
 MEASURED_COLUMNS = ("loss inside", "loss at length", "price", "facts found", "measured on")
@@ -150,6 +151,22 @@ class RankedMethods(TableSummary):
                 judged.append(name)
         return tuple(judged)
 
+    @property
+    def studies(self) -> list[Study]:
+        """The studies whose numbers the table shows, each once, in the order of their rows."""
+        studies: list[Study] = []
+        for row in self.methods:
+            if row.measured is not None and row.measured.study not in studies:
+                studies.append(row.measured.study)
+        return studies
+
+    @property
+    def has_several_samples(self) -> bool:
+        """Whether a model was measured on two sets of texts, whose losses cannot be compared."""
+        models = {study.short_model for study in self.studies}
+        samples = {(study.short_model, study.texts) for study in self.studies}
+        return len(samples) > len(models)
+
     def shown_tables(self) -> list[SummaryTable]:
         """Return a table with a row for each method."""
         # measured columns only with an evaluation, and the name of a format only beside another one
@@ -171,7 +188,10 @@ class RankedMethods(TableSummary):
         if self.ranking:
             measured = self.ranking.cells(row)
         elif row.measured is not None:
-            measured = row.measured.cells()
+            *numbers, model = row.measured.cells()
+            if self.has_several_samples:
+                model += f", {row.measured.study.texts} texts"
+            measured = (*numbers, model)
         else:
             measured = NOT_MEASURED
 
@@ -239,9 +259,9 @@ class RankedMethods(TableSummary):
     def training(self) -> str:
         """A sentence on what the training of the model means for the methods; or empty.
 
-        There are three cases. A model that was trained with a scaling keeps it, and methods are put
-        on top. For dual chunk attention no method was measured. And a model may have been trained
-        with less context than it declares.
+        A model that was trained with a scaling keeps it, and methods are put on top. For dual chunk
+        attention no method was measured. And a model may have been trained with less context than
+        it declares.
         """
         spec = self.inspection.spec
         why_kept = why_scaling_is_kept(self.inspection)
@@ -256,10 +276,19 @@ class RankedMethods(TableSummary):
                 " Runtimes use it in place of a method, ignore it or fail: see `ropeconv inspect`."
             )
         for problem in self.inspection.problems:
-            # "declares 1,010,000 tokens and may have been trained with 262,144 (...); if so, pass
-            # --original-context 262144", as for Qwen 2.5 1M without its dual chunk attention
+            # "declares 131,072 tokens and may have been trained with 32,768 (...); if so, pass
+            # --original-context 32768", as for Qwen 2
             if problem.code == "trained":
                 return f"the model {problem.message} to the command below."
+        # Qwen 2.5 1M without the key of its dual chunk attention. Qwen 3 declares only little more
+        # than it was trained with: 40,960 tokens, and 32,768.
+        is_known = spec.original_context_source == "family"
+        if is_known and spec.context > 2 * spec.original_context:
+            return (
+                f"the model declares {spec.context:,} tokens and was trained with"
+                f" {spec.original_context:,}, over which factors count"
+                f" ({spec.original_context_reference})."
+            )
         return ""
 
     def to_dict(self) -> JsonObject:

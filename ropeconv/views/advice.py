@@ -84,23 +84,36 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     sheet.table(title, table.columns, table.rows, optional=optional, right=right)
     if advice.ranking is None:
         _explain_losses(advice, sheet)
+        _explain_order(advice, sheet)
 
 
 def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
     """Say what the losses of the table are, and from which on a method needs no training."""
-    studies = [row.measured.study for row in advice.methods if row.measured is not None]
-    if not studies:
+    if not advice.studies:
         return
 
-    # such as "... at its trained length (SmolLM2-135M: 2.71)", from the first study
+    # such as "... at its trained length (SmolLM2-135M: 3.19)", with the texts where they differ:
+    # "(SmolLM2-135M: 3.19 on 12 texts, 2.96 on 2 texts)"
     unchanged = "the loss of the unchanged model at its trained length"
-    study = studies[0]
+    study = advice.studies[0]
     if study.start is not None:
-        unchanged += f" ({study.short_model}: {study.start:.2f})"
+        unchanged += f" ({study.short_model}: {study.start:.2f}"
+        if advice.has_several_samples:
+            unchanged += f" on {study.texts} texts"
+        for other in advice.studies[1:]:
+            is_other_sample = other.texts != study.texts
+            if is_other_sample and other.short_model == study.short_model and other.start:
+                unchanged += f", {other.start:.2f} on {other.texts} texts"
+        unchanged += ")"
     sheet.say(
         "Losses in nats per token, on other models. Without training: a loss at length of at most"
         f" {MOST_LOST:g} above {unchanged}, and {LEAST_FOUND:g} % of hidden facts found."
     )
+    if advice.has_several_samples:
+        sheet.say(
+            "Losses on different texts cannot be compared, so methods are in the order of what they"
+            " lose beside the unchanged model on the same texts."
+        )
 
     # where the first method is not decided, its numbers are shown below
     undecided = [
@@ -110,6 +123,19 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
         sheet.say(
             f"Not decided: {LEAST_FOUND:g} % is inside the interval of the facts found, so more"
             " questions are needed."
+        )
+
+
+def _explain_order(advice: RankedMethods, sheet: Sheet) -> None:
+    """Name the small model that gives unmeasured methods their order, if there is one."""
+    models = []
+    for row in advice.methods:
+        if row.weak is not None and row.writable and row.weak.study.short_model not in models:
+            models.append(row.weak.study.short_model)
+    if models:
+        sheet.say(
+            f"Methods that were not measured are in the order of {' and '.join(models)}, which"
+            " loses too little without a method to judge any."
         )
 
 
@@ -166,7 +192,8 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
 
 def _show_method(row: Advice, sheet: Sheet) -> None:
     """Show a method: its command, what is known of it, and the runtimes that compute it wrongly."""
-    sheet.say(f"{row.method.name}: {row.method.finetuning_note}.")
+    note = row.method.finetuning_note or row.method.summary
+    sheet.say(f"{row.method.name}: {note}.")
     sheet.copyable(f"    {row.command}")
     if row.recommended:
         sheet.say(f"    {row.recommended}.")

@@ -1,6 +1,7 @@
 """The first line of `advise` beside the methods that publishers of models chose."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,8 @@ def test_the_reason_for_linear_has_the_numbers_of_the_table() -> None:
             "needed",
             131072,
         ),
-        # its proportional RoPE has no key for YaRN's attention factor, and by-parts needs none
-        (MORE / "google--gemma-4-26B-A4B.json", "512k", "--by-parts 2", "undecided", 262144),
+        # a quarter of the pairs rotates, all of them within 200 tokens: no angle is new
+        (MORE / "google--gemma-4-26B-A4B.json", "512k", "--as-is", "undecided", 262144),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else None,
 )
@@ -158,8 +159,50 @@ def test_hunyuan_keeps_its_mscale_pair() -> None:
     assert best.command.endswith("--yarn 2")
 
 
-def test_a_doubtful_trained_length_is_said(tmp_path: Path) -> None:
-    """Qwen 2.5 1M declares 1,010,000 tokens; its card says 262,144 and dual chunk attention."""
-    advice = ropeconv.advise(CONFIGS / "Qwen--Qwen2.5-7B-Instruct-1M.json", "2M")
-    assert "--original-context 262144" in advice.training
+def test_a_doubtful_trained_length_is_said() -> None:
+    """Qwen 2 7B declares 131,072 tokens; its card says 32,768."""
+    advice = ropeconv.advise(CONFIGS / "Qwen--Qwen2-7B.json", "256k")
+    assert "--original-context 32768" in advice.training
     assert ropeconv.advise(CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json", "64k").training == ""
+
+
+def test_qwen_2_5_1m_was_trained_with_a_quarter_of_what_it_declares() -> None:
+    """Its card says 262,144 tokens and dual chunk attention, of which the config says nothing."""
+    advice = ropeconv.advise(CONFIGS / "Qwen--Qwen2.5-7B-Instruct-1M.json", "1M")
+    assert advice.best is not None
+    assert advice.best.flags == "--yarn 4"
+    assert advice.best.fine_tuning.trained == 262144
+    assert "1,010,000" in advice.training
+    assert "262,144" in advice.training
+    assert ropeconv.advise(CONFIGS / "Qwen--Qwen3-8B.json", "64k").training == ""
+
+
+def test_what_changes_no_frequency_of_a_model_is_no_advice() -> None:
+    """The slowest pair of Gemma 4 is pair 63 of 256, and the base is a million."""
+    slowest = 1e6 ** (-2 * 63 / 512)
+    turns = slowest * 262144 / (2 * math.pi)
+    gemma = ropeconv.advise(MORE / "google--gemma-4-26B-A4B.json", "512k")
+    assert gemma.best is not None
+    assert f" {turns:,.0f} times" in gemma.best.fine_tuning.reason
+    assert gemma.best.command.endswith("--as-is --context 524288")
+    assert gemma.passed_over.keys() >= {"by-parts", "llama3"}
+    assert "piecewise" not in gemma.passed_over, "no pair to split at"
+
+    # every pair but the fast ones changes where all rotate
+    llama = ropeconv.advise(CONFIGS / "meta-llama--Meta-Llama-3-8B.json", "16k")
+    assert not {"by-parts", "llama3"} & llama.passed_over.keys()
+    assert "as-is" not in {row.method.name for row in llama.methods}
+
+
+def test_losses_on_other_texts_are_told_apart() -> None:
+    """theta-for was measured on 2 texts, on which every loss is 0.3 nats lower than on 12."""
+    config = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
+    rows = {row[0]: row for row in ropeconv.advise(config, "16k").shown_tables()[0].rows}
+    (theta,) = [row for flag, row in rows.items() if flag.startswith("--theta-for")]
+    assert theta[5] == "SmolLM2-135M at 2x, 2 texts"
+    assert rows["--yarn 2"][5] == "SmolLM2-135M at 2x, 12 texts"
+    assert float(theta[2]) < float(rows["--yarn 2"][2])
+
+    # on top of a trained scaling nothing was measured on a model that needs a method
+    scaled = ropeconv.advise(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json", "256k")
+    assert not scaled.has_several_samples

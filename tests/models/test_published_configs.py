@@ -28,7 +28,7 @@ FACTS = {
     "LGAI-EXAONE--EXAONE-3.5-7.8B-Instruct": ("exaone", "llama3", 1e06, 128, 128, 8192, 32768, []),
     "MiniMaxAI--MiniMax-M2.5": ("minimax_m2", "default", 5e06, 128, 64, 196608, 196608, []),
     "Qwen--Qwen2-7B": ("qwen2", "default", 1e06, 128, 128, 131072, 131072, ["trained"]),
-    "Qwen--Qwen2.5-7B-Instruct-1M": ("qwen2", "default", 1e07, 128, 128, 1010000, 1010000, ["trained"]),
+    "Qwen--Qwen2.5-7B-Instruct-1M": ("qwen2", "default", 1e07, 128, 128, 262144, 1010000, []),
     "Qwen--Qwen2.5-VL-7B-Instruct": ("qwen2_5_vl", "default", 1e06, 128, 128, 128000, 128000, []),
     "Qwen--Qwen3-8B": ("qwen3", "default", 1e06, 128, 128, 32768, 40960, []),
     "Qwen--Qwen3.5-27B": ("qwen3_5", "default", 1e07, 256, 64, 262144, 262144, []),

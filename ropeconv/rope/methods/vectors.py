@@ -148,7 +148,7 @@ class Piecewise(Method):
         """The method split at the first pair that completes no period in the trained context."""
         # pairs before it have seen every angle in training, and those behind it have not
         split = critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim) // 2
-        if not 0 < split < spec.rotary_dim // 2:
+        if not 0 < split < spec.rotating_pairs:
             return None
         factor = context / spec.original_context
         if factor > LARGEST_FACTOR:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, processors
 
 from ropeconv.bake.gguf import ExportPlan
 from ropeconv.convert.to_gguf.stock import find_converter
+from ropeconv.convert.to_gguf.vocabulary import TokenKind
 from ropeconv.formats.gguf.file import GgufFile
 
 from ...support.baking import AS_IS, make_plan
@@ -30,6 +31,19 @@ ADDED = (
     "<|im_end|>",
 )
 """Tokens by which the converter names special tokens of GLM, Solar Open and others."""
+UNMARKED = (
+    "<unused7>",
+    "<unused8",
+    "<mask>",
+    "<2mass>",
+    "<pad>",
+    "[@BOS@]",
+    "<|>",
+    "<\uff5cfim\uff5c>",
+    "<|mixed\uff5c>",
+    "<think>",
+)
+"""Added tokens that tokenizer.json does not call special. Most of them look so, and some do not."""
 NEEDS_OTHERS = {
     "ernie4_5": "SentencePiece",
     "ernie4_5_moe": "SentencePiece",
@@ -53,13 +67,14 @@ def rich_tokenizer(folder: Path, begins: bool) -> None:
     tokenizer = Tokenizer.from_str(tokenizer_json())
     vocabulary = tokenizer.get_vocab()
     # tokens that were added have the last ids, which are taken from the vocabulary
-    last = sorted(vocabulary, key=vocabulary.__getitem__)[-len(ADDED) :]
+    added = (*ADDED, *UNMARKED)
+    last = sorted(vocabulary, key=vocabulary.__getitem__)[-len(added) :]
     data = json.loads(tokenizer.to_str())
     ids = {text: data["model"]["vocab"].pop(text) for text in last}
     kept = [merge for merge in data["model"]["merges"] if "".join(merge) not in ids]
     data["model"]["merges"] = kept
-    for text, index in zip(ADDED, sorted(ids.values()), strict=True):
-        token = {"id": index, "content": text, "special": True}
+    for text, index in zip(added, sorted(ids.values()), strict=True):
+        token = {"id": index, "content": text, "special": text in ADDED}
         flags = ("single_word", "lstrip", "rstrip", "normalized")
         data["added_tokens"].append(token | dict.fromkeys(flags, False))
     steps: list[Any] = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}]
@@ -126,6 +141,9 @@ def test_the_post_processor_decides_and_not_the_config(begins: bool, tmp_path: P
     source = published("llama", tmp_path / "Tiny")
     rich_tokenizer(source, begins)
     ids = Tokenizer.from_file(str(source / "tokenizer.json")).encode("word").ids
+    kinds = dict(zip(keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], strict=True))
+    unmarked = {text: TokenKind(kinds[text]) for text in UNMARKED}
+    assert set(unmarked.values()) == {TokenKind.CONTROL, TokenKind.USER_DEFINED}
     assert (ids[0] == 1) is begins
     keys = own_keys(source, tmp_path)
     assert keys["tokenizer.ggml.add_bos_token"] is begins

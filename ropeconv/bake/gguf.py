@@ -854,16 +854,18 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             " llama.cpp's own converter: embeddings are the pooled states"
         )
     if exported.composes:
+        example = ""
+        if exported.composed is not None:
+            example = f", for example {exported.composed.described}"
         notes.append(
             "llama.cpp does not compose characters (NFC) as tokenizer.json does: text with"
-            " decomposed ones, such as e and a combining accent, becomes other tokens; compose such"
-            " text before it is sent"
+            f" decomposed ones, such as e and a combining accent, becomes other tokens{example};"
+            " compose such text before it is sent"
         )
     if exported.recut is not None:
         notes.append(
-            "llama.cpp ends words before combining marks, as in Hindi or Thai, and tokenizer.json"
-            f" does not: such text becomes other tokens, for example '{exported.recut.text}'"
-            f" {exported.recut.in_llama_cpp} in place of {exported.recut.usual}"
+            f"llama.cpp {exported.recut.difference}, and tokenizer.json does not: such text becomes"
+            f" other tokens, for example {exported.recut.described}"
         )
     if "vision_config" in source.config():
         # `bake/projector.py` writes it, or gives the command

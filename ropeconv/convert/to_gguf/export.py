@@ -40,7 +40,7 @@ from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .pooling import EmbeddingProjection, pooling_keys, projections
 from .quantise import FTYPES, Quantisation
-from .recut import Recut, find_recut
+from .recut import Recut, find_composed, find_recut
 from .rows import DTYPES, ShardWeights, StoredRows
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name, projection_tensors
 from .tokenizer import composes_characters, tokenizer_keys, values_of
@@ -97,6 +97,9 @@ class GgufExport:
 
     composes: bool = False
     """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
+
+    composed: Recut | None = None
+    """A text that becomes other tokens for that reason; None without `tokenizers`, too."""
 
     projections: tuple[EmbeddingProjection, ...] = ()
     """Projections behind the pooling of an embedding model that are part of the file."""
@@ -206,7 +209,8 @@ def export(
         tokens = tokenizer_keys(folder, vocabulary, rules, options.pre or "")
         for key, flag in rules.tokenizer.items():
             tokens.setdefault(f"tokenizer.ggml.{key}", boolean(flag))
-        composed = composes_characters(folder, tokens)
+        composes = composes_characters(folder, tokens)
+        composed = find_composed(folder, tokens)
         recut = find_recut(folder, tokens, rules.pre)
 
     # the header: the architecture is the first key, as gguf-py writes it (GGUFWriter.__init__)
@@ -231,7 +235,8 @@ def export(
         unlabelled=unlabelled,
         quantisation=quantisation,
         without_prediction=left_out,
-        composes=composed,
+        composes=composes,
+        composed=composed,
         projections=modules,
         recut=recut,
     )

@@ -1,20 +1,24 @@
-"""Texts that llama.cpp cuts into other words than tokenizer.json, where it only approximates that.
+"""Texts that become other tokens in llama.cpp than tokenizer.json gives, as examples for the plan.
+
+`find_recut` is for texts that llama.cpp cuts into other words, where it only approximates a
+pre-tokenizer, and `find_composed` for characters that it does not compose (NFC).
 
 llama.cpp has no classes of letters such as \\p{Lu} in its patterns, and writes them as lookaheads
 over \\p{L}. Combining marks are not letters there, so words end before them: accents that are
 written apart, and the vowel signs of Hindi, Thai or Arabic (src/llama-vocab.cpp, tekken and
-gpt-4o).
+gpt-4o). Where a pattern has such a class, it is taken for \\p{L} (src/unicode.cpp; tiny_aya and
+youtu).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...environment import installed
 from ...formats.gguf.header import GgufValue
-from .tokenizer import pre_table, steps
-from .vocabulary import TokenizerJson, read
+from .tokenizer import composes_characters, pre_table, steps
+from .vocabulary import COMPOSED, TokenizerJson, read
 
 SAMPLES = (
     "\u0939\u093f\u0928\u094d\u0926\u0940",  # "Hindi" in Hindi
@@ -24,8 +28,17 @@ SAMPLES = (
     "\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd",  # the same in Hebrew
     "cafe\u0301",
     "e\u0301's",
+    "iPhone",
+    "12345km",
+    "2  1000",
 )
-"""Words with combining marks."""
+"""Words with combining marks, and others that an approximation splits otherwise."""
+DECOMPOSED = (
+    "cafe\u0301",
+    "Tie\u0302\u0301ng Vie\u0323\u0302t",  # "Vietnamese" in Vietnamese
+    "\u1112\u1161\u11ab\u1100\u1173\u11af",  # "Hangul" in single letters
+)
+"""Words with decomposed characters, as file names of macOS have them."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,16 @@ class Recut:
 
     in_llama_cpp: int
     """The tokens that it becomes in llama.cpp."""
+
+    difference: str = ""
+    """What llama.cpp does, as a verb with its objects."""
+
+    @property
+    def described(self) -> str:
+        """The text with both numbers of tokens."""
+        if self.in_llama_cpp == self.usual:
+            return f"'{self.text}' {self.in_llama_cpp} other ones"
+        return f"'{self.text}' {self.in_llama_cpp} in place of {self.usual}"
 
 
 def find_recut(
@@ -68,27 +91,58 @@ def find_recut(
     name_in_gguf = keys["tokenizer.ggml.pre"].decode()
     own_steps = steps(data.pre_tokenizer)
     for entry in pre_table().pre:
-        name_of_entry = names.get(entry.name, entry.name)
-        is_of_tokenizer = name_of_entry == name_in_gguf and entry.steps == own_steps
+        names_of_entry = (names.get(entry.name, entry.name), *entry.aliases)
+        is_of_tokenizer = name_in_gguf in names_of_entry and entry.steps == own_steps
         steps_of_llamacpp = entry.runs
         if is_of_tokenizer and steps_of_llamacpp:
-            return _compare(path, steps_of_llamacpp)
+            usual, other = _read_twice(path)
+            other.pre_tokenizer = pre_tokenizer(steps_of_llamacpp)
+            found = _first_difference(usual, other, SAMPLES)
+            return replace(found, difference=entry.difference) if found else None
     return None
 
 
-def _compare(path: Path, runs: Sequence[str]) -> Recut | None:
-    """The first sample that other steps cut so that its tokens differ."""
+def find_composed(folder: Path, keys: Mapping[str, GgufValue]) -> Recut | None:
+    """Return a word of decomposed characters that becomes other tokens, as they are not composed.
+
+    The result is None where the tokenizer does not compose characters, or normalizes text in other
+    ways too, as some that only llama.cpp's own converter converts.
+
+    Args:
+        folder: The folder of the tokenizer.
+        keys: The keys of the tokenizer in GGUF.
+    """
+    path = folder / "tokenizer.json"
+    data = read(path, TokenizerJson)
+    if data is None or data.normalizer is None or not composes_characters(folder, keys):
+        return None
+    if not COMPOSED.issuperset(data.normalizer.steps) or not installed("tokenizers"):
+        return None
+
+    usual, other = _read_twice(path)
+    other.normalizer = None
+    return _first_difference(usual, other, DECOMPOSED)
+
+
+def _read_twice(path: Path) -> tuple[Any, Any]:
+    """A tokenizer of `tokenizers`, and another one like it, to be changed."""
     import tokenizers
 
-    usual = tokenizers.Tokenizer.from_file(str(path))
-    other = tokenizers.Tokenizer.from_file(str(path))
-    other.pre_tokenizer = pre_tokenizer(runs)
-    for text in SAMPLES:
+    text = path.read_text("utf-8")
+    return tokenizers.Tokenizer.from_str(text), tokenizers.Tokenizer.from_str(text)
+
+
+def _first_difference(usual: Any, other: Any, texts: Sequence[str]) -> Recut | None:
+    """The first text that becomes more tokens by another tokenizer, or else other tokens."""
+    differing = []
+    for text in texts:
         right = usual.encode(text, add_special_tokens=False).ids
         actual = other.encode(text, add_special_tokens=False).ids
-        if right != actual:
+        if len(actual) > len(right):
             return Recut(text, len(right), len(actual))
-    return None
+        if right != actual:
+            differing.append(Recut(text, len(right), len(actual)))
+    return differing[0] if differing else None
 
 
 def pre_tokenizer(of_steps: Sequence[str]) -> Any:

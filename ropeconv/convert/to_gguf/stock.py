@@ -42,6 +42,8 @@ READ = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken", ".safetensors")
 """Ends of the names of files that the converter is given: no code, and no pickles."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+REPEATABLE = {"PYTHONHASHSEED": "0"}
+"""The order of sets, by which gguf-py lists the names of chat templates, is that of every run."""
 LONGEST_LINE = 300
 LACKS_KEY = ("KeyError:", "TypeError:")
 """How the converter stops at keys of published configs that classes of transformers 5 drop."""
@@ -145,7 +147,7 @@ class StockConverter:
             errors="replace",
             check=False,
             cwd=model,
-            env=without_secrets() | OFFLINE,
+            env=without_secrets() | OFFLINE | REPEATABLE,
         )
         if done.returncode == 0 and target.exists():
             return ""

@@ -49,9 +49,11 @@ from .export import (
 )
 from .pooling import has_projection
 from .quantise import Quantisation
+from .recut import find_composed, find_recut
 from .stock import StockConverter, given_files, prepare_folder
 from .stock_program import SMALL
 from .tensors import plain_name
+from .tokenizer import composes_characters
 
 T = TypeVar("T")
 BLOCK = 1 << 22
@@ -341,6 +343,9 @@ def stock_export(
         converted = _convert_header(conversion, place, folder)
         header = converted.header
         counts = weight_counts(_elements(header), header.values)
+        composes = composes_characters(place, header.values)
+        composed = find_composed(place, header.values)
+        recut = find_recut(place, header.values, {})
         described = describe(place, source.name, repository, label, *counts)
         bare = describe(place, source.name, repository, "", *counts)
 
@@ -359,6 +364,9 @@ def stock_export(
         outtype=(quantisation.outtype if quantisation else type_name).upper(),
         unlabelled=header,
         quantisation=quantisation,
+        composes=composes,
+        composed=composed,
+        recut=recut,
         conversion=conversion,
         small=converted.small,
     )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
     from gguf.gguf_writer import GGUFValue
 
+TEMPLATES = "tokenizer.chat_templates"
+"""The key with the names of chat templates."""
 MOST_STEPS = 1 << 25
 """The most merging steps; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
 
@@ -63,6 +65,21 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore_merges: bool
     steps: tuple[str, ...]
     runs: tuple[str, ...] = ()
+    difference: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+class TemplateToken(msgspec.Struct, frozen=True):
+    """A special token of a template."""
+
+    id: str = ""
+    """Its text."""
+
+
+class TemplatePiece(msgspec.Struct, frozen=True):
+    """A part of a template: a special token, or a text, which is None here."""
+
+    SpecialToken: TemplateToken | None = None
 
 
 class Processor(msgspec.Struct, frozen=True):
@@ -71,11 +88,22 @@ class Processor(msgspec.Struct, frozen=True):
     type: str = ""
     processors: tuple[Processor, ...] = ()
 
+    single: tuple[TemplatePiece, ...] | None = None
+    """The template of one text, for the type TemplateProcessing."""
+
 
 class PostProcessed(msgspec.Struct, frozen=True):
-    """The part of tokenizer.json with its post-processor."""
+    """The parts of tokenizer.json with its post-processor and the tokens that it may add."""
 
     post_processor: Processor | None = None
+    added_tokens: tuple[AddedToken, ...] | None = None
+
+    @property
+    def steps(self) -> tuple[Processor, ...]:
+        """The post-processors that it consists of."""
+        if self.post_processor is None:
+            return ()
+        return self.post_processor.processors or (self.post_processor,)
 
 
 class SpecialIds(msgspec.Struct, frozen=True):
@@ -353,10 +381,11 @@ def _value(entry: GGUFValue) -> GgufValue:
     return strings(texts)
 
 
-def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:
+def composes_characters(folder: Path, keys: Mapping[str, GgufValue]) -> bool:
     """Return whether a byte-level tokenizer composes characters (NFC), as llama.cpp does not."""
     data = read(folder / "tokenizer.json", TokenizerJson)
-    if data is None or keys["tokenizer.ggml.model"].decode() != "gpt2":
+    kind = keys.get("tokenizer.ggml.model")
+    if data is None or kind is None or kind.decode() != "gpt2":
         return False
     return composes(data.normalizer)
 
@@ -396,9 +425,15 @@ def _special(
         try:
             special = gguf.SpecialVocab(folder, merges, n_vocab=vocabulary)
             special.add_special_token |= _flags_of_post_processor(folder, vocabulary)
-            # gguf-py keeps the first id that it finds, so the files of the tokenizer come first
+            # gguf-py keeps the first id that it finds, so the files of the tokenizer come first,
+            # and config.json, where special_token_ids has the others from, before the family
             by_family = _ids_of_family(folder, tokens, rules)
-            special.special_token_ids = by_family | special.special_token_ids
+            by_tokenizer = _ids_of_post_processor(folder, vocabulary)
+            special.special_token_ids = by_family | special.special_token_ids | by_tokenizer
+            # gguf-py lists the names of templates from a set, in another order in each process, and
+            # finds the files of additional_chat_templates in any order
+            if isinstance(special.chat_template, list):
+                special.chat_template.sort(key=lambda template: str(template.get("name")))
             special.add_to_gguf(writer, quiet=True)
         except Exception as problem:  # from gguf-py, which does not check the types of its input
             raise BadSource(
@@ -407,7 +442,48 @@ def _special(
                 " config.json"
             ) from None
 
-    return values_of(add_keys)
+    values = values_of(add_keys)
+    if TEMPLATES in values:
+        values[TEMPLATES] = strings(sorted(name.encode() for name in values[TEMPLATES].decode()))
+    return values
+
+
+def _named_by_post_processor(folder: Path) -> dict[str, str]:
+    """The special tokens of tokenizer_config.json that it lacks, and the post-processor shows.
+
+    {"bos_token": "<s>", "cls_token": "<s>"} where <s> is put in front of every text.
+
+    llama.cpp's converter completes the config by them since gguf-py 0.20 (SpecialVocab in
+    gguf/vocab.py); 0.19 takes such a token for an unknown one, and does not add it. It is also
+    unknown where the config has an object in place of a text, as for Llama 2: then it becomes cls.
+    """
+    data = read(folder / "tokenizer.json", PostProcessed)
+    config = read(folder / "tokenizer_config.json", dict[str, Any])
+    if data is None or not config:
+        return {}
+    named = {}
+    for step in data.steps:
+        pieces = step.single or ()
+        first = pieces[0].SpecialToken if len(pieces) > 1 else None
+        if first is None or not first.id:
+            continue
+        if first.id not in (config.get("bos_token"), config.get("cls_token")):
+            for key in ("bos_token", "cls_token"):
+                if not config.get(key):
+                    named[key] = first.id
+    return named
+
+
+def _ids_of_post_processor(folder: Path, vocabulary: int) -> dict[str, int]:
+    """The ids of `_named_by_post_processor`, {"bos": 1, "cls": 1}."""
+    data = read(folder / "tokenizer.json", PostProcessed)
+    ids = {}
+    for key, text in _named_by_post_processor(folder).items():
+        for token in (data.added_tokens if data else None) or ():
+            if token.content == text and token.id is not None and token.id < vocabulary:
+                ids[key.removesuffix("_token")] = token.id
+                break
+    return ids
 
 
 def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
@@ -415,20 +491,21 @@ def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
 
     {"bos": True, "eos": False} for one that puts bos in front of a text.
 
-    gguf-py reads this too, but wrongly in two cases, which are corrected here as in llama.cpp's
+    gguf-py reads this too, but wrongly in three cases, which are corrected here as in llama.cpp's
     converter. gguf 0.19 prefers `add_bos_token` of tokenizer_config.json, although the package
-    tokenizers does what the post-processor says. And it ignores a byte-level post-processor, which
-    adds nothing.
+    tokenizers does what the post-processor says. It ignores a byte-level post-processor, which adds
+    nothing. And it does not know a token that only the post-processor names
+    (`_named_by_post_processor`).
     """
     import gguf
 
     data = read(folder / "tokenizer.json", PostProcessed)
     if data is None or data.post_processor is None:
         return {}
-    config = read(folder / "tokenizer_config.json", dict[str, msgspec.Raw]) or {}
+    config = read(folder / "tokenizer_config.json", dict[str, Any]) or {}
+    config |= _named_by_post_processor(folder)
     flags = {}
-    steps_of_processor = data.post_processor.processors or (data.post_processor,)
-    if any(step.type == "ByteLevel" for step in steps_of_processor):
+    if any(step.type == "ByteLevel" for step in data.steps):
         flags = {"bos": False, "eos": False}
 
     # gguf-py reads the other kinds of post-processors, from a folder in which tokenizer_config.json

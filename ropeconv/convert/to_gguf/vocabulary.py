@@ -191,6 +191,24 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+def looks_special(text: str) -> bool:
+    """Return whether an added token is a control token, whatever tokenizer.json says of it.
+
+    Publishers do not mark all of them. The texts are those of llama.cpp's converter
+    (conversion/base.py, does_token_look_special).
+    """
+    # DeepSeek Coder, and Gemma 2 and 3
+    if text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]"):
+        return True
+    if text.startswith("<unused") and text.endswith(">"):
+        return True
+
+    # Command R; DeepSeek spells its tokens with U+FF5C, a wide bar
+    if text.startswith("<|") and text.endswith("|>"):
+        return True
+    return text.startswith("<\uff5c") and text.endswith("\uff5c>")
+
+
 @dataclass
 class Vocabulary:
     """A vocabulary, as lists with an entry per token id."""
@@ -228,7 +246,7 @@ class Vocabulary:
     def add(self, added: list[AddedToken]) -> None:
         """Set the tokens that tokenizer.json lists apart from its vocabulary (added_tokens).
 
-        Special ones, and ones spelled <|...|>, become control tokens.
+        Special ones, and ones that look special, become control tokens.
 
         llama.cpp searches for the others in the original text, so SentencePiece's U+2581 is a space
         in them (https://github.com/ggml-org/llama.cpp/pull/8228).
@@ -248,10 +266,8 @@ class Vocabulary:
             if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
 
-            # DeepSeek spells its special tokens with U+FF5C, a wide bar
-            is_control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
             score = -1000.0  # that of added tokens in llama.cpp's converter, convert_hf_to_gguf.py
-            if is_control:
+            if entry.special or looks_special(text):
                 self.put(index, text, TokenKind.CONTROL, score)
             else:
                 self.put(index, text.replace(SPACE, " "), TokenKind.USER_DEFINED, score)

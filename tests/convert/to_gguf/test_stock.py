@@ -353,6 +353,30 @@ def test_an_output_is_verified_by_digests_or_by_converting_again(
         verified(out, source)
 
 
+def test_a_header_is_the_same_in_every_run(
+    source: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gguf-py lists the names of chat templates from a set, whose order depends on the seed."""
+    model = shutil.copytree(source, tmp_path / "model")
+    names = ("tool_use", "rag", "zeta", "beta", "eta", "alpha")
+    templates = [{"name": name, "template": name} for name in names]
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"chat_template": templates})
+    )
+    converter = stock.find_converter(tree)
+    assert converter is not None
+    headers = []
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        target = tmp_path / f"{seed}.gguf"
+        converter.convert(model, target, "f32", header_only=True)
+        headers.append(GgufFile.open(target).header.values)
+    first, second = headers
+    assert sorted(first["tokenizer.chat_templates"].decode()) == sorted(names)
+    assert first == second
+
+
 def test_one_header_and_one_file_are_converted_for_an_output_and_its_checks(
     source: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:

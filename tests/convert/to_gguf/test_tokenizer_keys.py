@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, processors
 
 from ropeconv.bake.gguf import ExportPlan
 from ropeconv.convert.to_gguf.stock import find_converter
+from ropeconv.convert.to_gguf.vocabulary import TokenKind
 from ropeconv.formats.gguf.file import GgufFile
 
 from ...support.baking import AS_IS, make_plan
@@ -30,6 +31,19 @@ ADDED = (
     "<|im_end|>",
 )
 """Tokens by which the converter names special tokens of GLM, Solar Open and others."""
+UNMARKED = (
+    "<unused7>",
+    "<unused8",
+    "<mask>",
+    "<2mass>",
+    "<pad>",
+    "[@BOS@]",
+    "<|>",
+    "<\uff5cfim\uff5c>",
+    "<|mixed\uff5c>",
+    "<think>",
+)
+"""Added tokens that tokenizer.json does not call special. Most of them look so, and some do not."""
 NEEDS_OTHERS = {
     "ernie4_5": "SentencePiece",
     "ernie4_5_moe": "SentencePiece",
@@ -53,13 +67,14 @@ def rich_tokenizer(folder: Path, begins: bool) -> None:
     tokenizer = Tokenizer.from_str(tokenizer_json())
     vocabulary = tokenizer.get_vocab()
     # tokens that were added have the last ids, which are taken from the vocabulary
-    last = sorted(vocabulary, key=vocabulary.__getitem__)[-len(ADDED) :]
+    added = (*ADDED, *UNMARKED)
+    last = sorted(vocabulary, key=vocabulary.__getitem__)[-len(added) :]
     data = json.loads(tokenizer.to_str())
     ids = {text: data["model"]["vocab"].pop(text) for text in last}
     kept = [merge for merge in data["model"]["merges"] if "".join(merge) not in ids]
     data["model"]["merges"] = kept
-    for text, index in zip(ADDED, sorted(ids.values()), strict=True):
-        token = {"id": index, "content": text, "special": True}
+    for text, index in zip(added, sorted(ids.values()), strict=True):
+        token = {"id": index, "content": text, "special": text in ADDED}
         flags = ("single_word", "lstrip", "rstrip", "normalized")
         data["added_tokens"].append(token | dict.fromkeys(flags, False))
     steps: list[Any] = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}]
@@ -83,6 +98,23 @@ def rich_tokenizer(folder: Path, begins: bool) -> None:
     (folder / "generation_config.json").write_text(json.dumps(generation))
 
 
+def rewrite(path: Path, **entries: Any) -> None:
+    """Change entries of a JSON file; None removes one."""
+    data = json.loads(path.read_text()) | entries
+    kept = {key: value for key, value in data.items() if value is not None}
+    path.write_text(json.dumps(kept))
+
+
+def stock_keys(source: Path, tree: Path, folder: Path) -> dict[str, Any]:
+    """The keys that llama.cpp's converter writes."""
+    converter = find_converter(tree)
+    assert converter is not None
+    out = folder / "stock.gguf"
+    converter.convert(source, out, "bf16", predicts=False, header_only=True)
+    header = GgufFile.open(out).header
+    return {key: header.get(key) for key in header.values if key.startswith(DESCRIBED)}
+
+
 def own_keys(source: Path, folder: Path) -> dict[str, Any]:
     plan = make_plan(source, AS_IS, folder / "own.gguf", to="gguf", outtype="bf16")
     assert isinstance(plan, ExportPlan)
@@ -103,19 +135,15 @@ def test_every_key_of_the_converter_is_written(
 ) -> None:
     source = published(model_type, tmp_path / "Tiny")
     rich_tokenizer(source, begins=True)
-    config = json.loads((source / "config.json").read_text())
-    config["eos_token_id"] = [2, 5]
-    (source / "config.json").write_text(json.dumps(config))
+    rewrite(source / "config.json", eos_token_id=[2, 5])
     ours = own_keys(source, tmp_path)
-    converter = find_converter(with_own_vocabulary)
-    assert converter is not None
-    out = tmp_path / "stock.gguf"
-    converter.convert(source, out, "bf16", predicts=False, header_only=True)
-    stock = GgufFile.open(out).header
-    keys = {key: stock.get(key) for key in stock.values if key.startswith(DESCRIBED)}
+    keys = stock_keys(source, with_own_vocabulary, tmp_path)
     assert len(keys) > 15
     assert keys["tokenizer.ggml.add_bos_token"] is True
     assert len(keys["tokenizer.ggml.tokens"]) == VOCABULARY
+    kinds = dict(zip(keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], strict=True))
+    unmarked = {text: TokenKind(kinds[text]) for text in UNMARKED}
+    assert set(unmarked.values()) == {TokenKind.CONTROL, TokenKind.USER_DEFINED}
     for key, value in keys.items():
         assert ours.get(key) == value, key
 
@@ -130,6 +158,70 @@ def test_the_post_processor_decides_and_not_the_config(begins: bool, tmp_path: P
     keys = own_keys(source, tmp_path)
     assert keys["tokenizer.ggml.add_bos_token"] is begins
     assert keys["tokenizer.ggml.add_eos_token"] is False
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("form", ["absent", "an object"])
+def test_a_token_that_the_post_processor_puts_in_front_is_bos(
+    form: str, with_own_vocabulary: Path, tmp_path: Path
+) -> None:
+    """Llama 2 was published with an object, and ChatGLM 3 without a bos token."""
+    source = published("llama", tmp_path / "Tiny")
+    rich_tokenizer(source, begins=True)
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    bos = {"__type": "AddedToken", "content": "<s>", **flags} if form == "an object" else None
+    rewrite(source / "tokenizer_config.json", bos_token=bos, add_bos_token=None)
+    rewrite(source / "config.json", bos_token_id=3)
+
+    first, *_ = Tokenizer.from_file(str(source / "tokenizer.json")).encode("word").ids
+    keys = own_keys(source, tmp_path)
+    assert keys["tokenizer.ggml.add_bos_token"] is True
+    assert keys["tokenizer.ggml.bos_token_id"] == first == 1
+    for key, value in stock_keys(source, with_own_vocabulary, tmp_path).items():
+        assert keys.get(key) == value, key
+
+
+def test_a_token_that_nothing_puts_in_front_is_not_bos(tmp_path: Path) -> None:
+    source = published("llama", tmp_path / "Tiny")
+    rich_tokenizer(source, begins=False)
+    rewrite(source / "tokenizer_config.json", bos_token=None, add_bos_token=None)
+    rewrite(source / "config.json", bos_token_id=3)
+    keys = own_keys(source, tmp_path)
+    assert keys["tokenizer.ggml.add_bos_token"] is False
+    assert keys["tokenizer.ggml.bos_token_id"] == 3
+
+
+NAMES = ("tool_use", "rag", "zeta", "default", "beta", "eta", "alpha")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "additional_chat_templates"])
+def test_chat_templates_are_in_the_same_order_each_time(
+    place: str, with_own_vocabulary: Path, tmp_path: Path
+) -> None:
+    """gguf-py lists their names from a set; Command R and Aya have several."""
+    source = published("llama", tmp_path / "Tiny")
+    rich_tokenizer(source, begins=True)
+    if place == "tokenizer_config.json":
+        templates = [{"name": name, "template": f"{{{{ {name} }}}}"} for name in NAMES]
+        rewrite(source / place, chat_template=templates)
+    else:
+        (source / "chat_template.jinja").write_text("{{ default }}")
+        for name in NAMES:
+            if name != "default":
+                (source / place / f"{name}.jinja").write_text(f"{{{{ {name} }}}}")
+
+    keys = own_keys(source, tmp_path)
+    listed = keys["tokenizer.chat_templates"]
+    assert listed == sorted(set(NAMES) - {"default"})
+    assert [key for key in keys if key.startswith("tokenizer.chat_template.")] == [
+        f"tokenizer.chat_template.{name}" for name in listed
+    ]
+    assert keys["tokenizer.chat_template"] == "{{ default }}"
+    theirs = stock_keys(source, with_own_vocabulary, tmp_path)
+    theirs["tokenizer.chat_templates"].sort()
+    for key, value in theirs.items():
+        assert keys.get(key) == value, key
 
 
 def test_settings_of_another_kind_are_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ a server or hours is in `NOT_RUN` with its reason, and its options are checked.
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -157,6 +158,8 @@ def fresh(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     for repo in re.findall(r"(?<![\w./-])((?:Qwen|HuggingFaceTB)/[\w.-]+)", named):
         make_model(model, tmp_path / "published" / repo, repo)
         hub.repos[repo] = tmp_path / "published" / repo
+    for repo, file in re.findall(r"(Qwen/[\w.-]+-GGUF)[/ ]([\w.-]+\.gguf)", named):
+        shutil.copyfile(model.with_suffix(".gguf"), hub.repos[repo] / file)
     folder = tmp_path / "folder"
     folder.mkdir()
     with running(hub, writing(hub)), machine(folder, model, NOTED) as made:

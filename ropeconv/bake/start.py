@@ -106,7 +106,8 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
 
 def _refuse_family(inspection: Inspection, target: Target) -> None:
     """Raise for a model for which nothing can be baked, or which no runtime was seen to load."""
-    if inspection.refuse and not _is_for_llamacpp(inspection, target):
+    is_possible = inspection.gguf_only and target.to == "gguf"
+    if inspection.refuse and not is_possible:
         raise UnsupportedBake(
             "a context extension",
             inspection.display_name,
@@ -121,13 +122,6 @@ def _refuse_family(inspection: Inspection, target: Target) -> None:
                 f"{unseen}; pass --family {inspection.name} to treat its text model as that, which"
                 " is untested, or give the text model as a checkpoint of its own"
             )
-
-
-def _is_for_llamacpp(inspection: Inspection, target: Target) -> bool:
-    """Whether the output is a GGUF file of a model whose own code is the reason of its refusal."""
-    if not isinstance(inspection, ConfigInspection):
-        return False
-    return inspection.model_family.gguf_only and target.to == "gguf"
 
 
 def _refuse_contradiction(inspection: ConfigInspection, source: Source) -> None:

@@ -13,7 +13,7 @@ def family_names() -> list[str]:
     """Return the values of `--family`."""
     from ..models.registry import families
 
-    return [family.name for family in families() if not family.refuse]
+    return [family.name for family in families() if not family.refuse or family.gguf_only]
 
 
 def method_names() -> list[str]:

@@ -128,6 +128,9 @@ class Inspection(TableSummary):
     refuse: str = ""
     """Why nothing can be baked for it, or empty."""
 
+    gguf_only: bool = False
+    """Whether GGUF files can be baked for it all the same."""
+
     reader_verdicts: tuple[Verdict, ...] = ()
     """The support of each reader of a GGUF file, which `inspect_opened` adds."""
 
@@ -197,7 +200,7 @@ class Inspection(TableSummary):
     def sentence(self) -> str:
         """The conclusion: whether it can be extended, its lengths, and the number of problems."""
         if self.refuse:
-            return f"ropeconv cannot extend {self.display_name}: {self.refuse}."
+            return self.refusal
         found = "no problems"
         if self.problems:
             found = counted(len(self.problems), "problem")
@@ -205,6 +208,15 @@ class Inspection(TableSummary):
             f"It declares {self.context:,} tokens and was trained on {self.original_context:,};"
             f" {found} found."
         )
+
+    @property
+    def refusal(self) -> str:
+        """A sentence that says why nothing, or only a GGUF file, can be baked; or empty."""
+        if not self.refuse:
+            return ""
+        verb = "extends" if self.gguf_only else "cannot extend"
+        form = " only as GGUF" if self.gguf_only else ""
+        return f"ropeconv {verb} {self.display_name}{form}: {self.refuse}."
 
     @property
     def family(self) -> str:
@@ -506,6 +518,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec=spec,
         problems=_without_planned(problems, spec, receipt),
         refuse=family.refuse,
+        gguf_only=family.gguf_only,
         kv_cache=cache,
         shape=shape,
         custom_code=CUSTOM_CODE if config.get("auto_map") else "",

@@ -81,10 +81,10 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
     # The types and ranges of the values that are read; then that the keys are where the class of
     # the family reads them, and its own reasons against a config (`hooks.refusal`). A family with a
-    # reason in `refuse` cannot be extended anyway.
+    # reason in `refuse` cannot be extended anyway, except some as GGUF.
     parts = text_parts(config, family)
     check_config(config, parts, family)
-    if not family.refuse:
+    if not family.refuse or family.gguf_only:
         _check_place(config)
         for part in parts:
             _check_layout(part, family)
@@ -658,6 +658,8 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
             continue
         keys, values = of_local if sizes.layers[layer] == "local" else of_global
         if listed_heads is not None:
+            if listed_heads[layer] == 0:  # a layer without attention
+                continue
             keys = values = listed_heads[layer] * sizes.head_dim
         cache = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
         # a layer that runs several times has a cache for each

@@ -114,6 +114,8 @@ Divisor = Annotated[float, Meta(gt=0, lt=LARGEST_DIVISOR)]
 Divisors = Annotated[list[Divisor], Meta(max_length=WIDEST_HEAD)]
 Section = Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]
 Sections = Annotated[list[Section], Meta(max_length=MOST_SECTIONS)]
+Heads = Annotated[list[Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]], Meta(max_length=MOST_LAYERS)]
+Objects = Annotated[list[Object], Meta(max_length=MOST_LAYERS)]
 
 WORDS: dict[object, str] = {
     Name: "a name",
@@ -154,6 +156,11 @@ WORDS: dict[object, str] = {
     Turns: "a number from 1e-100 to 1e6 there",
     Number: f"a number there, from -{LARGEST:g} to {LARGEST:g}",
     Object: "an object",
+    Objects: f"a list of at most {MOST_LAYERS:,} objects",
+    Heads: (
+        f"a list of the heads of each layer there, positive whole numbers for at most"
+        f" {MOST_LAYERS:,} layers"
+    ),
     Numbers: (
         f"a list of the numbers of layers, from 0 and at most {MOST_LAYERS:,}, and no longer than"
         " that"

@@ -67,7 +67,7 @@ def show_inspection(
         sheet.say(rest)
 
     if inspection.refuse:
-        sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
+        sheet.say(inspection.refusal)
     for problem in inspection.problems:
         sheet.say(f"! {problem.message}")
         if problem.repair:
@@ -110,7 +110,11 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         command = command_line("apply", "TARGET", "--yarn", longer_length, "--draft", reference)
         sheet.copyable(f"Next: {command}")
         return
-    if inspection.refuse or explain:
+    if explain:
+        return
+    if inspection.refuse:
+        if inspection.gguf_only:
+            _show_next_as_gguf(inspection, sheet)
         return
 
     # a config that declares less than its scaling covers has a repair above, which comes first
@@ -132,6 +136,16 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         words = ["--context", format_tokens(longer_context), *inspection.source.family_words]
         command = command_line("advise", _source_to_bake(inspection), *words)
         sheet.copyable(f"Next: {command}")
+
+
+def _show_next_as_gguf(inspection: Inspection, sheet: Sheet) -> None:
+    """Show the command for an unscaled model that is extended only as GGUF."""
+    if inspection.problems or inspection.extended:
+        return
+    longer_context = format_tokens(4 * inspection.first_spec.original_context)
+    words = ["--yarn", longer_context, "--to", "gguf", "--converter", "LLAMA_CPP"]
+    command = command_line("apply", inspection.source.reference, *words)
+    sheet.copyable(f"Next: {command}")
 
 
 def _source_to_bake(inspection: Inspection) -> str:

@@ -4,21 +4,25 @@ llama.cpp's converter makes.
 
 import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from ropeconv.convert.to_gguf.stock import StockConverter
-from ropeconv.errors import UnsupportedBake
+from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.config import cached_layers, detect
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.runtimes.read_config import read_spec
 from scripts.llamacpp.stock_matrix import row_of_mlx
 
+from ..conftest import Run
 from ..convert.to_gguf.conftest import server, tree
-from ..support.baking import YARN, apply, make_plan
+from ..support.baking import AS_IS, YARN, apply, make_plan
 from ..support.converter_server import Convert
 from ..support.mlx_models import (
     MODELS,
@@ -40,7 +44,7 @@ READ = {
     "bailing_moe": (64, 10000.0, "gg"),
     "bailing_moe_v2": (32, 10000.0, "gg"),
     "openelm": (64, 10000.0, "gg"),
-    "nemotron-nas": (64, 10000.0, "gg"),
+    "nemotron-nas": (64, 10000.0, "gnng"),
     "nanbeige": (64, 10000.0, "gg"),
     "talkie": (64, 10000.0, "gg"),
     "muse_glimmer": (64, 10000.0, "nggg"),
@@ -109,10 +113,157 @@ def test_layers_that_run_twice_keep_twice_as_much() -> None:
     assert sum(layers.count for layers in cached[0]) == 4
 
 
+def test_layers_without_attention_keep_nothing() -> None:
+    config = config_of("nemotron-nas")
+    assert sum(block["attention"]["no_op"] for block in config["block_configs"]) == 2
+    cached = cached_layers(config, detect(config))
+    assert cached is not None
+    layers, states = cached
+    assert sum(layer.count for layer in layers) == 2
+    assert states == 0
+
+
+def test_deci_lists_its_key_heads() -> None:
+    config = config_of("nemotron-nas")
+    del config["block_configs"]
+    config |= {"model_type": "deci", "num_key_value_heads_per_layer": [2, 1, 1, 1]}
+    cached = cached_layers(config, detect(config))
+    assert cached is not None
+    assert {layer.keys: layer.count for layer in cached[0]} == {128: 1, 64: 3}
+
+
+def test_the_default_base_of_nemotron_is_that_of_llama() -> None:
+    """Its DeciLMConfig extends LlamaConfig; mlx-lm has another default, 500000."""
+    config = config_of("nemotron-nas")
+    del config["rope_theta"]
+    assert read_spec(config, detect(config)).rope_theta == 10000.0
+
+
+GROUP = "attention.n_heads_in_group"
+CORRECTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no group": ("nemotron-nas", {GROUP: 0}, GROUP),
+    "half a head": ("nemotron-nas", {GROUP: 1.5}, GROUP),
+    "a text": ("nemotron-nas", {GROUP: "2"}, GROUP),
+    "heads that do not divide": ("nemotron-nas", {GROUP: 3}, "2 heads"),
+    "attention and none": ("nemotron-nas", {"attention.no_op": True}, "attention.no_op"),
+    "a window": ("nemotron-nas", {"attention.window_length": 16}, "window_length"),
+    "no blocks": ("nemotron-nas", {"block_configs": []}, "0 entries in block_configs"),
+    "a block": ("nemotron-nas", {"block_configs": {}}, "block_configs = {}"),
+    "names of blocks": ("nemotron-nas", {"block_configs": ["a"] * 4}, "block_configs = ['a'"),
+    "a head": ("nemotron-nas", {"num_key_value_heads_per_layer": [1]}, "1 entries"),
+    "no list": ("openelm", {"num_kv_heads": 2}, "num_kv_heads = 2"),
+    "no heads": ("openelm", {"num_kv_heads": None}, "0 entries in num_kv_heads"),
+    "a short list": ("openelm", {"num_query_heads": [2]}, "1 entries in num_query_heads"),
+    "keys that do not divide": ("openelm", {"num_query_heads": [2, 3]}, "3 heads"),
+    "half a head that rotates": ("qwen", {"rotary_pct": 0.5}, "rotary_pct = 0.5"),
+    "two heads that rotate": ("qwen", {"rotary_pct": 2}, "rotary_pct = 2"),
+    "runs by two keys": ("nanbeige", {"loop_loss_weights": [0.5, 0.5]}, "3 times"),
+    "shared keys": ("nanbeige", {"loop_share_kv": True}, "loop_share_kv"),
+    "attention over depth": ("nanbeige", {"enable_depth_attention": True}, "depth_attention"),
+    "yarn of its own": ("plamo3", {"rope_scaling_factor": 4}, "rope_scaling_factor = 4"),
+    "two windows": ("plamo3", {"sliding_window": 32}, "sliding_window = 32"),
+    "no rope": ("spark2_5", {"rope_parameters": None}, "'sliding_attention'"),
+    "one rope": ("spark2_5", {"rope_parameters": {"sliding_attention": {}}}, "'full_attention'"),
+    "an unknown layer": ("spark2_5", {"layer_types": ["chunked", "full_attention"]}, "'chunked'"),
+}
+"""A model, changed keys (those with a dot in its last block), and what the message names."""
+ACCEPTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "the heads as published": ("nemotron-nas", {"num_key_value_heads": None}),
+    "whole heads": ("qwen", {"rotary_pct": 1.0}),
+    "one number of runs": ("nanbeige", {"loop_loss_weights": [0.5], "loop_share_kv": False}),
+    "no yarn": ("plamo3", {"rope_scaling_factor": 1}),
+    "the same window": ("plamo3", {"sliding_window": 512}),
+    "no types": ("spark2_5", {"layer_types": None}),
+}
+
+
+def changed(name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """A config of a table in MODELS with other values; keys with a dot are in its last block."""
+    config = config_of(name)
+    for key, value in changes.items():
+        place, _, inner = key.rpartition(".")
+        part = config["block_configs"][-1][place] if place else config
+        part[inner] = value
+    return config
+
+
+@pytest.mark.parametrize("case", CORRECTED)
+def test_a_wrong_config_is_named_with_its_repair(case: str) -> None:
+    name, changes, words = CORRECTED[case]
+    with pytest.raises(BadSource, match=re.escape(words)) as refused:
+        detect(changed(name, changes))
+    sentence, _, repair = str(refused.value).partition("; ")
+    assert sentence.startswith("config.json has ")
+    assert repair
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_a_right_config_is_not_refused(case: str) -> None:
+    """The negative control of the one above."""
+    config = changed(*ACCEPTED[case])
+    assert read_spec(config, detect(config)).original_context == 64
+
+
 def test_a_folder_of_safetensors_is_refused(tmp_path: Path) -> None:
     source = exaone(tmp_path / "Tiny")
     with pytest.raises(UnsupportedBake, match="--to gguf"):
         make_plan(source, YARN, tmp_path / "out")
+
+
+def test_inspect_says_that_it_is_extended_only_as_gguf(tmp_path: Path, run: Run) -> None:
+    exaone(tmp_path / "Tiny")
+    shown = run("inspect", "Tiny").stdout
+    assert "ropeconv extends EXAONE 3, 3.5 only as GGUF" in shown
+    assert "apply Tiny --yarn 256 --to gguf --converter" in shown
+
+    # the negative control: a family that no output extends
+    config = json.loads((tmp_path / "Tiny" / "config.json").read_text())
+    config |= {"model_type": "chatglm", "multi_query_group_num": 1, "seq_length": 64}
+    (tmp_path / "Tiny" / "config.json").write_text(json.dumps(config))
+    shown = run("inspect", "Tiny").stdout
+    assert "ropeconv cannot extend" in shown
+    assert "Next:" not in shown
+
+
+def test_the_converter_says_which_key_is_absent(tmp_path: Path, tree: Path) -> None:
+    """TalkieModel in conversion/talkie.py reads head_dim, which has a default in mlx-lm."""
+    folder = tmp_path / "Tiny"
+    config = config_of("talkie")
+    del config["head_dim"]
+    shapes = {"model.blocks.0.attn.attn_query.weight": [256, 128]}
+    write_checkpoint(folder, config, random_weights(shapes))
+    with pytest.raises(RopeconvError, match="add head_dim to config.json"):
+        make_plan(folder, YARN, tmp_path / "out.gguf", to="gguf", converter=tree)
+
+
+def test_a_length_by_two_keys_is_that_of_training(
+    tree: Path, server: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qwen 1 was trained on seq_length; the converter writes max_position_embeddings."""
+    monkeypatch.setattr(StockConverter, "convert", server)
+    config = config_of("qwen") | {"max_position_embeddings": 256}
+    shapes = {"transformer.wte.weight": [320, 128], "transformer.ln_f.weight": [128]}
+    shapes["lm_head.weight"] = [320, 128]
+    for number in range(2):
+        layer = LAYER.format(number)
+        shapes[f"{layer}attn.c_attn.weight"] = [384, 128]
+        shapes[f"{layer}attn.c_attn.bias"] = [384]
+        shapes[f"{layer}attn.c_proj.weight"] = [128, 128]
+        shapes[f"{layer}mlp.w1.weight"] = [96, 128]
+        shapes[f"{layer}mlp.w2.weight"] = [96, 128]
+        shapes[f"{layer}mlp.c_proj.weight"] = [128, 96]
+        shapes[f"{layer}ln_1.weight"] = [128]
+        shapes[f"{layer}ln_2.weight"] = [128]
+    source = tmp_path / "Tiny"
+    write_checkpoint(source, config, random_weights(shapes))
+    lengths = {}
+    for name, recipe in (("as-is", AS_IS), ("yarn", YARN)):
+        out = tmp_path / f"{name}.gguf"
+        apply(make_plan(source, recipe, out, to="gguf", outtype="f32", converter=tree))
+        file = GgufFile.open(out)
+        original = file.get("qwen.rope.scaling.original_context_length")
+        lengths[name] = (file.get("qwen.context_length"), original)
+    assert lengths == {"as-is": (64, None), "yarn": (256, 64)}
 
 
 def test_other_refused_families_stay_refused_as_gguf(tmp_path: Path) -> None:
@@ -131,13 +282,16 @@ def test_the_converter_gets_the_key_that_it_reads(
     """conversion/exaone.py reads no layer_norm_epsilon, without which llama.cpp refuses the file."""
     monkeypatch.setattr(StockConverter, "convert", server)
     source = exaone(tmp_path / "Tiny")
+
+    # the code of EXAONE 3 does not read the key that the converter prefers
+    config = json.loads((source / "config.json").read_text()) | {"rms_norm_eps": 0.01}
+    (source / "config.json").write_text(json.dumps(config))
     out = tmp_path / "out.gguf"
     apply(make_plan(source, YARN, out, to="gguf", outtype="f32", converter=tree))
     file = GgufFile.open(out)
     assert file.get("general.architecture") == "exaone"
     assert file.get("exaone.attention.layer_norm_rms_epsilon") == pytest.approx(1e-5)
     assert file.get("exaone.rope.scaling.factor") == 4.0
-    assert json.loads((source / "config.json").read_text()).get("rms_norm_eps") is None
 
 
 @pytest.mark.skipif(MLX_PYTHON is None, reason="ROPECONV_MLX_PYTHON names no Python with mlx-lm")

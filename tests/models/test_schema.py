@@ -10,7 +10,8 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
-from ropeconv.models.schema import ROPE, Flag, Flags, Name, Names, Object, key_types
+from ropeconv.models.registry import families
+from ropeconv.models.schema import ROPE, WORDS, Flag, Flags, Name, Names, Object, key_types
 from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 
 from ..faults.inputs.folders import small_config
@@ -32,6 +33,12 @@ def sentence(config: dict[str, Any]) -> str:
     except (BadSource, UnknownRopeType) as problem:
         return str(problem)
     return ""
+
+
+def test_every_type_has_words_for_its_message() -> None:
+    for family in families():
+        for key, kind in key_types(family).items():
+            assert kind in WORDS, (family.name, key)
 
 
 @pytest.mark.parametrize("model_type", some())

@@ -4,6 +4,7 @@ published, and the logits that mlx-lm computes of them.
 mlx-lm runs in an environment of its own (`MlxLm`).
 """
 
+import copy
 import json
 import re
 import subprocess
@@ -86,8 +87,12 @@ class MlxLm:
 def config_of(name: str) -> dict[str, Any]:
     """The config.json of a table in MODELS."""
     model = MODELS[name]
-    config = {**SHARED, "model_type": name, **model["config"]}
+    config = {**SHARED, "model_type": name, **copy.deepcopy(model["config"])}
     config = {key: value for key, value in config.items() if key not in model.get("without", [])}
+    # TOML has no null, which blocks of Nemotron NAS without attention have
+    for block in config.get("block_configs", []):
+        block["attention"].setdefault("n_heads_in_group", None)
+        block["ffn"].setdefault("ffn_mult", None)
     if "nested" in model:
         config = {**model["outer"], model["nested"]: config}
     return config

@@ -46,6 +46,7 @@ REPEATABLE = {"PYTHONHASHSEED": "0"}
 """The order of sets, by which gguf-py lists the names of chat templates, is that of every run."""
 LONGEST_LINE = 300
 LACKS_KEY = ("KeyError:", "TypeError:")
+ABSENT_KEY = re.compile(r"KeyError: '(\w+)'")
 """How the converter stops at keys of published configs that classes of transformers 5 drop."""
 UNKNOWN_PRE = "pre-tokenizer was not recognized"
 """How the converter says that `--pre` is needed (get_vocab_base_pre in conversion/base.py)."""
@@ -131,6 +132,9 @@ class StockConverter:
         repair = self.repair
         if UNKNOWN_PRE in reason:
             repair = f"pass --pre NAME with its name in llama.cpp; or {repair}"
+        absent = ABSENT_KEY.fullmatch(reason)
+        if absent and absent[1] not in read_text(model / "config.json", "config.json"):
+            repair = f"add {absent[1]} to config.json, or {repair}"
         raise RopeconvError(f"{self.described} does not convert this model: {reason}; {repair}")
 
     def _run(

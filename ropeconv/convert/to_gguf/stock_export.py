@@ -319,7 +319,7 @@ def stock_export(
         config = bake_config(config, family, spec, setting)
     for key, published in family.converter_keys.items():
         if published in config:
-            config = {key: config[published], **config}
+            config = {**config, key: config[published]}
 
     # llama.cpp quantises in a second step, so the type here is the one that it starts from
     type_name = TYPES[base_type(options.outtype, source, quantisation)].name

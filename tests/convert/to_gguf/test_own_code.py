@@ -13,7 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from scripts.llamacpp.stock_matrix import METHODS, OUT, compare, plan_own_code
+from scripts.llamacpp.stock_matrix import (
+    METHODS,
+    OUT,
+    architectures,
+    compare,
+    count,
+    plan_own_code,
+)
 
 from ...support.extent import sample
 from ...support.optional import MISSING, skip
@@ -127,6 +134,41 @@ def test_the_record_has_every_model() -> None:
         assert rows[name]["reference"].endswith(f", {model.same_as}")
         for cell in rows[name]["stock"].values():
             assert cell.get("arch", arch_of(name)) == arch_of(name)
+
+
+def test_the_page_counts_the_record() -> None:
+    """Each number of the two sentences is counted in the rows."""
+    rows = RECORD["rows"]
+    statuses = list(RECORD["by_architecture"].values())
+    assert RECORD["right"] == count(rows)
+    assert RECORD["by_architecture"] == architectures(rows)
+    unknown = [row for row in rows.values() if row["stock"]["as-is"]["status"] == "unknown"]
+    of_mlx = [row for row in rows.values() if row.get("reference", "").startswith("mlx-lm")]
+
+    text = " ".join(PAGE.read_text().split())
+    said = re.search(
+        r"It has (\d+) model types. The converter does not have the class of (\d+). (\d+) of the"
+        r" others end right .*?, as do all (\d+) that ropeconv converts",
+        text,
+    )
+    assert said is not None
+    right = RECORD["right"]
+    assert [int(number) for number in said.groups()] == [
+        len(rows),
+        len(unknown),
+        right["stock"],
+        right["own"],
+    ]
+    said = re.search(r"both, (\d+) of the (\d+) architectures .*? (\d+) are not compared", text)
+    assert said is not None
+    assert [int(number) for number in said.groups()] == [
+        statuses.count("right"),
+        len(statuses),
+        statuses.count("untested"),
+    ]
+    said = re.search(r"For (\d+) others .*? are those of mlx-lm", text)
+    assert said is not None
+    assert int(said[1]) == len(of_mlx)
 
 
 def test_the_page_counts_them() -> None:

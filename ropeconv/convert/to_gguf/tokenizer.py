@@ -286,7 +286,7 @@ def tokenizer_keys(
         tokens_and_space = from_json(data, vocabulary)
     if tokens_and_space is not None:
         tokens, prefix_space = tokens_and_space  # whether a space is put in front of a text
-        tokens.add(_added_tokens(folder, data))
+        tokens.add(_added_tokens(folder, data, tokens))
         keys = _piece_keys(tokens, prefix_space, pre or "default")
         return keys | _special(folder, vocabulary, tokens, rules, merges=False)
 
@@ -297,7 +297,7 @@ def tokenizer_keys(
             " tokenizer too"
         )
     tokens, pre_name = _byte_level_tokens(data, vocabulary, rules.pre, pre)
-    tokens.add(_added_tokens(folder, data))
+    tokens.add(_added_tokens(folder, data, tokens))
     keys = {
         "tokenizer.ggml.model": string("gpt2"),
         "tokenizer.ggml.pre": string(pre_name),
@@ -390,15 +390,26 @@ def composes_characters(folder: Path, keys: Mapping[str, GgufValue]) -> bool:
     return composes(data.normalizer)
 
 
-def _added_tokens(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
-    """The tokens that were added to a vocabulary."""
-    if data is not None:
-        return list(data.added_tokens or ())
+def _added_tokens(folder: Path, data: TokenizerJson | None, tokens: Vocabulary) -> list[AddedToken]:
+    """The tokens that were added to a vocabulary.
+
+    transformers also adds those that only tokenizer_config.json has. Of these, tokens without a row
+    in the embeddings are left out, and those whose row has another token.
+
+    Args:
+        folder: The folder of the tokenizer.
+        data: The content of tokenizer.json; None without one.
+        tokens: The vocabulary.
+    """
+    added = list(data.added_tokens or ()) if data is not None else []
     config = read(folder / "tokenizer_config.json", TokenizerConfig)
-    known = {}
-    if config is not None:
-        known = config.added_tokens_decoder or {}
-    return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
+    listed = (config.added_tokens_decoder if config is not None else None) or {}
+    known = {token.id for token in added}
+    for index, entry in listed.items():
+        free = index < len(tokens.kinds) and tokens.kinds[index] == TokenKind.UNUSED
+        if data is None or (free and index not in known):
+            added.append(msgspec.structs.replace(entry, id=index))
+    return added
 
 
 def _special(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer
 
 from ropeconv.convert.from_gguf.tokenizer import tokenizer_config, tokenizer_text
 from ropeconv.convert.to_gguf.tokenizer import (
@@ -23,7 +24,9 @@ from ropeconv.convert.to_gguf.tokenizer import (
     recognise,
     tokenizer_keys,
 )
-from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decode_json
+from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, TokenKind, decode_json
+from ropeconv.engines.llamacpp import LlamaCppProcess
+from ropeconv.engines.llamacpp_program import Load
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
@@ -399,6 +402,62 @@ def test_added_tokens_special_tokens_and_the_chat_template_go_along(tmp_path: Pa
     ] == [0, 1, True]
     assert metadata["chat_template"] == "{{ messages }}"
     assert len(metadata["ggml.merges"]) == VOCABULARY - 256 - 2
+
+
+def test_tokens_that_only_the_config_adds_are_there(tmp_path: Path) -> None:
+    """ChatGLM 3 was published so; transformers adds them too."""
+    tokenizer = known("gpt-2")
+    tokenizer.add_special_tokens(["<|im_start|>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    texts = {
+        5: "<|of another row|>",
+        VOCABULARY: "<|other text|>",
+        VOCABULARY + 1: "<|only here|>",
+        VOCABULARY + 9: "<|beyond the embeddings|>",
+    }
+    listed = {
+        str(index): {"content": text, "special": True, **flags} for index, text in texts.items()
+    }
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": listed}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    keys = tokenizer_keys(tmp_path, VOCABULARY + 3, RULES)
+    written = keys["tokenizer.ggml.tokens"].decode()
+    kinds = keys["tokenizer.ggml.token_type"].decode()
+    assert written[5] == tokenizer.id_to_token(5)
+    assert written[VOCABULARY:] == ["<|im_start|>", "<|only here|>", f"[PAD{VOCABULARY + 2}]"]
+    assert kinds[VOCABULARY:] == [TokenKind.CONTROL, TokenKind.CONTROL, TokenKind.UNUSED]
+
+    # the second way, for the one token that a tokenizer can add at this place
+    only = {"added_tokens_decoder": {str(VOCABULARY + 1): listed[str(VOCABULARY + 1)]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | only))
+    by_transformers = AutoTokenizer.from_pretrained(tmp_path)
+    assert by_transformers.convert_tokens_to_ids("<|only here|>") == VOCABULARY + 1
+
+
+def test_a_space_in_front_is_no_setting_of_byte_level_tokenizers(tmp_path: Path) -> None:
+    """llama.cpp's converter copies add_prefix_space = false for Mistral Nemo and GPT-2."""
+    pytest.importorskip("llama_cpp")
+    plain = keys_of(known("gpt-2"), tmp_path)
+    key = "tokenizer.ggml.add_space_prefix"
+    assert key not in plain
+
+    texts = [" leading space", *TEXTS]
+    results = {}
+    for name, more in (
+        ("absent", {}),
+        ("false", {key: boolean(False)}),
+        ("true", {key: boolean(True)}),
+    ):
+        path = tmp_path / f"{name}.gguf"
+        vocabulary_file({**plain, **more}, path)
+        with LlamaCppProcess(Load(path=str(path), vocabulary_only=True)) as process:
+            token_ids = [process.encode(text) for text in texts]
+            results[name] = (token_ids, [process.decode(ids) for ids in token_ids])
+    assert results["absent"] == results["false"]
+    # the control: a model that llama.cpp takes to have a space in front loses it in its answers
+    assert results["absent"] != results["true"]
 
 
 def test_special_tokens_and_the_chat_template_come_back(tmp_path: Path) -> None:

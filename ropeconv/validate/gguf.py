@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.from_gguf.source import GgufCheckpoint
+from ..convert.to_gguf.quantise import dequantise
 from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides, runtime
 from ..engines.llamacpp_program import Override
@@ -194,6 +195,10 @@ class GgufReference:
     with_all_keys: GgufReference | None = None
     """The same with attention to all keys on both sides; None where no indexer chooses keys."""
 
+    in_floats: GgufReference | None = None
+    """The same with dequantised weights in llama.cpp too, which rounds no activations then; for an
+    output whose rounding would hide a fault. None where nothing is dequantised."""
+
     of_own_weights: GgufReference | None = None
     """The dequantised weights of the output; None where others are used.
 
@@ -222,7 +227,8 @@ OWN_RULE = (
     " these weights it may be twice that of the unscaled ones between llama.cpp and transformers,"
     " and the control must be ten times as far beyond it, and schedules that are a little wrong"
     f" {NOTICED:g} times as far as is allowed, or farther from the output than the right one by"
-    f" {DEVIATIONS:g} standard errors"
+    f" {DEVIATIONS:g} standard errors; where one would not be noticed, the weights are dequantised"
+    " in llama.cpp too"
 )
 ROUTERS = (
     " Rounding makes its routers choose other experts at some positions: the mean KL may be that of"
@@ -474,7 +480,7 @@ def by_export(
         output.file, comparison.spec, comparison.schedule, SPLIT, runs, progress
     )
     # where rounding changes the logits much, a row in another place does not change them more
-    own = open_own_weights(comparison, source, output)
+    own = open_own_weights(source, output)
     wrong_weights = "" if own is None else find_wrong_rows(source, own)
     return replace(
         of_checkpoint, second=of_quantised_weights, as_output=True, wrong_weights=wrong_weights
@@ -504,13 +510,10 @@ class OwnWeights(GgufCheckpoint):
         return {"config.json": jsontext.dump(self._config)} | self.index()
 
 
-def open_own_weights(
-    comparison: Comparison, source: Source, output: GgufSource
-) -> OwnWeights | None:
+def open_own_weights(source: Source, output: GgufSource) -> OwnWeights | None:
     """Return the weights of an export as a checkpoint; None where they cannot become one.
 
     Args:
-        comparison: The output and its source.
         source: The checkpoint that was exported.
         output: The exported GGUF file.
     """
@@ -521,10 +524,9 @@ def open_own_weights(
     own = OwnWeights(output, config)
     try:
         own.files()
-        is_same_family = own.family.name == source.family.name
     except RopeconvError:  # tensors that are not converted, or that ropeconv changed
         return None
-    return own if is_same_family else None
+    return own
 
 
 def unscaled_keys(comparison: Comparison, output: GgufSource) -> dict[str, Override] | None:
@@ -666,6 +668,30 @@ class DequantisedExport:
         """
         assert self.own_logits is not None
         return self.own_logits
+
+    def in_floats(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
+        """Run the output in llama.cpp with its weights dequantised, beside the logits of `alone`.
+
+        With quantised weights llama.cpp rounds activations to 8 bits too. A copy of the output in
+        float32 has the same RoPE keys and the same weights, without that noise.
+
+        Args:
+            runs: The run of `beside_checkpoint`.
+            progress: Callbacks, which are called while tokens are read.
+        """
+        logits = self.alone(runs, progress)
+        weights = sum(math.prod(info.shape) for info in self.own.inner.file.tensors.values())
+        size = human(4 * weights)
+        progress.note(
+            "Rounding hides a fault, so the output is run with dequantised weights too, which take"
+            f" {size} on the disk and in memory."
+        )
+        with scratch() as folder:
+            path = folder / "floats.gguf"
+            dequantise(self.own.inner.path, path)
+            of_output = logits_of(LlamaCppEngine(path), runs, progress)
+            other_control = run_unscaled(GgufSource(path), self.keys, runs, progress)
+        return replace(logits, other_control=other_control, of_output=of_output)
 
     def _run_own(
         self, engine: TransformersEngine, run: TokenRun, progress: Progress
@@ -875,6 +901,8 @@ def validate_gguf(
         if not all(result.is_distinguished for result in far):
             sentence += HIDDEN
     changes = ["attention to all keys"] if any(one.all_keys for one in judged) else []
+    if any(one.in_floats for one in judged):
+        changes.append("dequantised weights in llama.cpp too")
     if temperature != 1:
         changes.append(f"logits divided by their spread of {temperature:.2g}")
     sentence += _remarks(comparison, references, results, changes)
@@ -922,6 +950,9 @@ class Judged(NamedTuple):
 
     all_keys: bool = False
     """Whether both sides attended to all keys, since rounding makes indexers choose others."""
+
+    in_floats: bool = False
+    """Whether the weights were dequantised on both sides, since rounding would hide a fault."""
 
 
 def _run_and_judge(
@@ -971,9 +1002,14 @@ def _run_and_judge(
         again = _run_and_judge(comparison, reference.with_all_keys, runs, progress)
         return again._replace(all_keys=True)
 
+    # rounding may be so large that a fault would not be noticed beside it
+    hidden_fault = _find_hidden_fault(runs, logits, of_output, results)
+    if hidden_fault and reference.in_floats is not None:
+        again = _run_and_judge(comparison, reference.in_floats, runs, progress)
+        return again._replace(in_floats=True)
+
     has_same_shape = logits.reference.shape == of_output.shape
     is_equal = has_same_shape and bool((logits.reference == of_output).all())
-    hidden_fault = _find_hidden_fault(runs, logits, of_output, results)
     return Judged(
         results, temperature, is_equal, experts_differ, hidden_fault, logits.wrong_weights
     )
@@ -1312,13 +1348,17 @@ def _of_rounded_export(comparison: Comparison, source: Source, output: GgufSourc
 
     # else transformers runs the rounded weights, dequantised. They are also a reference of their
     # own, whose noise is measured, so no part of the control's KL is allowed (separation)
-    own = open_own_weights(comparison, source, output)
+    own = open_own_weights(source, output)
     keys = unscaled_keys(comparison, output)
-    if own is not None and keys is not None:
+    # Mistral becomes a Llama in GGUF, whose weights have the same names but not always all of them
+    is_same_family = own is not None and own.family.name == source.family.name
+    if own is not None and is_same_family and keys is not None:
         export = DequantisedExport(comparison, source, own, keys)
+        in_floats = GgufReference(export.in_floats, floor=KL_FLOOR, separation=math.inf)
         own_reference = GgufReference(
             export.alone,
             times=0,
+            in_floats=in_floats,
             floor=KL_FLOOR,
             separation=math.inf,
             remark=OWN,

@@ -94,6 +94,27 @@ def test_a_wrong_file_does_not_pass(
     assert result.sentence.startswith(("FAIL", "INCONCLUSIVE"))
 
 
+@pytest.mark.parametrize("family", ["cohere2", "phi3"])
+def test_rounding_that_hides_a_fault_is_left_out(family: str, tmp_path: Path) -> None:
+    """With quantised weights llama.cpp rounds activations too, which hides the attention factor in
+    these models; with the same weights in float32 it does not.
+    """
+    source = checkpoint(family, tmp_path / "source")
+    out = tmp_path / "out.gguf"
+    apply(make_plan(source, YARN, out, to="gguf", outtype="q4_k_m"), validate="off")
+    right = validated(source, out)
+    assert right.agrees, right.sentence
+    assert "dequantised weights in llama.cpp too" in right.sentence
+    assert right.buckets[-1].control_kl > 1000 * right.buckets[-1].tolerance
+
+    wrong = tmp_path / "wrong.gguf"
+    key = f"{family}.rope.scaling.attn_factor"
+    write_new(GgufFile.open(out), 0, Edit({key: f32(NO_ATTENTION_FACTOR)}), wrong)
+    result = validated(source, wrong)
+    assert not result.agrees
+    assert result.sentence.startswith("FAIL")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_weights_are_not_taken_for_rounded_ones(
     family: str, files: Files, tmp_path: Path
@@ -143,13 +164,15 @@ def test_nothing_is_loaded_or_run_twice(files: Files, monkeypatch: pytest.Monkey
     assert rows[: len(rows) // 2] == rows[len(rows) // 2 :]
 
 
-@pytest.mark.parametrize("outtype", ["q4_k_m", "q2_k"])
+@pytest.mark.parametrize(
+    ("family", "outtype"), [("llama", "q4_k_m"), ("llama", "q2_k"), ("mistral", "q4_k_m")]
+)
 def test_rows_in_another_place_are_noticed_where_llama_cpp_divides_frequencies(
-    outtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, outtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistake of the converter, which converting again does not show."""
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
-    source = checkpoint("llama", tmp_path / "source", **wide)
+    source = checkpoint(family, tmp_path / "source", **wide)
     right = tmp_path / "right.gguf"
     options = {"to": "gguf", "outtype": outtype}
     apply(make_plan(source, YARN, right, **options), validate="off")

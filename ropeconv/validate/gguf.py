@@ -17,8 +17,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..convert.from_gguf.source import GgufCheckpoint
+from ..convert.to_gguf.quantise import dequantise
 from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides, runtime
 from ..engines.llamacpp_program import Override
@@ -34,6 +36,7 @@ from ..formats.files import scratch
 from ..formats.gguf.edit import Edit, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, TYPES
+from ..formats.safetensors import STORED, widen
 from ..inspection.kv_cache import gguf_cache
 from ..models.config import text_part
 from ..models.gguf import GgufSource
@@ -103,6 +106,12 @@ PROJECTED = 64
 """Random directions to which rows of weights are projected."""
 ROUNDED = 0.5
 """The relative error of a row up to which it is a rounded one: 0.1 in Q4_K, 1.4 for another row."""
+ROUNDED_COARSELY = 0.8
+"""The same for one and two bits: a row of normal numbers is off by 0.6 with signs alone."""
+COARSE_TYPES = ("IQ1", "IQ2", "Q1", "Q2")
+"""How the names of these types begin."""
+ROWS_AT_A_TIME = 4096
+"""Rows of weights that are read and compared at a time."""
 OTHER_BASE = 2.0
 """The base of a faint fault, over the right one."""
 NOTICED = 3.0
@@ -141,6 +150,9 @@ class ReferenceLogits:
     faults: tuple[tuple[str, Tensor], ...] = ()
     """Words and logits of schedules that are a little wrong, which the comparison must notice."""
 
+    of_output: Tensor | None = None
+    """The logits of the output, where they were computed too; None for the caller to run it."""
+
 
 Nearby = Callable[[list[TokenRun], Progress], "list[Tensor]"]
 """Runs all tokens with weights that are off by rounding, and returns the logits of each run."""
@@ -157,7 +169,10 @@ class GgufReference:
     """Shows what rounding does, for a model in which that may be much; None for others."""
 
     times: int = 3
-    """How often each sequence is run, with the run of the output."""
+    """How often each sequence is run, with the run of the output.
+
+    What another reference has run already does not count again.
+    """
 
     spreads: bool = False
     """Whether positions may have gaps."""
@@ -180,8 +195,15 @@ class GgufReference:
     with_all_keys: GgufReference | None = None
     """The same with attention to all keys on both sides; None where no indexer chooses keys."""
 
+    in_floats: GgufReference | None = None
+    """The same with dequantised weights in llama.cpp too, which rounds no activations then; for an
+    output whose rounding would hide a fault. None where nothing is dequantised."""
+
     of_own_weights: GgufReference | None = None
-    """The dequantised weights of the output over the same tokens; None where others are used."""
+    """The dequantised weights of the output; None where others are used.
+
+    It has the same tokens, and runs after this reference, which has run part of it.
+    """
 
 
 DIVISORS = " The reference has the frequencies as divisors over another base."
@@ -205,7 +227,8 @@ OWN_RULE = (
     " these weights it may be twice that of the unscaled ones between llama.cpp and transformers,"
     " and the control must be ten times as far beyond it, and schedules that are a little wrong"
     f" {NOTICED:g} times as far as is allowed, or farther from the output than the right one by"
-    f" {DEVIATIONS:g} standard errors"
+    f" {DEVIATIONS:g} standard errors; where one would not be noticed, the weights are dequantised"
+    " in llama.cpp too"
 )
 ROUTERS = (
     " Rounding makes its routers choose other experts at some positions: the mean KL may be that of"
@@ -456,7 +479,12 @@ def by_export(
     of_quantised_weights = _logits_by_divisors(
         output.file, comparison.spec, comparison.schedule, SPLIT, runs, progress
     )
-    return replace(of_checkpoint, second=of_quantised_weights, as_output=True)
+    # where rounding changes the logits much, a row in another place does not change them more
+    own = open_own_weights(source, output)
+    wrong_weights = "" if own is None else find_wrong_rows(source, own)
+    return replace(
+        of_checkpoint, second=of_quantised_weights, as_output=True, wrong_weights=wrong_weights
+    )
 
 
 class OwnWeights(GgufCheckpoint):
@@ -482,13 +510,10 @@ class OwnWeights(GgufCheckpoint):
         return {"config.json": jsontext.dump(self._config)} | self.index()
 
 
-def open_own_weights(
-    comparison: Comparison, source: Source, output: GgufSource
-) -> OwnWeights | None:
+def open_own_weights(source: Source, output: GgufSource) -> OwnWeights | None:
     """Return the weights of an export as a checkpoint; None where they cannot become one.
 
     Args:
-        comparison: The output and its source.
         source: The checkpoint that was exported.
         output: The exported GGUF file.
     """
@@ -499,10 +524,9 @@ def open_own_weights(
     own = OwnWeights(output, config)
     try:
         own.files()
-        is_same_family = own.family.name == source.family.name
     except RopeconvError:  # tensors that are not converted, or that ropeconv changed
         return None
-    return own if is_same_family else None
+    return own
 
 
 def unscaled_keys(comparison: Comparison, output: GgufSource) -> dict[str, Override] | None:
@@ -577,42 +601,118 @@ def faint_faults(comparison: Comparison) -> list[tuple[str, Schedule]]:
     return faults
 
 
-def by_dequantised_export(
-    comparison: Comparison,
-    source: Source,
-    own: OwnWeights,
-    runs: list[TokenRun],
-    progress: Progress,
-) -> ReferenceLogits:
-    """Run a checkpoint, and the dequantised weights of its export, in transformers.
+@dataclass
+class DequantisedExport:
+    """The dequantised weights of an export in transformers, with the config of its source.
 
-    As in `by_export`, the second reference shows how much the quantisation does. It is for
-    architectures in which llama.cpp cannot divide frequencies.
-
-    Args:
-        comparison: The output and its source.
-        source: The checkpoint that was exported.
-        own: The weights of the output.
-        runs: One run, without gaps.
-        progress: Callbacks, which are called while tokens are read.
+    They are loaded once, and run for both references: beside the checkpoint they show what the
+    quantisation does, and alone they decide about the RoPE of the output. It is for architectures
+    in which llama.cpp cannot divide frequencies.
     """
-    (run,) = runs
-    with load_checkpoint(comparison, source, "float32", run) as engine:
-        rows_of_source = project_rows(engine.model)
+
+    comparison: Comparison
+    """The output and its source."""
+
+    source: Source
+    """The checkpoint that was exported."""
+
+    own: OwnWeights
+    """The weights of the output."""
+
+    keys: dict[str, Override]
+    """From `unscaled_keys`."""
+
+    own_logits: ReferenceLogits | None = field(default=None, init=False)
+    """The logits of `alone`, which `beside_checkpoint` has computed with its own; None before."""
+
+    def beside_checkpoint(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
+        """Run the checkpoint too. As in `by_export`, the second reference has the own weights.
+
+        Args:
+            runs: One run, without gaps.
+            progress: Callbacks, which are called while tokens are read.
+        """
+        (run,) = runs
+        with load_checkpoint(self.comparison, self.source, "float32", run) as engine:
+            rows_of_source = project_rows(engine.model)
+            control = engine.logits(run.ids, run.kept, progress)
+            patch_engine(engine, self.comparison)
+            reference = engine.logits(run.ids, run.kept, progress)
+        with load_checkpoint(self.comparison, self.own, "float32", run) as engine:
+            rows_of_output = project_rows(engine.model)
+            own_logits = self._run_own(engine, run, progress)
+        output = self.own.inner
+        of_output = logits_of(LlamaCppEngine(output.path), runs, progress)
+        other_control = run_unscaled(output, self.keys, runs, progress)
+        self.own_logits = replace(own_logits, other_control=other_control, of_output=of_output)
+        limit = rounding_limit(output.file)
+        return ReferenceLogits(
+            control,
+            reference,
+            own_logits.reference,
+            as_output=True,
+            wrong_weights=find_wrong_weights(rows_of_source, rows_of_output, limit),
+            of_output=of_output,
+        )
+
+    def alone(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
+        """Return the logits of the own weights, after `beside_checkpoint` with the same tokens.
+
+        The output has the same weights, so only its RoPE and the rounding of llama.cpp can differ.
+        Without the method, both run too, which shows how much that rounding is. Schedules that are
+        a little wrong show whether the comparison would notice them.
+
+        Args:
+            runs: The run of `beside_checkpoint`.
+            progress: Callbacks, of which none is called.
+        """
+        assert self.own_logits is not None
+        return self.own_logits
+
+    def in_floats(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
+        """Run the output in llama.cpp with its weights dequantised, beside the logits of `alone`.
+
+        With quantised weights llama.cpp rounds activations to 8 bits too. A copy of the output in
+        float32 has the same RoPE keys and the same weights, without that noise.
+
+        Args:
+            runs: The run of `beside_checkpoint`.
+            progress: Callbacks, which are called while tokens are read.
+        """
+        logits = self.alone(runs, progress)
+        weights = sum(math.prod(info.shape) for info in self.own.inner.file.tensors.values())
+        size = human(4 * weights)
+        progress.note(
+            "Rounding hides a fault, so the output is run with dequantised weights too, which take"
+            f" {size} on the disk and in memory."
+        )
+        with scratch() as folder:
+            path = folder / "floats.gguf"
+            dequantise(self.own.inner.path, path)
+            of_output = logits_of(LlamaCppEngine(path), runs, progress)
+            other_control = run_unscaled(GgufSource(path), self.keys, runs, progress)
+        return replace(logits, other_control=other_control, of_output=of_output)
+
+    def _run_own(
+        self, engine: TransformersEngine, run: TokenRun, progress: Progress
+    ) -> ReferenceLogits:
+        """Run the own weights: unscaled, with the schedule, and with schedules that are wrong."""
+        comparison = self.comparison
+
+        def compute(schedule: Schedule) -> Tensor:
+            undo = patch(
+                engine.model, schedule, comparison.spec.mla, comparison.scale, comparison.queries
+            )
+            logits = engine.logits(run.ids, run.kept, progress)
+            undo()
+            return logits
+
         control = engine.logits(run.ids, run.kept, progress)
-        patch_engine(engine, comparison)
-        reference = engine.logits(run.ids, run.kept, progress)
-    with load_checkpoint(comparison, own, "float32", run) as engine:
-        rows_of_output = project_rows(engine.model)
-        patch_engine(engine, comparison)
-        second = engine.logits(run.ids, run.kept, progress)
-    return ReferenceLogits(
-        control,
-        reference,
-        second,
-        as_output=True,
-        wrong_weights=find_wrong_weights(rows_of_source, rows_of_output),
-    )
+        reference = compute(comparison.schedule)
+        faults = []
+        for words, schedule in faint_faults(comparison):
+            faults.append((words, compute(schedule)))
+        return ReferenceLogits(control, reference, faults=tuple(faults))
 
 
 def project_rows(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -632,64 +732,82 @@ def project_rows(model: PreTrainedModel) -> dict[str, Tensor]:
     return projections
 
 
-def find_wrong_weights(source: dict[str, Tensor], output: dict[str, Tensor]) -> str:
+def find_wrong_weights(source: dict[str, Tensor], output: dict[str, Tensor], limit: float) -> str:
     """Return the name of a weight with a row that rounding does not explain; empty if none has.
 
     Args:
         source: The projected rows of the source, [rows, `PROJECTED`], by the name of the weight.
         output: Those of the output.
+        limit: From `rounding_limit`.
     """
-    import torch
-
-    tiny = torch.finfo(torch.float32).tiny
     for name, right in source.items():
         other = output.get(name)
         if other is None or other.shape != right.shape:
             return name
-        error = (other - right).norm(dim=-1) / right.norm(dim=-1).clamp(min=tiny)
-        if not bool((error <= ROUNDED).all()):
+        if not _is_rounded(right.numpy(), other.numpy(), limit):
             return name
     return ""
 
 
-def by_own_weights(
-    comparison: Comparison,
-    own: OwnWeights,
-    keys: dict[str, Override],
-    runs: list[TokenRun],
-    progress: Progress,
-) -> ReferenceLogits:
-    """Run the dequantised weights of an export in transformers, with the config of its source.
+def find_wrong_rows(source: Source, own: OwnWeights) -> str:
+    """Return the name of a weight with a row that rounding does not explain; empty if none has.
 
-    The output has the same weights, so only its RoPE and the rounding of llama.cpp can differ.
-    Without the method, both run too, which shows how much that rounding is. Schedules that are a
-    little wrong show whether the comparison would notice them.
+    The rows are read from the files, so that neither model is in memory. Weights that are stored
+    otherwise, as one tensor in place of several or quantised, are not compared.
 
     Args:
-        comparison: The output and its source.
+        source: The checkpoint that was exported.
         own: The weights of the output.
-        keys: From `unscaled_keys`.
-        runs: One run, without gaps.
-        progress: Callbacks, which are called while tokens are read.
     """
-    other_control = run_unscaled(own.inner, keys, runs, progress)
-    (run,) = runs
-    with load_checkpoint(comparison, own, "float32", run) as engine:
+    limit = rounding_limit(own.inner.file)
+    tensors_of_source = source.tensors
+    for name, tensor in own.tensors.items():
+        stored = tensors_of_source.get(name)
+        if stored is None or stored.shape != tensor.shape or not stored.shape:
+            continue
+        is_float = stored.dtype in ("F32", "F16", "BF16")
+        if not is_float:
+            continue
+        rows = math.prod(stored.shape[:-1])
+        for first in range(0, rows, ROWS_AT_A_TIME):
+            end = min(rows, first + ROWS_AT_A_TIME)
+            right = _read_rows(source, name, first, end)
+            other = _read_rows(own, name, first, end)
+            if not _is_rounded(right, other, limit):
+                return name
+    return ""
 
-        def compute(schedule: Schedule) -> Tensor:
-            undo = patch(
-                engine.model, schedule, comparison.spec.mla, comparison.scale, comparison.queries
-            )
-            logits = engine.logits(run.ids, run.kept, progress)
-            undo()
-            return logits
 
-        control = engine.logits(run.ids, run.kept, progress)
-        reference = compute(comparison.schedule)
-        faults = []
-        for words, schedule in faint_faults(comparison):
-            faults.append((words, compute(schedule)))
-    return ReferenceLogits(control, reference, other_control=other_control, faults=tuple(faults))
+def _read_rows(source: Source, name: str, first: int, end: int) -> NDArray[np.float32]:
+    """Return rows first .. end - 1 of a tensor of floats, in float32."""
+    for file, header in source.headers.items():
+        tensor = header.tensors.get(name)
+        if tensor is None:
+            continue
+        row_bytes = (tensor.stop - tensor.start) // math.prod(tensor.shape[:-1])
+        start = header.data_start + tensor.start
+        raw = source.read(file, start + first * row_bytes, start + end * row_bytes)
+        numbers = np.frombuffer(raw, STORED[tensor.dtype])
+        return widen(numbers, tensor.dtype).reshape(-1, tensor.shape[-1])
+    raise BadSource(f"{source.reference} has no {name} any more; download it again")
+
+
+def _is_rounded(right: NDArray[np.float32], other: NDArray[np.float32], limit: float) -> bool:
+    """Whether all rows of `other` are those of `right`, but for an error of rounding."""
+    distance = np.linalg.norm(other - right, axis=-1)
+    return bool((distance <= limit * np.linalg.norm(right, axis=-1)).all())
+
+
+def rounding_limit(file: GgufFile) -> float:
+    """Return the relative error that rounding to the usual type of a file may give a row."""
+    name = TYPES[file.usual_type].name
+    if name.startswith("TQ"):
+        # three values by the largest number of a block: a model that was not trained so loses
+        # nearly everything (ggml-quants.c, quantize_row_tq1_0_ref)
+        return math.inf
+    if name.startswith(COARSE_TYPES):
+        return ROUNDED_COARSELY
+    return ROUNDED
 
 
 def weights_type(file: GgufFile) -> str:
@@ -723,19 +841,10 @@ def validate_gguf(
             " of its model in transformers"
         )
 
-    # the tokens to run, for each reference
     references = _choose_references(comparison, settings, output)
-    planned = []
-    all_runs: list[TokenRun] = []
-    total = 0
-    for reference in references:
-        # the weights of the output in transformers go no further than the checkpoint
-        has_longer = len(references) > 1 and references[0].of_own_weights is None
-        runs = _runs(comparison, settings, reference, has_longer)
-        planned.append((reference, runs))
-        all_runs += runs
-        total += reference.times * sum(len(run.ids) for run in runs)
-    progress.total(total)
+    planned = _plan_runs(comparison, settings, references)
+    all_runs = [run for _, runs in planned for run in runs]
+    progress.total(sum(reference.times * _count_tokens(runs) for reference, runs in planned))
 
     # run both sides, and judge every range of positions
     judged = []
@@ -760,8 +869,8 @@ def validate_gguf(
     wrong_weights = judged[0].wrong_weights
     if wrong_weights:
         reason = (
-            f"rows of {wrong_weights} are more than {ROUNDED:.0%} off those of the source, which"
-            f" rounding to {rounded} does not explain"
+            f"rows of {wrong_weights} are more than {rounding_limit(output.file):.0%} off those of"
+            f" the source, which rounding to {rounded} does not explain"
         )
         verdict = "FAIL" if sentence.startswith("FAIL") else "INCONCLUSIVE"
         agrees = False
@@ -792,6 +901,8 @@ def validate_gguf(
         if not all(result.is_distinguished for result in far):
             sentence += HIDDEN
     changes = ["attention to all keys"] if any(one.all_keys for one in judged) else []
+    if any(one.in_floats for one in judged):
+        changes.append("dequantised weights in llama.cpp too")
     if temperature != 1:
         changes.append(f"logits divided by their spread of {temperature:.2g}")
     sentence += _remarks(comparison, references, results, changes)
@@ -840,6 +951,9 @@ class Judged(NamedTuple):
     all_keys: bool = False
     """Whether both sides attended to all keys, since rounding makes indexers choose others."""
 
+    in_floats: bool = False
+    """Whether the weights were dequantised on both sides, since rounding would hide a fault."""
+
 
 def _run_and_judge(
     comparison: Comparison, reference: GgufReference, runs: list[TokenRun], progress: Progress
@@ -858,8 +972,10 @@ def _run_and_judge(
     """
     schedule = comparison.schedule
     logits = reference.logits(runs, progress)
-    output = LlamaCppEngine(comparison.baked, reference.keys)
-    of_output = logits_of(output, runs, progress)
+    of_output = logits.of_output
+    if of_output is None:
+        output = LlamaCppEngine(comparison.baked, reference.keys)
+        of_output = logits_of(output, runs, progress)
     results = _judge(runs, logits, of_output, reference)
     all_agree = all(result.agrees for result in results)
 
@@ -886,9 +1002,14 @@ def _run_and_judge(
         again = _run_and_judge(comparison, reference.with_all_keys, runs, progress)
         return again._replace(all_keys=True)
 
+    # rounding may be so large that a fault would not be noticed beside it
+    hidden_fault = _find_hidden_fault(runs, logits, of_output, results)
+    if hidden_fault and reference.in_floats is not None:
+        again = _run_and_judge(comparison, reference.in_floats, runs, progress)
+        return again._replace(in_floats=True)
+
     has_same_shape = logits.reference.shape == of_output.shape
     is_equal = has_same_shape and bool((logits.reference == of_output).all())
-    hidden_fault = _find_hidden_fault(runs, logits, of_output, results)
     return Judged(
         results, temperature, is_equal, experts_differ, hidden_fault, logits.wrong_weights
     )
@@ -989,6 +1110,29 @@ def _allowance(reference: GgufReference) -> str:
     return "a tenth of the control is allowed"
 
 
+def _plan_runs(
+    comparison: Comparison, settings: Settings, references: list[GgufReference]
+) -> list[tuple[GgufReference, list[TokenRun]]]:
+    """Return the tokens that each reference and the output read."""
+    first = references[0]
+    shares_runs = first.of_own_weights is not None
+    # the weights of the output in transformers go no further than the checkpoint
+    has_longer = len(references) > 1 and not shares_runs
+    planned = []
+    for reference in references:
+        if shares_runs and planned:
+            _, runs = planned[0]
+        else:
+            runs = _runs(comparison, settings, reference, has_longer)
+        planned.append((reference, runs))
+    return planned
+
+
+def _count_tokens(runs: list[TokenRun]) -> int:
+    """Count the tokens of some runs."""
+    return sum(len(run.ids) for run in runs)
+
+
 def _runs(
     comparison: Comparison, settings: Settings, reference: GgufReference, has_longer: bool
 ) -> list[TokenRun]:
@@ -1031,7 +1175,9 @@ def _runs(
 
 def _say(runs: list[TokenRun], reference: GgufReference, progress: Progress) -> None:
     """Note what will be run."""
-    tokens = sum(len(run.ids) for run in runs)
+    if not reference.times:  # it was run with another reference
+        return
+    tokens = _count_tokens(runs)
     over = ""
     if runs[-1].has_gaps:
         over = f", spread over {runs[-1].positions[-1] + 1:,} positions"
@@ -1202,19 +1348,26 @@ def _of_rounded_export(comparison: Comparison, source: Source, output: GgufSourc
 
     # else transformers runs the rounded weights, dequantised. They are also a reference of their
     # own, whose noise is measured, so no part of the control's KL is allowed (separation)
-    own = open_own_weights(comparison, source, output)
+    own = open_own_weights(source, output)
     keys = unscaled_keys(comparison, output)
-    if own is not None and keys is not None:
+    # Mistral becomes a Llama in GGUF, whose weights have the same names but not always all of them
+    is_same_family = own is not None and own.family.name == source.family.name
+    if own is not None and is_same_family and keys is not None:
+        export = DequantisedExport(comparison, source, own, keys)
+        in_floats = GgufReference(export.in_floats, floor=KL_FLOOR, separation=math.inf)
         own_reference = GgufReference(
-            partial(by_own_weights, comparison, own, keys),
-            times=4 + len(faint_faults(comparison)),
+            export.alone,
+            times=0,
+            in_floats=in_floats,
             floor=KL_FLOOR,
             separation=math.inf,
             remark=OWN,
         )
+        # The tokens are run by the checkpoint and by the own weights, both unscaled and with the
+        # schedule, by the latter also with each fault, and by the output with and without scaling.
         return GgufReference(
-            partial(by_dequantised_export, comparison, source, own),
-            times=5,
+            export.beside_checkpoint,
+            times=6 + len(faint_faults(comparison)),
             floor=KL_FLOOR,
             rule=OWN_RULE,
             of_own_weights=own_reference,

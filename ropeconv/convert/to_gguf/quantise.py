@@ -191,38 +191,24 @@ class Quantisation:
         Raises:
             RopeconvError: llama.cpp fails.
         """
-        quantiser(self.outtype).check()
         with scratch() as folder:
             imatrix_path = ""
             if self.imatrix is not None:
                 imatrix_path = str(folder / "imatrix.npz")
                 np.savez(imatrix_path, **dict(self.imatrix.entries))  # type: ignore[arg-type]
-            settings = {
-                "source": str(source),
-                "target": str(target),
-                "file_type": self.file_type,
-                "imatrix": imatrix_path,
-                "tensor_types": self.tensor_types,
-                "output_type": self.output_type,
-                "embedding_type": self.embedding_type,
-                "keys": self.keys,
-                "dry_run": dry_run,
-            }
-            # -P keeps modules of the current folder out
-            done = subprocess.run(
-                [sys.executable, "-P", str(PROGRAM), json.dumps(settings)],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                env=without_secrets(),
+            return _run_program(
+                self.outtype,
+                source,
+                target,
+                file_type=self.file_type,
+                imatrix=imatrix_path,
+                tensor_types=self.tensor_types,
+                output_type=self.output_type,
+                embedding_type=self.embedding_type,
+                keys=self.keys,
+                dry_run=dry_run,
+                from_quantised=False,
             )
-
-        if done.returncode != 0:
-            reason = _last_error(done.stderr)
-            raise RopeconvError(f"llama.cpp did not quantise to {self.outtype}: {reason[:300]}")
-        types: dict[str, str] = json.loads(done.stdout)
-        return types
 
     def _check(self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> None:
         """Refuse tensors that llama.cpp would not quantise, before anything is written.
@@ -316,6 +302,61 @@ class Quantisation:
             return False
         kind = TYPES[type].name
         return kind in BY_IMPORTANCE or (kind == "Q2_K" and self.outtype == "q2_k_s")
+
+
+def dequantise(source: Path, target: Path) -> None:
+    """Write a GGUF file with the weights of another one as llama.cpp computes them, in float32.
+
+    Args:
+        source: The file, or the first of several shards.
+        target: The new file, which is one file.
+
+    Raises:
+        RopeconvError: Where llama.cpp fails.
+    """
+    _run_program(
+        "f32",
+        source,
+        target,
+        file_type=0,  # LLAMA_FTYPE_ALL_F32 of llama.h
+        imatrix="",
+        tensor_types=(),
+        output_type=None,
+        embedding_type=None,
+        keys={},
+        dry_run=False,
+        from_quantised=True,
+    )
+
+
+def _run_program(outtype: str, source: Path, target: Path, **settings: object) -> dict[str, str]:
+    """Run PROGRAM with settings, and return the type of each tensor that llama.cpp logs.
+
+    Args:
+        outtype: The type for messages.
+        source: A GGUF file.
+        target: The file that is written.
+        settings: All other settings of the program.
+
+    Raises:
+        RopeconvError: llama.cpp fails.
+    """
+    quantiser(outtype).check()
+    given = {"source": str(source), "target": str(target), **settings}
+    # -P keeps modules of the current folder out
+    done = subprocess.run(
+        [sys.executable, "-P", str(PROGRAM), json.dumps(given)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env=without_secrets(),
+    )
+    if done.returncode != 0:
+        reason = _last_error(done.stderr)
+        raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {reason[:300]}")
+    types: dict[str, str] = json.loads(done.stdout)
+    return types
 
 
 def _last_error(log: str) -> str:

@@ -59,6 +59,7 @@ def main() -> int:
     settings = llama.llama_model_quantize_default_params()
     settings.ftype = given["file_type"]
     settings.dry_run = given["dry_run"]
+    settings.allow_requantize = given["from_quantised"]
     if given["output_type"] is not None:
         settings.output_tensor_type = given["output_type"]
     if given["embedding_type"] is not None:

@@ -100,27 +100,41 @@ def _written(writer: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Arch:
-    """What one architecture reads, src/models/*.cpp.
-
-    freqs: rope_freqs.weight is loaded and used. factors: when the long and short ones are;
-    "longrope" is the scaling type. full: refuses partial rotation. yarn_keys: reads the multiplier.
-    sections: refuses a file without rope.dimension_sections. window: when layers with a window
-    exist. interval: every how many layers one has none. local: the RoPE of layers with a window,
-    "same" as elsewhere, "base" (own theta, no interpolation), "plain", or "global" (its own base
-    key is not read). rotates: the layers that do. softmax: the attention factor and a tenth of the
-    multiplier scale all logits.
-    """
+    """How the library reads the files of one architecture, src/models/*.cpp."""
 
     freqs: bool = False
+    """Whether rope_freqs.weight is loaded and used."""
+
     factors: str = ""
+    """When the long and short factors are: "always", or with the scaling type "longrope"."""
+
     full: bool = False
+    """Whether it refuses partial rotation."""
+
     yarn_keys: bool = False
+    """Whether it reads yarn_log_multiplier."""
+
     sections: bool = False
+    """Whether it refuses a file without rope.dimension_sections."""
+
     window: str = ""
+    """When layers with a window exist, such as "always"; see `Model.windows`."""
+
     interval: int = 0
+    """Every how many layers one has no window."""
+
     local: str = "same"
+    """The RoPE of layers with a window.
+
+    "same" as elsewhere, "base" (own theta, no interpolation), "plain", or "global" (its own base
+    key is not read).
+    """
+
     rotates: str = "all"
+    """The layers that rotate, such as "three of four"; see `Model.rotating`."""
+
     softmax: bool = False
+    """Whether the attention factor and a tenth of the multiplier scale all logits."""
 
 
 ARCHS = {

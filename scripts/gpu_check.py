@@ -71,11 +71,12 @@ BEYOND = "1M"
 
 @dataclass
 class Bench:
-    """A model, where it runs, and the folder for outputs. small: a model of some megabytes."""
+    """A model, where it runs, and the folder for outputs."""
 
     folder: Path
     at: DeviceSpec
     small: bool
+    """Whether the model has some megabytes only."""
 
     @property
     def model(self) -> Path:

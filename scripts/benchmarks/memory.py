@@ -184,23 +184,10 @@ def build(name: str, folder: Path, changes: Mapping[str, Any] | None = None) -> 
 def convert(checkpoint: Path) -> Path:
     """Write the GGUF file of a checkpoint beside it, and return its path."""
     target = checkpoint.with_suffix(".gguf")
-    command = [
-        sys.executable,
-        "-m",
-        "ropeconv",
-        "apply",
-        str(checkpoint),
-        "--as-is",
-        "--to",
-        "gguf",
-    ]
+    words = ["apply", str(checkpoint), "--as-is", "--to", "gguf", "--outtype", "bf16"]
+    command = [sys.executable, "-m", "ropeconv", *words, "--no-check", "-q", "-o", str(target)]
     environment = {**os.environ, "ROPECONV_VALIDATE": "off"}
-    subprocess.run(
-        [*command, "--outtype", "bf16", "--no-check", "-q", "-o", str(target)],
-        check=True,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-    )
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return target
 
 
@@ -352,7 +339,16 @@ def measure_llamacpp(path: Path, tokens: int, cache_type: str) -> dict[str, int]
 
 
 def _run_python(python: str, program: str, arguments: list[object]) -> dict[str, int]:
-    """Run a program and return the JSON of its last line."""
+    """Run a program, and return the JSON object in the last line that has one.
+
+    Args:
+        python: The Python that runs it.
+        program: Its source.
+        arguments: What it gets as one argument, as JSON.
+
+    Raises:
+        RuntimeError: It prints none; the message has the end of what it printed.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     done = subprocess.run(
         [python, "-c", program, json.dumps(arguments)],

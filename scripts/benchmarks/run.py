@@ -91,101 +91,144 @@ def start(folder: Path, hub: QuickHub) -> subprocess.Popen[bytes]:
 
 
 def push(folder: Path, count: int, jobs: int) -> None:
-    """Publishes repositories with another config, kills the run in the middle, and completes it."""
-    source = folder / "source"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(CONFIG))
-    sparse_safetensors(
-        source / "model.safetensors", {"model.layers.0.self_attn.k_proj.weight": (32, 64)}
-    )
-    hub = QuickHub(folder / "hub")
-    data = (source / "model.safetensors").read_bytes()
-    hub.known[hashlib.sha256(data).hexdigest()] = data
-    hub.repos = {f"base/m{number:05}": source for number in range(count)}
+    """Publish repositories with another config, kill the run in the middle, and complete it.
+
+    Args:
+        folder: An empty folder for the run.
+        count: How many repositories.
+        jobs: How many are published at a time.
+    """
+    hub = _hub_of(folder, count)
     listed = ", ".join(f'"{name}"' for name in hub.repos)
     limits = f'[push]\nto = "me/{{name}}-{{recipe}}"\n[limits]\njobs = {jobs}\n'
     (folder / "plan.toml").write_text(
         f'sources = [{listed}]\nrecipes = ["yarn:4"]\ntasks = ["push"]\n{limits}'
     )
+    journal = folder / "plan" / "journal.jsonl"
     with running(hub, writing(hub)):
         begun = time.perf_counter()
         process = start(folder, hub)
-        marks: list[tuple[int, float, int]] = []
+        tenths = 0  # of the repositories, which are printed as they are published
         while process.poll() is None:
             done = len(hub.messages)
-            if done >= count * (len(marks) + 1) // 10:
-                sizes = memory(process.pid)
-                marks.append((done, time.perf_counter() - begun, max(sizes.values())))
-                print(
-                    f"{done:6,} published, {marks[-1][1]:7.1f} s, {len(sizes)} processes, the"
-                    f" largest {marks[-1][2] / 1e6:.0f} MB, all {sum(sizes.values()) / 1e6:.0f} MB",
-                    flush=True,
-                )
-                if len(marks) == 5:
+            if done >= count * (tenths + 1) // 10:
+                tenths += 1
+                _print_progress(done, time.perf_counter() - begun, memory(process.pid))
+                if tenths == 5:
                     os.kill(process.pid, signal.SIGKILL)
                     process.wait()
                     time.sleep(2)
-                    had = sum(1 for _ in (folder / "plan" / "journal.jsonl").open()) - 1
-                    print(f"killed; the journal has {had:,}", flush=True)
+                    in_journal = len(journal.read_text().splitlines()) - 1  # without its head
+                    print(f"killed; the journal has {in_journal:,}", flush=True)
                     process = start(folder, hub)
             time.sleep(0.05)
         seconds = time.perf_counter() - begun
-        lines = (folder / "plan" / "journal.jsonl").read_text().splitlines()[1:]
-        keys = [json.loads(line)["key"] for line in lines]
-        failed = sum(bool(json.loads(line)["failed"]) for line in lines)
-        median = sorted(json.loads(line)["seconds"] for line in lines)[len(lines) // 2]
+
+        lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+        units = {line["key"] for line in lines}
+        failed = sum(bool(line["failed"]) for line in lines)
+        median = sorted(line["seconds"] for line in lines)[len(lines) // 2]
         print(
             f"{count:,} repositories in {seconds:.0f} s: {count / seconds:.1f} a second,"
-            f" {median:.2f} s each with {jobs} at a time; {len(keys):,} lines, {len(set(keys)):,}"
+            f" {median:.2f} s each with {jobs} at a time; {len(lines):,} lines, {len(units):,}"
             f" units, {failed} failed, {len(hub.messages):,} commits,"
             f" {hub.received / count / 1e3:.1f} kB and {hub.requests / count:.1f} requests each;"
             f" exit code {process.returncode}"
         )
 
 
+def _hub_of(folder: Path, count: int) -> QuickHub:
+    """Return a Hub with as many repositories of one small model.
+
+    Args:
+        folder: Where the model and the files of the Hub are written.
+        count: How many repositories.
+    """
+    source = folder / "source"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(CONFIG))
+    weights = source / "model.safetensors"
+    sparse_safetensors(weights, {"model.layers.0.self_attn.k_proj.weight": (32, 64)})
+    hub = QuickHub(folder / "hub")
+    data = weights.read_bytes()
+    hub.known[hashlib.sha256(data).hexdigest()] = data
+    hub.repos = {f"base/m{number:05}": source for number in range(count)}
+    return hub
+
+
+def _print_progress(done: int, seconds: float, sizes: dict[int, int]) -> None:
+    """Print how many repositories are published, and the memory of the run.
+
+    Args:
+        done: How many are.
+        seconds: The time since the begin.
+        sizes: The resident bytes of each process, as `memory` returns them.
+    """
+    largest = max(sizes.values()) / 1e6
+    total = sum(sizes.values()) / 1e6
+    print(
+        f"{done:6,} published, {seconds:7.1f} s, {len(sizes)} processes, the"
+        f" largest {largest:.0f} MB, all {total:.0f} MB",
+        flush=True,
+    )
+
+
 def checkpoint(folder: Path, shards: int, tensors: int) -> None:
-    """A mixture of experts whose weights take no room on the disk."""
+    """Write a mixture of experts whose weights take no space on the disk.
+
+    Args:
+        folder: Where it is written.
+        shards: How many shards it has.
+        tensors: How many tensors; those of the last layers are left out.
+    """
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(MOE))
-    layers, experts, hidden, width = (
-        MOE[k] for k in ("num_hidden_layers", "num_experts", "hidden_size", "moe_intermediate_size")
-    )
-    names: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (151936, 7168),
-        "model.norm.weight": (7168,),
-    }
-    for layer in range(layers):
-        at = f"model.layers.{layer}"
-        names |= {
-            f"{at}.self_attn.q_proj.weight": (8192, hidden),
-            f"{at}.self_attn.k_proj.weight": (512, hidden),
-            f"{at}.self_attn.v_proj.weight": (512, hidden),
-            f"{at}.self_attn.o_proj.weight": (hidden, 8192),
-            f"{at}.self_attn.q_norm.weight": (128,),
-            f"{at}.self_attn.k_norm.weight": (128,),
-            f"{at}.input_layernorm.weight": (hidden,),
-            f"{at}.post_attention_layernorm.weight": (hidden,),
-            f"{at}.mlp.gate.weight": (experts, hidden),
-        }
-        for expert in range(experts):
-            for part in ("gate_proj", "up_proj"):
-                names[f"{at}.mlp.experts.{expert}.{part}.weight"] = (width, hidden)
-            names[f"{at}.mlp.experts.{expert}.down_proj.weight"] = (hidden, width)
-    names = dict(list(names.items())[:tensors])
-    listed = list(names.items())
+    shapes = dict(list(_tensors_of_moe().items())[:tensors])
+    names = list(shapes)
     total = 0
     index = {}
     for number in range(shards):
-        part = dict(listed[number * len(listed) // shards : (number + 1) * len(listed) // shards])
-        name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
-        total += sparse_safetensors(folder / name, part)
-        index |= dict.fromkeys(part, name)
+        begin = number * len(names) // shards
+        end = (number + 1) * len(names) // shards
+        part = {name: shapes[name] for name in names[begin:end]}
+        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        total += sparse_safetensors(folder / file, part)
+        index |= dict.fromkeys(part, file)
     text = {"metadata": {"total_size": total}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(text))
     print(
         f"{len(names):,} tensors in {shards:,} shards, {total / 2e12:.2f}T parameters,"
         f" {total / 1e12:.2f} TB"
     )
+
+
+def _tensors_of_moe() -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all tensors of a model with the config MOE, by name."""
+    hidden = int(MOE["hidden_size"])
+    width = int(MOE["moe_intermediate_size"])
+    experts = int(MOE["num_experts"])
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (151936, 7168),
+        "model.norm.weight": (7168,),
+    }
+    for layer in range(int(MOE["num_hidden_layers"])):
+        prefix = f"model.layers.{layer}"
+        shapes |= {
+            f"{prefix}.self_attn.q_proj.weight": (8192, hidden),
+            f"{prefix}.self_attn.k_proj.weight": (512, hidden),
+            f"{prefix}.self_attn.v_proj.weight": (512, hidden),
+            f"{prefix}.self_attn.o_proj.weight": (hidden, 8192),
+            f"{prefix}.self_attn.q_norm.weight": (128,),
+            f"{prefix}.self_attn.k_norm.weight": (128,),
+            f"{prefix}.input_layernorm.weight": (hidden,),
+            f"{prefix}.post_attention_layernorm.weight": (hidden,),
+            f"{prefix}.mlp.gate.weight": (experts, hidden),
+        }
+        for expert in range(experts):
+            for part in ("gate_proj", "up_proj"):
+                shapes[f"{prefix}.mlp.experts.{expert}.{part}.weight"] = (width, hidden)
+            shapes[f"{prefix}.mlp.experts.{expert}.down_proj.weight"] = (hidden, width)
+    return shapes
 
 
 def plans(folder: Path, shards: int, tensors: int) -> None:

@@ -35,28 +35,37 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Options:
-    """What to do. check: compare with the records and write nothing. reuse: take the answers of the
-    last run. new: execute only models that the record lacks, and add them to it. models: execute
-    these, and put them into the record.
-    """
+    """What the laboratory does, from its command line."""
 
     check: bool
+    """Compare with the records, and write nothing."""
+
     reuse: bool
+    """Take the answers of the last run where there are any."""
+
     new: bool = False
+    """Execute only models that the record lacks, and add them to it."""
+
     models: tuple[str, ...] = ()
+    """Execute only these, and put them into the record; empty for all."""
+
     words: str = ""
     """An option of the server that the row of the runtime has; empty for none."""
 
 
 class Models(dict[str, list[Cell]]):
-    """The cells of each model by its name, made when they are asked for.
-
-    configs: by name. sample: the names of cells; empty for all.
-    """
+    """The cells of each model by its name, made when they are asked for."""
 
     def __init__(self, configs: dict[str, dict[str, Any]], sample: tuple[str, ...]) -> None:
+        """Make no cell yet.
+
+        Args:
+            configs: The config of each model, by its name.
+            sample: The names of the cells that are made; empty for all.
+        """
         super().__init__()
-        self.configs, self.sample = configs, sample
+        self.configs = configs
+        self.sample = sample
 
     def __missing__(self, name: str) -> list[Cell]:
         """Make the cells of a model, which Python asks for when they are not here yet."""
@@ -69,8 +78,8 @@ class Models(dict[str, list[Cell]]):
 
 
 def main() -> int:
-    """Executes what the command line names. Returns 1 where something was seen that is not as it is
-    said.
+    """Execute what the command line names; return 1 where something was seen that is recorded
+    otherwise.
     """
     parser = argparse.ArgumentParser(prog="scripts/lab", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME[@VERSION]", help="runtimes to execute")
@@ -111,33 +120,46 @@ def main() -> int:
     given = parser.parse_args()
     if given.sample and not given.check:
         parser.error("--sample goes with --check: a record is about all cells")
-    os.environ.setdefault(
-        "TRANSFORMERS_VERBOSITY", "error"
-    )  # it warns of tokens outside of the tiny vocabularies
+
+    # transformers warns of tokens outside of the tiny vocabularies
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     models = Models(sources(published=not given.sample), SAMPLE if given.sample else ())
     options = Options(
-        given.check,
-        given.reuse,
-        given.new,
-        tuple(filter(None, given.models.split(","))),
-        given.with_option,
+        check=given.check,
+        reuse=given.reuse,
+        new=given.new,
+        models=tuple(filter(None, given.models.split(","))),
+        words=given.with_option,
     )
     for name in options.models:
         if name not in models.configs:
             near = get_close_matches(name, models.configs, 1)
-            parser.error(
-                f"there is no model {name!r}; "
-                + (f"use {near[0]!r}" if near else "the records name them")
-            )
+            help_with_name = f"use {near[0]!r}" if near else "the records name them"
+            parser.error(f"there is no model {name!r}; {help_with_name}")
+
+    programs = selected(given.names, given.all)
+    if given.daily:
+        programs = of_today(programs, given.daily)
+
+    def report_program(program: tuple[LabRuntime, str]) -> bool:
+        runtime, version = program
+        return report(runtime, version, models, options)
+
     with ThreadPoolExecutor(given.jobs) as pool:
-        chosen = selected(given.names, given.all)
-        if given.daily:
-            day = int(os.environ.get("ROPECONV_TESTS_DAY") or date.today().toordinal())
-            chosen = [
-                chosen[(day * given.daily + index) % len(chosen)] for index in range(given.daily)
-            ]
-        results = list(pool.map(lambda program: report(*program, models, options), chosen))
-    return int(any(results))
+        has_disagreements = list(pool.map(report_program, programs))
+    return 1 if any(has_disagreements) else 0
+
+
+def of_today(programs: list[tuple[LabRuntime, str]], count: int) -> list[tuple[LabRuntime, str]]:
+    """Return some of the runtimes, others on other days, so that each has its turn.
+
+    Args:
+        programs: The runtimes, each with a version.
+        count: How many are returned.
+    """
+    day = int(os.environ.get("ROPECONV_TESTS_DAY") or date.today().toordinal())
+    first = day * count
+    return [programs[(first + index) % len(programs)] for index in range(count)]
 
 
 def selected(names: list[str], everything: bool) -> list[tuple[LabRuntime, str]]:

@@ -28,7 +28,11 @@ NOT_IN_RECORDS = ("ramp",)
 
 
 def methods(spec: RopeSpec) -> dict[str, Recipe]:
-    """The recipes of the lab by name, for a model. spec: its unscaled RoPE."""
+    """Return the recipes of the lab by name.
+
+    Args:
+        spec: The unscaled RoPE of the model.
+    """
     length = spec.original_context
     pairs = spec.rotary_dim // 2
     short = tuple(1.0 + i / pairs for i in range(pairs))
@@ -71,22 +75,31 @@ SAMPLE = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One question to a runtime: what does it compute from this config?
-
-    model: a family (its tiny config), or the stem of a published config. method: of `methods`.
-    encoding: as `--encoding` takes it, empty for the source itself. config: the whole config.json.
-    schedule: what is to be computed. before: the RoPE of the source. family: that reads the config.
-    result: of the encoding, None for the source itself.
-    """
+    """One question to a runtime: what does it compute from this config?"""
 
     model: str
+    """A family, for its tiny config, or the stem of a published config."""
+
     method: str
+    """A name of `methods`, such as "yarn, betas"."""
+
     encoding: str
+    """A value of `--encoding`; empty for the source itself."""
+
     config: dict[str, Any]
+    """The whole config.json."""
+
     schedule: Schedule
+    """The frequencies and factors that are to be computed."""
+
     before: RopeSpec
+    """The RoPE of the source."""
+
     family: Family
+    """The family that reads the config."""
+
     result: CheckpointResult | None = None
+    """The result of the encoding; None for the source itself."""
 
     @property
     def name(self) -> str:

@@ -67,7 +67,12 @@ def planned(config: dict[str, Any], folder: Path, draft: bool = False) -> Plan:
 
 
 def main(name: str = "", version: str = "") -> None:
-    """Run the servers and print a line for each config of the head."""
+    """Run the servers and print a line for each config of the head.
+
+    Args:
+        name: The server; empty for both.
+        version: Its version; empty for the newest.
+    """
     with tempfile.TemporaryDirectory() as folder:
         target = paired(planned(TARGET, Path(folder) / "target"))
         factor = planned(HEAD, Path(folder) / "head", draft=True)
@@ -86,20 +91,20 @@ def main(name: str = "", version: str = "") -> None:
         if name not in ("", runtime.name):
             continue
         program = dataclasses.replace(runtime, program=f"{runtime.name}_draft")
-        for label, answer in run(program, version or runtime.versions[-1], questions).items():
+        answers = run(program, version or runtime.versions[-1], questions)
+        for label, answer in answers.items():
             if "ropes" not in answer:
                 print(f"{runtime.name} {label}: {answer}")
                 continue
             ratio = np.array(answer["ropes"][0]["inv_freq"]) / head.schedule.inv_freq
+            deviation = np.abs(ratio - 1).max()
             print(
-                f"{runtime.name} {label}: frequencies within {np.abs(ratio - 1).max():.1g} of the"
+                f"{runtime.name} {label}: frequencies within {deviation:.1g} of the"
                 f" schedule, {answer['rows']:,} positions, {answer['served']:,} tokens served"
             )
             if "refused" in answer:
-                print(
-                    "  only where longer contexts are allowed; else"
-                    f" {answer['refused'].partition('. ')[0]}"
-                )
+                reason, _, _ = answer["refused"].partition(". ")
+                print(f"  only where longer contexts are allowed; else {reason}")
 
 
 if __name__ == "__main__":

@@ -22,13 +22,16 @@ class NotInstallable(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """How a program is run. python: the interpreter. path: folders for PYTHONPATH. variables: of
-    the environment.
-    """
+    """How a program is run."""
 
     python: Path
+    """The interpreter."""
+
     path: tuple[Path, ...] = ()
+    """Folders for PYTHONPATH."""
+
     variables: tuple[tuple[str, str], ...] = ()
+    """Names and values of further variables of the environment."""
 
 
 @dataclass(frozen=True)

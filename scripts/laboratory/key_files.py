@@ -24,13 +24,16 @@ MODEL_TYPE = re.compile(r"""^    model_type(?:: str)? = ["']([\w-]+)["']""", re.
 
 @dataclass(frozen=True)
 class Model:
-    """How runtimes know a family. name: its own. types: its model types. classes: its
-    architectures.
-    """
+    """How runtimes know a family."""
 
     name: str
+    """Its name in ropeconv, such as "llama"."""
+
     types: tuple[str, ...]
+    """Its model types."""
+
     classes: tuple[str, ...]
+    """Its architectures, such as LlamaForCausalLM."""
 
 
 def model_of(family: Family) -> Model:

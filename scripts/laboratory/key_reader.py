@@ -33,10 +33,13 @@ NOT_KEYS = re.compile(
 
 @dataclass
 class Keys:
-    """Keys that code reads. top: of the config. rope: of its RoPE dictionary."""
+    """Keys that code reads."""
 
     top: set[str] = field(default_factory=set)
+    """Keys of the config, such as rope_theta."""
+
     rope: set[str] = field(default_factory=set)
+    """Keys of its RoPE dictionary, such as factor."""
 
     def add(self, other: Keys) -> None:
         """Adds the keys of another."""
@@ -69,7 +72,12 @@ def configured_keys(path: Path) -> Keys:
 
 
 def keys_in(tree: ast.AST, of_self: bool = False) -> Keys:
-    """Every key that a tree reads. of_self: whether `self` is a config as well."""
+    """Return every key that a syntax tree reads.
+
+    Args:
+        tree: The tree, such as that of a class.
+        of_self: Whether `self` is a config as well.
+    """
     keys = Keys()
     for node in ast.walk(tree):
         _read(node, keys, of_self)

@@ -187,7 +187,15 @@ def config_of(model: str) -> Path:
 
 
 def ask_model(model: str, runtimes: list[InstalledRuntime]) -> dict[str, dict[str, Answered]]:
-    """Return what runtimes do with the outputs of a model, by the words of `apply`."""
+    """Return what runtimes do with the outputs of a model, by the words of `apply` and runtime.
+
+    A runtime that does not compute the usual output is asked about one that is written for it. Its
+    answer then says that this needs `--runtime NAME`.
+
+    Args:
+        model: A published model, such as "Qwen--Qwen3-8B".
+        runtimes: The runtimes.
+    """
     rows: dict[str, dict[str, Answered]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -211,12 +219,20 @@ def ask_model(model: str, runtimes: list[InstalledRuntime]) -> dict[str, dict[st
 
 
 def extension(source: Source, method: str) -> tuple[str, Recipe, bool]:
-    """Return the words of `apply` for four times the declared context, the recipe, and whether it
-    replaces a scaling.
+    """Return how `apply` extends a model to four times its declared context.
+
+    Args:
+        source: The model.
+        method: The name of the method.
+
+    Returns:
+        The words of `apply`, such as "--yarn 16 --replace", the recipe, and whether it replaces a
+        scaling.
     """
     inspection = inspect_source(source)
     assert isinstance(inspection, ConfigInspection)
     spec = inspection.spec
+    # a scaling is replaced by one over the trained length, so that its factor is part of the new
     factor = FACTOR
     if spec.scaled:
         factor *= max(1.0, spec.context / spec.original_context)

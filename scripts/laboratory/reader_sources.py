@@ -50,38 +50,54 @@ TENSORS = ("rope_freqs", "factors")
 
 
 def ollama(files: Mapping[str, str]) -> Names:
-    """What the model files of Ollama's own engine read. files: its sources by path."""
+    """Return the keys and tensors that the model files of Ollama's own engine read.
+
+    Args:
+        files: The sources of Ollama by path.
+
+    Returns:
+        The names by architecture, for those that this engine always runs; empty for versions that
+        run everything in llama-server.
+    """
     if ".OllamaEngineRequired()" not in files["llm/server.go"]:
-        return {}  # it runs everything in llama-server
-    always = re.findall(
-        r'"([\w-]+)"',
-        files["fs/ggml/ggml.go"]
-        .partition("OllamaEngineRequired() bool {")[2]
-        .partition("\n}\n")[0],
-    )
-    read: dict[str, set[str]] = {arch: set() for arch in always}
-    folders = {path.rpartition("/")[0] for path in files if path.startswith("model/models/")}
-    for folder in folders:
-        siblings = {path: text for path, text in files.items() if path.rpartition("/")[0] == folder}
-        archs = {
-            arch for text in siblings.values() for arch in REGISTERED.findall(text)
-        } & read.keys()
+        return {}
+    _, _, body = files["fs/ggml/ggml.go"].partition("OllamaEngineRequired() bool {")
+    body, _, _ = body.partition("\n}\n")
+    read: dict[str, set[str]] = {arch: set() for arch in re.findall(r'"([\w-]+)"', body)}
+
+    # each folder of a model registers its architectures, in one of its files
+    by_folder: dict[str, dict[str, str]] = {}
+    for path, text in files.items():
+        folder, _, _ = path.rpartition("/")
+        if path.startswith("model/models/"):
+            by_folder.setdefault(folder, {})[path] = text
+    for siblings in by_folder.values():
+        archs = set()
+        for text in siblings.values():
+            archs |= read.keys() & set(REGISTERED.findall(text))
         for path, text in siblings.items():
-            if not re.search(r"embed|vision|audio|_test", path):
-                for arch in archs:
-                    read[arch] |= {*READ.findall(text), *TENSOR.findall(text)}
+            if re.search(r"embed|vision|audio|_test", path):
+                continue
+            for arch in archs:
+                read[arch] |= {*READ.findall(text), *TENSOR.findall(text)}
     return {arch: sorted(names) for arch, names in read.items() if names}
 
 
 def fork(files: Mapping[str, str]) -> Names:
-    """The rope tensors that a fork of llama.cpp creates for each architecture that it names. files:
-    those of src/.
+    """Return the rope tensors that a fork of llama.cpp creates, for each architecture it names.
+
+    Args:
+        files: Its sources in src/ by path.
     """
     text = "\n".join(files.values())
-    table = text.partition("LLM_ARCH_NAMES = {")[2].partition("};")[0]
+
+    # the names of architectures by their constants
+    _, _, table = text.partition("LLM_ARCH_NAMES = {")
+    table, _, _ = table.partition("};")
     names = dict(re.findall(r'\{\s*LLM_ARCH_(\w+),\s*"([^"]+)"', table))
     names.pop("UNKNOWN", None)
-    created: dict[str, set[str]] = {arch: set() for arch in names.values()}
+
+    # some forks create the tensors of an architecture in a function of its own
     functions = dict(
         re.findall(
             r"^bool create_tensors_helper::(create_\w+)\([^)]*\) \{(.*?)^\}",
@@ -89,12 +105,14 @@ def fork(files: Mapping[str, str]) -> Names:
             flags=re.M | re.S,
         )
     )
+    created: dict[str, set[str]] = {arch: set() for arch in names.values()}
     for labels, body in _cases(text):
         called = re.search(r"(create_\w+_tensors)\(tn", body)
-        tensors = CREATED.findall(functions.get(called[1], "") if called else body)
+        source = functions.get(called[1], "") if called else body
+        tensors = {tensor.lower() for tensor in CREATED.findall(source)}
         for label in labels:
             if label in names:
-                created[names[label]] |= {tensor.lower() for tensor in tensors}
+                created[names[label]] |= tensors
     return {arch: sorted(tensors) for arch, tensors in created.items()}
 
 
@@ -154,16 +172,21 @@ def digest(read: Mapping[str, Names]) -> Digest:
 
 
 def contradictions(rows: list[Reader], changes: Digest) -> Iterator[str]:
-    """Yield a sentence for each statement that the sources contradict. rows: of one reader."""
+    """Yield a sentence for each statement that the sources contradict.
+
+    Args:
+        rows: The rows of one reader in the table.
+        changes: What it reads, by architecture and the first version that reads so.
+    """
     own_engine = rows[0].name == "ollama"
     for row in rows:
         for arch, versions in changes.items():
             for start, end in pairwise([*versions, "9999"]):
                 for statement in row.statements:
-                    if arch in statement.archs and _overlap(row, statement, start, end):
-                        yield from _contradiction(
-                            row, arch, statement, start, versions[start], own_engine
-                        )
+                    if arch not in statement.archs or not _overlap(row, statement, start, end):
+                        continue
+                    read = versions[start]
+                    yield from _contradiction(row, arch, statement, start, read, own_engine)
 
 
 def _overlap(row: Reader, statement: ReaderStatement, start: str, end: str) -> bool:
@@ -185,44 +208,60 @@ def _contradiction(
     read: list[str] | None,
     own_engine: bool,
 ) -> Iterator[str]:
+    """Yield how a statement on an architecture contradicts what a version reads.
+
+    Args:
+        row: The row of the table.
+        arch: The architecture.
+        statement: Its status for some features, such as "exact" for rope_freqs.
+        version: The version.
+        read: The keys and tensors that it reads; None where it does not run the architecture.
+        own_engine: Whether the reader has model files of its own, which name all keys that they
+            read. Forks of llama.cpp name only tensors.
+    """
     where = f"{row.key} on {arch}, {'/'.join(statement.features)}: {statement.status}"
+    is_exact = statement.status == "exact"
+    is_refused = statement.status == "refused"
     if read is None:
-        if statement.status == "exact" and not own_engine:
+        if is_exact and not own_engine:
             yield f"{where}, and {version} does not have the architecture"
         return
-    if statement.features == ("*",) and statement.status == "refused":
+    if statement.features == ("*",) and is_refused:
         yield f"{where}, and {version} has the architecture"
     for feature in statement.features:
         needed = NEEDED.get(feature)
-        if needed is None or (not own_engine and feature not in TENSORS):
+        is_tensor = feature in TENSORS
+        if needed is None or (not own_engine and not is_tensor):
             continue
-        if statement.status == "exact" and needed not in read:
+        if is_exact and needed not in read:
             yield f"{where}, and {version} does not read {needed}"
-        if statement.status == "refused" and feature in TENSORS and needed in read:
+        if is_refused and is_tensor and needed in read:
             yield f"{where}, and {version} reads {needed}"
 
 
 def main() -> int:
-    """Extracts one reader and writes it. Returns 1 where a statement contradicts it."""
+    """Extract one reader and write it; return 1 where a statement contradicts it."""
     name, folder, *named = sys.argv[1:]
     rows = [row for row in gguf_readers() if row.name == name]
     extract, paths = SOURCES[name]
     commits = dict(pair.split("=") for pair in named) or tags(Path(folder), rows)
-    read = {
-        version: extract(files_at(Path(folder), commit, paths))
-        for version, commit in commits.items()
-    }
+    read = {}
+    for version, commit in commits.items():
+        read[version] = extract(files_at(Path(folder), commit, paths))
+
+    # the others stay; a line for each architecture
     stored = json.loads(OUT.read_text("utf-8")) if OUT.exists() else {}
     stored[name] = digest(read)
-    lines = (
-        f'"{release}": {{\n{_lines(changes)}\n}}' for release, changes in sorted(stored.items())
-    )
-    OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    problems = [*contradictions(rows, stored[name])]
-    print(
-        "\n".join([f"{name}: {len(stored[name])} architectures in {len(read)} versions", *problems])
-    )
-    return int(bool(problems))
+    parts = []
+    for reader, changes in sorted(stored.items()):
+        parts.append(f'"{reader}": {{\n{_lines(changes)}\n}}')
+    OUT.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+    problems = list(contradictions(rows, stored[name]))
+    print(f"{name}: {len(stored[name])} architectures in {len(read)} versions")
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
 
 
 def _lines(changes: Digest) -> str:

@@ -32,18 +32,27 @@ def in_file_name(options: str) -> str:
 
 
 def model_record(cells: Iterable[Cell], outcomes: Mapping[str, Outcome]) -> ModelRecord:
-    """The record of one model. cells: all of it. outcomes: by the name of the cell."""
+    """Return the record of one model: the status of most cells, and the cells with others.
+
+    Args:
+        cells: All cells of the model.
+        outcomes: The outcome of each, by the name of the cell.
+    """
     cells = list(cells)
-    most, _ = Counter(outcomes[cell.name].status for cell in cells).most_common(1)[0]
+    counts = Counter(outcomes[cell.name].status for cell in cells)
+    [(most, _)] = counts.most_common(1)
+
+    # a detail is recorded where all of these cells share it
     details = {outcomes[cell.name].detail for cell in cells if outcomes[cell.name].status == most}
-    others: dict[str, dict[str, tuple[str, ...]]] = {}
     shared = details.pop() if len(details) == 1 else None
+    others: dict[str, dict[str, tuple[str, ...]]] = {}
     for cell in cells:
         outcome = outcomes[cell.name]
         if outcome.status == most:
             continue
         by_detail = others.setdefault(outcome.status, {})
-        by_detail[outcome.detail] = (*by_detail.get(outcome.detail, ()), cell.name)
+        names = by_detail.get(outcome.detail, ())
+        by_detail[outcome.detail] = (*names, cell.name)
     return ModelRecord(
         digest=digest(cells),
         rope_types=tuple(sorted({cell_type(cell) for cell in cells})),
@@ -85,12 +94,19 @@ def save(record: Record) -> None:
 
 
 def extended(record: Record, models: Mapping[str, ModelRecord], date: str) -> Record:
-    """A record with more models. date: when these were executed."""
-    dated = {
-        name: model if date == record.date else msgspec.structs.replace(model, date=date)
-        for name, model in models.items()
-    }
-    return msgspec.structs.replace(record, models={**record.models, **dated})
+    """Return a record with more models.
+
+    Args:
+        record: The record.
+        models: The results of the other models.
+        date: When these were executed; a model has a date only where it is not that of the record.
+    """
+    all_models = dict(record.models)
+    for name, model in models.items():
+        if date != record.date:
+            model = msgspec.structs.replace(model, date=date)
+        all_models[name] = model
+    return msgspec.structs.replace(record, models=all_models)
 
 
 def load(runtime: str, version: str, options: str = "") -> Record | None:

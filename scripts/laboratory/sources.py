@@ -183,31 +183,32 @@ tiny one.
 
 
 def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the name of a family and a small config of it, as publishers write one. Needs
-    transformers.
+    """Yield the name of a family and a small config of it, as publishers write one.
+
+    It needs transformers.
     """
     import transformers
 
     for model_type, changes in FAMILIES.items():
         settings = _without_null({**COMMON, **changes, **AS_PUBLISHED.get(model_type, {})})
-        config = transformers.AutoConfig.for_model(
-            model_type, **whole(model_type, settings)
-        ).to_dict()
+        made = transformers.AutoConfig.for_model(model_type, **whole(model_type, settings))
+        config = made.to_dict()
         config["architectures"] = [_class_name(model_type)]
         for path in TINY[model_type].inner or ("",):
+            # the config of the text model is changed in its place
             part = part_at(config, path)
             published = _published(dict(part), settings)
             part.clear()
             part.update(published)
         yield _name(config), config
+
+    classes = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     for model_type, changes in NESTED.items():
         settings = _without_null({**COMMON, **changes})
-        classes = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-        wrapper = transformers.AutoConfig.for_model(
-            model_type, vision_config=dict(VISION)
-        ).to_dict()
+        made = transformers.AutoConfig.for_model(model_type, vision_config=dict(VISION))
+        wrapper = made.to_dict()
         wrapper["architectures"] = [classes[model_type]]
-        if "2" in model_type:
+        if "2" in model_type:  # Qwen 2 VL has the keys of the text model at the top
             inner = wrapper.pop("text_config")
             inner.pop("layer_types", None)  # of the default number of layers
             wrapper = {**inner, **wrapper, "model_type": model_type}
@@ -218,8 +219,9 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def wrapper_configs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields small configs in other shapes of publication: `WRAPPER around TEXT_MODEL`, and
-    GLM-5.
+    """Yield small configs in other shapes of publication, each with a name.
+
+    These are "WRAPPER around TEXT_MODEL", such as "llava around llama", and GLM-5.
     """
     import transformers
     from transformers.models.auto import modeling_auto
@@ -232,17 +234,18 @@ def wrapper_configs() -> Iterator[tuple[str, dict[str, Any]]]:
         settings = _without_null(
             {**COMMON, **FAMILIES.get(text, {}), **AS_PUBLISHED.get(text, {}), **changes}
         )
-        inner = {
-            "text_config": copy.deepcopy({**settings, "model_type": text})
-        }  # which transformers completes
+        # transformers completes the config of the text model
+        parts: dict[str, Any] = {"text_config": copy.deepcopy({**settings, "model_type": text})}
         if wrapper.startswith(("qwen", "glm")):
-            inner["vision_config"] = dict(VISION)
-        inner = {"thinker_config": inner} if "omni" in wrapper else inner
-        config = transformers.AutoConfig.for_model(wrapper, **inner).to_dict()
+            parts["vision_config"] = dict(VISION)
+        if "omni" in wrapper:
+            parts = {"thinker_config": parts}
+        config = transformers.AutoConfig.for_model(wrapper, **parts).to_dict()
         config["architectures"] = [classes[wrapper]]
         holder = config.get("thinker_config", config)
         holder["text_config"] = _published(holder["text_config"], settings)
         yield f"{wrapper} around {text}", config
+
     config = dict(tiny_configs())["glm_moe_dsa"]
     del config["indexer_types"]  # GLM-5 is published without it
     yield "glm_moe_dsa without indexer_types", config
@@ -285,17 +288,25 @@ def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _published(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """A config as publishers write it: rope_theta at the top level, and no rope_parameters unless
-    given.
+    """Return a config as publishers write it: with rope_theta at the top level.
+
+    It has no rope_parameters, unless the settings have.
+
+    Args:
+        config: The config as transformers writes it.
+        settings: Keys that are published, and their values.
     """
     rope = config.pop("rope_parameters", None) or {}
-    model_type = config["model_type"]
-    config = {**config, **{key: value for key, value in settings.items() if value is not None}}
-    config["model_type"] = model_type
+    published = dict(config)
+    for key, value in settings.items():
+        if value is not None:
+            published[key] = value
+    published["model_type"] = config["model_type"]
     if "rope_scaling" in settings:
-        config["rope_scaling"] = dict(settings["rope_scaling"])
-    config.pop("_name_or_path", None)
-    config["torch_dtype"] = config["dtype"] = "float32"
+        published["rope_scaling"] = dict(settings["rope_scaling"])
+    published.pop("_name_or_path", None)
+    published["torch_dtype"] = "float32"
+    published["dtype"] = "float32"
     if "rope_parameters" not in settings and "rope_theta" not in settings:
-        config["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
-    return config
+        published["rope_theta"] = of_extended(rope).get("rope_theta", 10000.0)
+    return published

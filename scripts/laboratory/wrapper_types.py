@@ -191,8 +191,10 @@ def build_whole(config: Any, inner: Any) -> Module:
 
 
 def installed() -> dict[str, tuple[str, str]]:
-    """Return where the installed transformers keeps the text model of each type, and the only type
-    of that if fixed.
+    """Return where the installed transformers has the text model in the config of each type.
+
+    Such as {"llava": ("text_config", "")}: the keys with a dot between them, and the only type of
+    the text model; empty where any type can be there.
     """
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES

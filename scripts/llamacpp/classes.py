@@ -16,16 +16,17 @@ GRAPH_BASE = re.compile(r"struct graph : public llama_model_(\w+)::graph")
 
 @dataclass
 class ModelClass:
-    """A class `llama_model_NAME`.
-
-    base: the class that it inherits, "base" for none. methods: the source of its methods by name,
-    those of its graph under "graph". graph_of: the class whose graph it uses.
-    """
+    """A class `llama_model_NAME`."""
 
     name: str
     base: str
+    """The class that it inherits; "base" for none."""
+
     graph_of: str
+    """The class whose graph it uses."""
+
     methods: dict[str, str] = field(default_factory=dict)
+    """The source of its methods by name, those of its graph under "graph"."""
 
 
 def read_classes(sources: Path) -> dict[str, ModelClass]:

@@ -38,8 +38,12 @@ class LoadError(Exception):
 
 
 def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
-    """The architecture, keys and rope tensors that the converter writes. Raises Absent, and Refused
-    where it fails.
+    """Return the architecture, the keys and the rope tensors that the converter writes.
+
+    Args:
+        config: The whole config.json.
+
+    Raises NoModel where the converter has no class for it, and Refused where it fails.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -52,13 +56,13 @@ def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
             raise protocol.NoModel(
                 f"convert_hf_to_gguf.py: Model {architecture} is not supported"
             ) from None
+
+        # the number of layers that predict further tokens is looked for in the weights, which are
+        # not here, where the config has none
         declared = {**hparams, **hparams.get("text_config", {})}
-        if not declared.get("mtp_num_hidden_layers") and not declared.get(
-            "num_nextn_predict_layers"
-        ):
-            model_class.no_mtp = (
-                model_class.supports_mtp_export
-            )  # else the number is looked for in the weights
+        names = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+        if not any(declared.get(name) for name in names):
+            model_class.no_mtp = model_class.supports_mtp_export
         try:
             model = model_class(
                 folder, gguf.LlamaFileType.ALL_F32, folder / "out.gguf", dry_run=True
@@ -67,50 +71,70 @@ def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
             tensors = dict(model.generate_extra_tensors())
             model.set_gguf_parameters()
             arch = gguf.MODEL_ARCH_NAMES[model.model_arch]
-            vectors = {
-                key: value.float().numpy() for key, value in tensors.items() if "rope" in key
-            }
+            vectors = {}
+            for key, value in tensors.items():
+                if "rope" in key:
+                    vectors[key] = value.float().numpy()
             return arch, _written(model.gguf_writer), vectors
         except Exception as error:
             raise protocol.Refused("config", error) from error
 
 
 def _written(writer: Any) -> dict[str, Any]:
-    """The keys with the values that a reader gets; floats lose their second half in the file."""
+    """Return the keys with the values that a reader gets; floats lose their second half.
+
+    Args:
+        writer: The GGUFWriter of a model.
+    """
     kinds = gguf.GGUFValueType
+    formats = {kinds.UINT32: "<I", kinds.INT32: "<i"}
     values = {}
     for key, held in writer.kv_data[0].items():
-        values[key] = float(np.float32(held.value)) if held.type == kinds.FLOAT32 else held.value
-        if held.type in (kinds.UINT32, kinds.INT32):
-            struct.pack(
-                "<I" if held.type == kinds.UINT32 else "<i", held.value
-            )  # fails as writing would
+        values[key] = held.value
+        if held.type == kinds.FLOAT32:
+            values[key] = float(np.float32(held.value))
+        elif held.type in formats:
+            struct.pack(formats[held.type], held.value)  # fails as writing would
     return values
 
 
 @dataclass(frozen=True)
 class Arch:
-    """What one architecture reads, src/models/*.cpp.
-
-    freqs: rope_freqs.weight is loaded and used. factors: when the long and short ones are;
-    "longrope" is the scaling type. full: refuses partial rotation. yarn_keys: reads the multiplier.
-    sections: refuses a file without rope.dimension_sections. window: when layers with a window
-    exist. interval: every how many layers one has none. local: the RoPE of layers with a window,
-    "same" as elsewhere, "base" (own theta, no interpolation), "plain", or "global" (its own base
-    key is not read). rotates: the layers that do. softmax: the attention factor and a tenth of the
-    multiplier scale all logits.
-    """
+    """How the library reads the files of one architecture, src/models/*.cpp."""
 
     freqs: bool = False
+    """Whether rope_freqs.weight is loaded and used."""
+
     factors: str = ""
+    """When the long and short factors are: "always", or with the scaling type "longrope"."""
+
     full: bool = False
+    """Whether it refuses partial rotation."""
+
     yarn_keys: bool = False
+    """Whether it reads yarn_log_multiplier."""
+
     sections: bool = False
+    """Whether it refuses a file without rope.dimension_sections."""
+
     window: str = ""
+    """When layers with a window exist, such as "always"; see `Model.windows`."""
+
     interval: int = 0
+    """Every how many layers one has no window."""
+
     local: str = "same"
+    """The RoPE of layers with a window.
+
+    "same" as elsewhere, "base" (own theta, no interpolation), "plain", or "global" (its own base
+    key is not read).
+    """
+
     rotates: str = "all"
+    """The layers that rotate, such as "three of four"; see `Model.rotating`."""
+
     softmax: bool = False
+    """Whether the attention factor and a tenth of the multiplier scale all logits."""
 
 
 ARCHS = {
@@ -192,37 +216,52 @@ class Model:
     """
 
     def __init__(self, arch: str, keys: dict[str, Any], vectors: Vectors) -> None:
+        """Load the hyperparameters, as llama.cpp does.
+
+        Args:
+            arch: The architecture.
+            keys: The metadata keys of the file, whose names begin with it.
+            vectors: Its rope tensors.
+        """
         self.name = arch
         self.arch = ARCHS[arch]
         self.keys = keys
-        for key in (
-            "context_length",
-            "block_count",
-            *(["rope.dimension_sections"] if self.arch.sections else []),
-        ):
+        required = ["context_length", "block_count"]
+        if self.arch.sections:
+            required.append("rope.dimension_sections")
+        for key in required:
             if f"{arch}.{key}" not in keys:
                 raise LoadError(f"key not found in model: {arch}.{key}")
+
+        # layers and lengths; an original length of 0 counts as none
         self.n_layer = int(self.get("block_count")) - int(self.get("nextn_predict_layers", 0))
         self.n_ctx_train = int(self.get("context_length"))
-        self.n_ctx_orig = (
-            int(self.get("rope.scaling.original_context_length", self.n_ctx_train))
-            or self.n_ctx_train
-        )
+        original = int(self.get("rope.scaling.original_context_length", self.n_ctx_train))
+        self.n_ctx_orig = original or self.n_ctx_train
+
+        # the base, and the type and factor of the scaling
         self.base = self.get("rope.freq_base", 10000.0)
         self.type = self.get("rope.scaling.type", "linear")
         factor = self.get("rope.scaling.factor", 0.0)
         self.scale = 1.0 if factor == 0.0 or self.type == "none" else 1.0 / factor
+
+        # the dimensions of a head, and those that rotate
         heads = self.get("attention.head_count")
-        heads = heads[0] if isinstance(heads, list) else heads
+        if isinstance(heads, list):  # of each layer
+            heads = heads[0]
         self.head_dim = int(self.get("attention.key_length", self.get("embedding_length") // heads))
         self.n_rot = int(self.get("rope.dimension_count", self.head_dim))
         if self.arch.full and self.n_rot != self.head_dim:
             raise LoadError(f"invalid n_rot: {self.n_rot}, expected {self.head_dim}")
-        self.log_mul = (
-            float(self.get("rope.scaling.yarn_log_multiplier", 0.0)) if self.arch.yarn_keys else 0.0
-        )
-        self.log_mul /= 0.1 if self.arch.softmax else 1.0
-        self.beta_fast, self.beta_slow = 32.0, 1.0
+
+        # YaRN; where the multiplier scales all logits, the key has a tenth of it
+        self.log_mul = 0.0
+        if self.arch.yarn_keys:
+            self.log_mul = float(self.get("rope.scaling.yarn_log_multiplier", 0.0))
+        if self.arch.softmax:
+            self.log_mul /= 0.1
+        self.beta_fast = 32.0
+        self.beta_slow = 1.0
         if arch == "mistral3":
             self.beta_fast = self.get("rope.scaling.yarn_beta_fast", 32.0)
             self.beta_slow = self.get("rope.scaling.yarn_beta_slow", 1.0)
@@ -233,14 +272,16 @@ class Model:
         return self.keys.get(f"{self.name}.{key}", default)
 
     def _load(self, vectors: Vectors) -> Vectors:
-        """The rope tensors that the architecture creates. Others are too many:
-        llama-model-loader.cpp:1398.
+        """Return the rope tensors of the file, if they are those that the architecture creates.
+
+        Raises LoadError for others, as llama-model-loader.cpp:1398 does.
         """
-        pair = self.arch.factors == "always" or (
-            self.arch.factors == LONGROPE and self.type == LONGROPE
-        )
-        single = self.arch.freqs and not (self.arch.factors == LONGROPE and self.type == LONGROPE)
-        known = {LONG, SHORT} if pair else {FREQS} if single else set()
+        is_longrope = self.arch.factors == LONGROPE and self.type == LONGROPE
+        known = set()
+        if is_longrope or self.arch.factors == "always":
+            known = {LONG, SHORT}
+        elif self.arch.freqs:
+            known = {FREQS}
         for key, value in vectors.items():
             if key not in known:
                 raise LoadError(
@@ -259,41 +300,49 @@ class Model:
         )
 
     def windows(self) -> list[bool]:
-        """Which layers have a window, load_swa_pattern."""
+        """Return which layers have a window, as load_swa_pattern sets them."""
         size = self.get("attention.sliding_window")
-        present = {
+        conditions = {
             "always": True,
             "key": bool(size),
             "unless 0": size != 0,
             "64 layers": self.n_layer == 64,
-        }.get(self.arch.window, False)
-        pattern = self.get("attention.sliding_window_pattern", self.arch.interval)
-        if not present:
+        }
+        has_windows = conditions.get(self.arch.window, False)
+        if not has_windows:
             return [False] * self.n_layer
+
+        # a flag for each layer, or an interval n: every n-th layer has none
+        pattern = self.get("attention.sliding_window_pattern", self.arch.interval)
         if isinstance(pattern, list):
             return [bool(value) for value in pattern[: self.n_layer]]
         return [pattern == 0 or i % pattern < pattern - 1 for i in range(self.n_layer)]
 
     def rotating(self, windows: list[bool]) -> list[bool]:
-        """Which layers rotate."""
+        """Return which layers rotate.
+
+        Args:
+            windows: Which layers have a window.
+        """
         layers = range(self.n_layer)
-        if self.arch.rotates == "attention":
+        if self.arch.rotates == "attention":  # and not those with linear attention
             interval = int(self.get("full_attention_interval", 4))
-            recurrent = self.get(
-                "attention.recurrent_layers", [(i + 1) % interval != 0 for i in layers]
-            )
+            by_default = [(i + 1) % interval != 0 for i in layers]
+            recurrent = self.get("attention.recurrent_layers", by_default)
             return [not recurrent[i] for i in layers]
-        if self.arch.rotates == "key-value heads":
+        if self.arch.rotates == "key-value heads":  # layers without any are convolutions
             heads = self.get("attention.head_count_kv")
-            return [bool(heads[i] if isinstance(heads, list) else heads) for i in layers]
+            if not isinstance(heads, list):
+                heads = [heads] * self.n_layer
+            return [bool(heads[i]) for i in layers]
         if self.arch.rotates == "window":
-            return windows if any(windows) or self.name == "cohere2" else [True] * self.n_layer
+            if any(windows) or self.name == "cohere2":
+                return windows
+            return [True] * self.n_layer
         if self.arch.rotates in ("three of four", "llama4"):
-            step = (
-                self.n_layer
-                if self.get("attention.sliding_window") == 0 and self.name == "llama4"
-                else 4
-            )
+            step = 4
+            if self.name == "llama4" and self.get("attention.sliding_window") == 0:
+                step = self.n_layer
             return [(i + 1) % step != 0 for i in layers]
         return [True] * self.n_layer
 
@@ -312,10 +361,21 @@ class Model:
     def rope(
         self, base: float, scale: float, ext: float, attn: float, context: int, window: bool = False
     ) -> protocol.Answer:
-        """Frequencies and attention_factor of ggml_rope_ext, ggml/src/ggml-cpu/ops.cpp:6187 and
-        ggml.c:4478.
+        """Return the frequencies and attention factor of ggml_rope_ext.
+
+        ggml/src/ggml-cpu/ops.cpp:6187 and ggml.c:4478.
+
+        Args:
+            base: freq_base.
+            scale: freq_scale, 1 over the factor of the scaling.
+            ext: ext_factor, 1 for YaRN and else 0.
+            attn: attn_factor.
+            context: The length in tokens, by which LongRoPE chooses its list.
+            window: Whether it is for layers with a window.
         """
-        n_rot = int(self.get("rope.dimension_count_swa", self.n_rot)) if window else self.n_rot
+        n_rot = self.n_rot
+        if window:
+            n_rot = int(self.get("rope.dimension_count_swa", self.n_rot))
         index = np.arange(n_rot // 2, dtype=np.float64)
         free = base ** (-2.0 * index / n_rot)
         divisors = None if window and self.name == "gemma4" else self.divisors(context)
@@ -324,66 +384,92 @@ class Model:
         if ext == 0:
             return protocol.rope((free * scale).tolist(), attn)
 
+        # YaRN's ramp, between the pairs that turn beta_fast and beta_slow times in the trained
+        # length
         def dimension(turns: float) -> float:
             return n_rot * math.log(self.n_ctx_orig / (turns * 2 * math.pi)) / (2 * math.log(base))
 
         low = max(0.0, math.floor(dimension(self.beta_fast)))
         high = min(n_rot - 1.0, math.ceil(dimension(self.beta_slow)))
-        mix = ext * (1 - np.clip((index - low) / max(0.001, high - low), 0, 1))
+        ramp = np.clip((index - low) / max(0.001, high - low), 0, 1)
+        mix = ext * (1 - ramp)  # the share of a frequency that is not interpolated
+        inv_freq = free * scale * (1 - mix) + free * mix
         attention_factor = attn * (1.0 + 0.1 * math.log(1.0 / scale))
-        return protocol.rope((free * scale * (1 - mix) + free * mix).tolist(), attention_factor)
+        return protocol.rope(inv_freq.tolist(), attention_factor)
 
     def answer(self, context: int) -> protocol.Answer:
-        """The answer for a window of `context` tokens."""
+        """Return the answer for a context of some tokens: the rope of each layer, and factors."""
         ext = 1.0 if self.type == YARN else 0.0
         attn = self.attn_factor()
-        windows = self.windows()
         full = self.rope(self.base, self.scale, ext, attn, context)
-        base = self.get("rope.freq_base_swa", 10000.0 if self.arch.local == "base" else self.base)
-        local = {
-            "same": (base, self.scale, ext, attn),
-            "base": (base, 1.0, ext, attn),
-            "plain": (self.base, 1.0, 0.0, 1.0),
-            "global": (self.base, self.scale, ext, attn),
-        }[self.arch.local]
-        window = self.rope(*local, context, window=True) if any(windows) else full
-        layers = [
-            None if not rotates else window if has_window else full
-            for rotates, has_window in zip(self.rotating(windows), windows, strict=True)
-        ]
+
+        # layers with a window: freq_base, freq_scale, ext_factor and attn_factor
+        windows = self.windows()
+        window = full
+        if any(windows):
+            default_base = 10000.0 if self.arch.local == "base" else self.base
+            own_base = self.get("rope.freq_base_swa", default_base)
+            local = {
+                "same": (own_base, self.scale, ext, attn),
+                "base": (own_base, 1.0, ext, attn),
+                "plain": (self.base, 1.0, 0.0, 1.0),
+                "global": (self.base, self.scale, ext, attn),
+            }[self.arch.local]
+            window = self.rope(*local, context, window=True)
+
+        layers: list[protocol.Answer | None] = []
+        for rotates, has_window in zip(self.rotating(windows), windows, strict=True):
+            if not rotates:
+                layers.append(None)
+            else:
+                layers.append(window if has_window else full)
         return protocol.answer(layers, scaling=self.softmax(attn), **self.query_scale(context))
 
     def softmax(self, attn: float) -> float:
-        """The factor on the logits of attention."""
-        scale = (
-            float(self.get("attention.scale", 0.0))
-            if self.name in ("granite", "granitemoe")
-            else 0.0
-        )
+        """Return the factor on the logits of attention, which is usually 1 / sqrt(head_dim).
+
+        Args:
+            attn: The attention factor of the keys, as `attn_factor` returns it.
+        """
         if self.arch.softmax:  # deepseek2.cpp:437-443
             log = math.log(1.0 / self.scale)
             head = int(self.get("attention.key_length_mla", self.head_dim))
-            return (attn * (1 + 0.1 * log) * (1 + 0.1 * self.log_mul * log)) ** 2 / math.sqrt(head)
+            mscale = attn * (1 + 0.1 * log) * (1 + 0.1 * self.log_mul * log)
+            return mscale**2 / math.sqrt(head)
+        # the largest Gemma 2 and 3
         if {"gemma2": 46, "gemma3": 62}.get(self.name) == self.n_layer:
             return 1 / math.sqrt(self.get("embedding_length") // self.get("attention.head_count"))
-        return scale or 1 / math.sqrt(self.n_rot if self.name == "gpt-oss" else self.head_dim)
+        if self.name in ("granite", "granitemoe"):
+            scale = float(self.get("attention.scale", 0.0))
+            if scale:
+                return scale
+        width = self.n_rot if self.name == "gpt-oss" else self.head_dim
+        return 1 / math.sqrt(width)
 
     def query_scale(self, context: int) -> dict[str, float]:
-        """The factor on queries at the last position, llama-graph.cpp:168; in Llama 4 for layers
-        that do not rotate.
+        """Return the factor on queries at the last position as {"query_scale": 1.1}, or {}.
+
+        It is 1 + beta ln(1 + floor((position + offset) / length)), llama-graph.cpp:168. In Llama 4
+        it is for layers that do not rotate.
+
+        Args:
+            context: The length in tokens.
         """
+        if self.name not in ("mistral3", "llama4", "deepseek2", "mistral4"):
+            return {}
         beta = float(self.get("attention.temperature_scale", 0.0))
         offset = 0.0
         length = self.n_ctx_orig
         if self.name == "llama4" and self.get("attention.sliding_window") != 0:
-            beta, offset, length = 0.1, 1.0, 8192
-        if not beta or self.name not in ("mistral3", "llama4", "deepseek2", "mistral4"):
+            beta = 0.1
+            offset = 1.0
+            length = 8192
+        if not beta:
             return {}
         if self.arch.softmax:
             length = int(self.get("attention.temperature_length", 0))
-        return {
-            "query_scale": 1.0 + beta * math.log(math.floor((context - 1 + offset) / length) + 1.0)
-        }
+        blocks = math.floor((context - 1 + offset) / length)
+        return {"query_scale": 1.0 + beta * math.log(blocks + 1.0)}
 
 
 def _mscale(scale: float, multiplier: float) -> float:
@@ -399,7 +485,14 @@ def _names_a_class(model_type: str) -> bool:
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """One answer, as protocol.py describes."""
+    """Return what llama.cpp computes from the file that its converter writes for a config.
+
+    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The context in tokens.
+    """
     part = config.get("text_config", config)
     kinds = part.get("layer_types")
     if config["model_type"] in UNSEEN:
@@ -407,13 +500,12 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
             "untested: its converter requires keys that the test config does not have"
         )
     if part["model_type"] == "exaone4" and kinds and "sliding_attention" in kinds:
-        part |= {
-            "layer_types": (kinds * 64)[:64],
-            "num_hidden_layers": 64,
-        }  # as every one with windows has
+        # as every one with windows has
+        part |= {"layer_types": (kinds * 64)[:64], "num_hidden_layers": 64}
     try:
         arch, keys, vectors = convert(config)
     except protocol.NoModel:
+        # published configs of a vision model name the class of their text model
         text = config.get("thinker_config", config).get("text_config")
         if text is None or text.get("architectures") or not _names_a_class(text["model_type"]):
             raise
@@ -424,14 +516,16 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         raise protocol.Unseen(
             f"it converts to {arch}, of which nobody has read here what the library does with it"
         )
-    shown = ("rope.", "attention.sliding", "attention.temperature", "context_length")
-    settings = {key.removeprefix(f"{arch}."): value for key, value in keys.items()}
-    more = {
-        "arch": arch,
-        "keys": {key: value for key, value in settings.items() if key.startswith(shown)},
-        "tensors": sorted(vectors),
-    }
+
+    # the keys about RoPE, for people who look at an answer
+    about_rope = ("rope.", "attention.sliding", "attention.temperature", "context_length")
+    shown = {}
+    for key, value in keys.items():
+        name = key.removeprefix(f"{arch}.")
+        if name.startswith(about_rope):
+            shown[name] = value
     try:
-        return {**Model(arch, keys, vectors).answer(question["context"]), **more}
+        answer = Model(arch, keys, vectors).answer(question["context"])
     except LoadError as error:
         raise protocol.Refused("load", error) from None
+    return {**answer, "arch": arch, "keys": shown, "tensors": sorted(vectors)}

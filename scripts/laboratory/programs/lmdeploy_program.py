@@ -8,6 +8,7 @@ rotates queries and keys is recorded in a forward pass. Large models are made sm
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import json
@@ -84,27 +85,24 @@ class Recorder:
 
 
 def prepare() -> None:
-    """Makes lmdeploy importable without its servers and kernels, and puts the default backend in
-    place.
-    """
+    """Make lmdeploy importable without its servers and kernels, with its default backend."""
+    # the package without its __init__, which imports the servers
     place = importlib.util.find_spec("lmdeploy")
     assert place is not None
     package = ModuleType("lmdeploy")
-    package.__path__ = list(
-        place.submodule_search_locations or ()
-    )  # without its __init__, which imports the servers
+    package.__path__ = list(place.submodule_search_locations or ())
     sys.modules["lmdeploy"] = package
     sglang_stubs.install()
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0)  # type: ignore[assignment]
     from lmdeploy.pytorch.backends import gated_delta_rule, selector
 
-    gated_delta_rule.GatedDeltaMeta = type(
-        "Meta", (), {"__init__": lambda *_: None}
-    )  # before its users import it
+    # before its users import it
+    gated_delta_rule.GatedDeltaMeta = type("Meta", (), {"__init__": lambda *_: None})
     from lmdeploy.pytorch.backends.default.op_backend import DefaultOpsBackend
     from lmdeploy.pytorch.nn import moe
 
     def build_op(spec: Any, *, enable_deterministic: bool = False) -> Any:
+        """Return an operator of the default backend, or a stand-in for one that it lacks."""
         try:
             return DefaultOpsBackend.build_op(spec, enable_deterministic=enable_deterministic)
         except RuntimeError as error:
@@ -118,21 +116,20 @@ def prepare() -> None:
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """The answer of lmdeploy for a config."""
+    """Return the frequencies and factors that lmdeploy computes from a config, for every layer.
+
+    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+
+    Args:
+        config: The whole config.json.
+        question: The trained length and the context, in tokens.
+    """
     from lmdeploy.pytorch.config import ModelConfig
     from lmdeploy.pytorch.model_inputs import BuildModelContext
     from lmdeploy.pytorch.models import patch
     from lmdeploy.pytorch.transformers import config_from_pretrained
 
-    architecture = (config.get("architectures") or ["?"])[0]
-    known = patch._get_module_map()
-    if architecture not in known:
-        if architecture.lower() in map(str.lower, known):
-            raise protocol.Unseen(
-                "untested: published configs name its class in another way than transformers does"
-            )
-        removed = " any more" if architecture in patch.REMOVED_MODEL_MAP else ""
-        raise protocol.NoModel(f"lmdeploy has no {architecture}{removed}")
+    check_architecture(config)
     for part in (config, config.get("text_config", {})):
         complete(part)
     with tempfile.TemporaryDirectory() as folder:
@@ -148,20 +145,43 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
             model = patch.build_patched_model(parsed, torch.device("meta"), BuildModelContext())
     except Exception as error:
         raise protocol.Refused("load", error) from error
+
+    # one pass inside the trained length, and one that ends with the context
     decoder, layers = decoder_of(model, text.num_hidden_layers)
+    context = question["context"]
+    trained = min(question["trained"], context)
     try:
-        short = forward(
-            decoder, layers, text.hidden_size, min(question["trained"], question["context"])
-        )
-        long = forward(decoder, layers, text.hidden_size, question["context"])
+        short = forward(decoder, layers, text.hidden_size, trained)
+        long = forward(decoder, layers, text.hidden_size, context)
     except Exception as error:
         raise protocol.Refused("forward", error) from error
     ropes = [rope(long, short, index) for index in range(len(layers))]
-    more = {"interleaved": True} if long.interleaved else {}
-    scaling = next((scale for scale in map(logit_scale, layers) if scale is not None), None)
-    return protocol.answer(
-        ropes, mixed=True, **more, **({} if scaling is None else {"scaling": scaling})
-    )
+
+    more: dict[str, Any] = {}
+    if long.interleaved:
+        more["interleaved"] = True
+    for layer in layers:
+        scaling = logit_scale(layer)
+        if scaling is not None:
+            more["scaling"] = scaling
+            break
+    return protocol.answer(ropes, mixed=True, **more)
+
+
+def check_architecture(config: dict[str, Any]) -> None:
+    """Raise NoModel where lmdeploy has no class for a config, and Unseen where its name differs."""
+    from lmdeploy.pytorch.models import patch
+
+    architecture = (config.get("architectures") or ["?"])[0]
+    known = patch._get_module_map()
+    if architecture in known:
+        return
+    if architecture.lower() in map(str.lower, known):
+        raise protocol.Unseen(
+            "untested: published configs name its class in another way than transformers does"
+        )
+    removed = " any more" if architecture in patch.REMOVED_MODEL_MAP else ""
+    raise protocol.NoModel(f"lmdeploy has no {architecture}{removed}")
 
 
 def smaller(loaded: Any) -> tuple[Any, Any]:
@@ -188,21 +208,34 @@ def decoder_of(model: Any, count: int) -> tuple[Any, list[Any]]:
 
 
 def forward(decoder: Any, layers: list[Any], width: int, tokens: int) -> Recorder:
-    """Records a forward pass over the second and the last position of a prompt. width: of hidden
-    states.
+    """Run a pass over the second and the last position of a prompt, and record the rotations.
+
+    Args:
+        decoder: The language model without its head.
+        layers: Its layers. Their parts that do not rotate, such as experts, are replaced.
+        width: The width of hidden states.
+        tokens: The length of the prompt.
     """
     recorder = Recorder()
     on_cpu(decoder)
+
+    def note_layer(index: int, *_: Any) -> None:
+        recorder.layer = index
+
+    def stand_in(result: Callable[[torch.Tensor], Any], *inputs: Any, **named: Any) -> Any:
+        """Return something in the shape of what a part of a layer returns for its first input."""
+        first_input = [*inputs, *named.values()][0]
+        return result(first_input)
+
     for index, layer in enumerate(layers):
-        layer.register_forward_pre_hook(lambda *_, index=index: setattr(recorder, "layer", index))
+        layer.register_forward_pre_hook(functools.partial(note_layer, index))
         for name, part in layer.named_modules():
-            if name in OTHERS or name.rpartition(".")[2] == "indexer":
-                result = OTHERS[name.rpartition(".")[2]]
-                part.forward = lambda *inputs, result=result, **named: result(
-                    [*inputs, *named.values()][0]
-                )
+            last_name = name.rpartition(".")[2]
+            if name in OTHERS or last_name == "indexer":
+                part.forward = functools.partial(stand_in, OTHERS[last_name])
             if type(part).__name__ == "ApplyRotaryEmb":
                 part.forward = recorder.rotate
+
     positions = torch.tensor([[1, tokens - 1]])
     inputs = {
         "input_ids": torch.zeros(1, 2, dtype=torch.long),

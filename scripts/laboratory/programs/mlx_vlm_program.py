@@ -60,7 +60,10 @@ def as_published(model_type: str, vision: Answer) -> None:
 
 
 def build(config: Answer) -> Any:
-    """Return the model, by the same steps as `load_model`. Raises NoModel and Refused."""
+    """Return the model that mlx-vlm makes of a config, by the same steps as its `load_model`.
+
+    Raises NoModel where it has no class for the model, and Refused where that fails.
+    """
     as_published(config["model_type"], config.get("vision_config") or {})
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -143,6 +146,9 @@ class Units(nn.Module):
 def multimodal(model: Any, layers: list[Any], watch: HeadsWatch) -> list[Answer | None]:
     """Return the rope of each layer from what becomes of unit vectors; None without attention.
 
+    Multimodal rotations are code of the model, and not mx.fast.rope. So the projections of queries
+    and keys are replaced by unit vectors, and the watch sees what attention is given.
+
     Args:
         model: The model. Its projections are replaced.
         layers: Its layers.
@@ -150,24 +156,32 @@ def multimodal(model: Any, layers: list[Any], watch: HeadsWatch) -> list[Answer 
 
     Raises AssertionError for layers that project otherwise.
     """
-    sizes = set()
+    sizes = set()  # the widths of heads
     for number, (queries, keys) in watch.heads.items():
         attentions = []
         for module in layers[number].modules():
             if "q_proj" in module and "k_proj" in module:
                 attentions.append(module)
         assert len(attentions) == 1, f"{len(attentions)} modules project queries and keys"
+        attention = attentions[0]
         for name, (heads, size) in (("q_proj", queries), ("k_proj", keys)):
-            attentions[0][name] = Units(heads, size, attentions[0][name].weight.shape[0])
+            outputs = attention[name].weight.shape[0]
+            attention[name] = Units(heads, size, outputs)
             sizes.add(size)
-        for name in [name for name in attentions[0] if "norm" in name]:
-            attentions[0][name] = nn.Identity()
+        norms = [name for name in attention if "norm" in name]
+        for name in norms:  # which would change the vectors
+            attention[name] = nn.Identity()
     assert len(sizes) == 1, f"heads of {sizes} dimensions"
+
+    # a sequence for each unit vector, of two tokens
     with watching(watch, layers):
         run(model, mx.zeros((sizes.pop(), 2), dtype=mx.int32))
     ropes: list[Answer | None] = []
     for number in range(len(layers)):
-        ropes.append(rotated(*watch.vectors[number]) if number in watch.vectors else None)
+        if number in watch.vectors:
+            ropes.append(rotated(*watch.vectors[number]))
+        else:
+            ropes.append(None)
     return ropes
 
 

@@ -84,7 +84,7 @@ def on_cpu(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def prepare() -> None:
-    """Starts SGLang's world of one rank and moves rotary objects to the CPU."""
+    """Start SGLang's world of one rank, and let rotary objects make their tables on the CPU."""
     sglang_world.start()
     from sglang.srt.layers import rotary_embedding
     from sglang.srt.layers.rotary_embedding import base, mrope, rope_variant, yarn
@@ -93,15 +93,12 @@ def prepare() -> None:
     for module in (base, yarn, mrope, rope_variant):
         module.torch = ShortTorch()  # type: ignore[attr-defined]
         for member in vars(module).values():
-            if (
-                isinstance(member, type)
-                and member.__module__ == module.__name__
-                and "__init__" in vars(member)
-            ):
+            is_own_class = isinstance(member, type) and member.__module__ == module.__name__
+            if is_own_class and "__init__" in vars(member):
                 member.__init__ = on_cpu(member.__init__)  # type: ignore[misc]
     rope_variant.get_device = lambda *_: "cpu"
-    for member in (gemma3_causal.Gemma3RotaryEmbedding,):
-        member.__init__ = on_cpu(member.__init__)
+    gemma3_rotary = gemma3_causal.Gemma3RotaryEmbedding
+    gemma3_rotary.__init__ = on_cpu(gemma3_rotary.__init__)
     assert rotary_embedding is not None
 
 
@@ -120,9 +117,15 @@ def refuse(stage: str, error: BaseException) -> protocol.Refused:
 def load(
     config: dict[str, Any], options: dict[str, Any] | None = None
 ) -> tuple[Any, torch.nn.Module]:
-    """SGLang's ModelConfig and its model, on meta.
+    """Return SGLang's ModelConfig of a config and its model, on meta.
 
-    options: of the command that starts the server, such as {"model-impl": "transformers"}.
+    Args:
+        config: The whole config.json, which is completed.
+        options: Those of the command that starts the server, such as
+            {"model-impl": "transformers"}.
+
+    Raises NoModel where SGLang has no class for it, Unseen where this program cannot build it, and
+    Refused where SGLang fails.
     """
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.layers.rotary_embedding import factory
@@ -133,29 +136,32 @@ def load(
     architecture = (config.get("architectures") or ["?"])[0]
     if architecture in UNSEEN:
         raise protocol.Unseen(UNSEEN[architecture])
+    has_own_class = architecture in ModelRegistry.get_supported_archs()
     config.pop("quantization_config", None)
     complete(config)
+
+    def not_in_registry(error: Exception) -> protocol.NoModel:
+        return protocol.NoModel(f"{architecture} is not in the registry: {error}"[:300])
+
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         try:
             parsed = ModelConfig(model_path=folder, dtype="float32", **settings_of(options or {}))
         except Exception as error:
-            if architecture not in ModelRegistry.get_supported_archs() and not ours(error):
-                raise protocol.NoModel(
-                    f"{architecture} is not in the registry: {error}"[:300]
-                ) from error
+            if not has_own_class and not ours(error):
+                raise not_in_registry(error) from error
             if "does not recognize this architecture" in str(error):
                 raise protocol.NoModel(
                     f"transformers {transformers.__version__} has no config class for it"
                 ) from error
             raise refuse("config", error) from error
-        if architecture not in ModelRegistry.get_supported_archs():
+
+        # a class of transformers, where SGLang has none of its own but can run that
+        if not has_own_class:
             try:
                 get_model_architecture(parsed)
             except Exception as error:
-                raise protocol.NoModel(
-                    f"{architecture} is not in the registry: {error}"[:300]
-                ) from error
+                raise not_in_registry(error) from error
         model_class, _ = get_model_architecture(parsed)
         torch.set_default_dtype(torch.float32)
         try:
@@ -178,17 +184,18 @@ def settings_of(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def layers_of(model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
-    """The decoder layers: the list of modules as long as the config says, outside of a vision or
-    audio tower.
+    """Return the decoder layers of a model: a list of modules outside of other towers.
+
+    Args:
+        model: The model.
+        count: The number of layers in the config.
     """
     for name, module in model.named_modules():
         if any(word in name for word in ("visual", "vision", "audio", "mtp")):
             continue
-        if (
-            isinstance(module, torch.nn.ModuleList)
-            and len(module) == count
-            and name.split(".")[-1] in ("layers", "h")
-        ):
+        if not isinstance(module, torch.nn.ModuleList) or len(module) != count:
+            continue
+        if name.split(".")[-1] in ("layers", "h"):
             return list(module)
     raise LookupError(f"no list of {count} decoder layers")
 
@@ -215,25 +222,35 @@ def unit(rotary: Any, rows: int) -> torch.Tensor:
 
 
 def turn(rotary: Any, positions: list[int], planes: int) -> tuple[list[float], float]:
-    """inv_freq and attention_factor that the rotary object applies at the first of the
-    positions.
+    """Return inv_freq and the attention factor that a rotary object applies at position 1.
+
+    It rotates a vector with 1 for the first dimension of each pair and 0 for the second, which
+    become the cosine and the sine of the pair.
+
+    Args:
+        rotary: The rotary object.
+        positions: 1, and the last position, by which some objects choose their frequencies.
+        planes: The rows of positions for M-RoPE; 0 for other models.
     """
     vector = unit(rotary, len(positions))
     place = torch.tensor(positions)
     if planes:
         place = place.expand(planes, -1).contiguous()
-    flat = type(rotary).__name__ == "Phi3LongRoPEScaledRotaryEmbedding"
-    query = vector if flat else vector.unsqueeze(1)
-    run = rotary.forward if flat else rotary.forward_native
+    # LongRoPE takes [tokens, width], and has no other way than `forward`
+    is_longrope = type(rotary).__name__ == "Phi3LongRoPEScaledRotaryEmbedding"
+    query = vector if is_longrope else vector.unsqueeze(1)
+    run = rotary.forward if is_longrope else rotary.forward_native
     with torch.device("cpu"):
-        turned = run(place, query.clone(), query.clone())[0].reshape(len(positions), -1)[0]
+        rotated_query = run(place, query.clone(), query.clone())[0]  # and then the key
+    first = rotated_query.reshape(len(positions), -1)[0]
+
     half = rotary.rotary_dim // 2
     if getattr(rotary, "is_neox_style", True):
-        cos = turned[:half]
-        sin = turned[half : 2 * half]
+        cos = first[:half]
+        sin = first[half : 2 * half]
     else:
-        cos = turned[0 : 2 * half : 2]
-        sin = turned[1 : 2 * half : 2]
+        cos = first[0 : 2 * half : 2]
+        sin = first[1 : 2 * half : 2]
     return protocol.from_cos_sin(cos.double().tolist(), sin.double().tolist())
 
 
@@ -249,13 +266,18 @@ def shorten(rotary: Any) -> None:
 
 
 def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
-    """What one rotary object does with a short sequence and with one as long as the context."""
+    """Return the frequencies of a rotary object in a short sequence, and in one of the context.
+
+    Args:
+        rotary: The rotary object. Its table has at most LONGEST positions here.
+        question: The trained length and the context, in tokens.
+        planes: The rows of positions for M-RoPE; 0 for other models.
+    """
     last = question["context"] - 1
     inside = min(question["trained"], question["context"]) - 1
     if hasattr(rotary, "cos_sin_cache"):
-        if hasattr(
-            rotary, "_ensure_cos_sin_cache_length"
-        ):  # as its model runner does before the first request
+        # as its model runner does before the first request
+        if hasattr(rotary, "_ensure_cos_sin_cache_length"):
             rotary._ensure_cos_sin_cache_length(min(last, LONGEST - 1))
         if len(rotary.cos_sin_cache) == LONGEST:
             last = min(last, LONGEST - 1)
@@ -264,37 +286,47 @@ def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
         last = min(last, LONGEST - 1)
         inside = min(inside, rotary.original_max_position_embeddings)
     try:
-        short = turn(rotary, [1, max(1, min(inside, last))], planes)
-        long = turn(rotary, [1, last], planes)
+        short, short_factor = turn(rotary, [1, max(1, min(inside, last))], planes)
+        long, long_factor = turn(rotary, [1, last], planes)
     except Exception as error:
         raise refuse("forward", error) from error
-    return protocol.rope(long[0], long[1], short[0], short[1])
+    return protocol.rope(long, long_factor, short, short_factor)
 
 
 def of_gemma3(
     model: torch.nn.Module, layers: list[torch.nn.Module], question: dict[str, Any]
 ) -> list[protocol.Answer]:
-    """Gemma 3 turns with the two rotary modules of its model, not with those that the attention
-    holds.
+    """Return the rope of each layer of Gemma 3.
+
+    It rotates with the two rotary modules of its model, not with those that the attention has.
+
+    Args:
+        model: The model.
+        layers: Its layers.
+        question: The trained length and the context, in tokens.
     """
-    owner = next(m for m in model.modules() if hasattr(m, "rotary_emb_local"))
-    by_kind = {}
-    for kind, rotary in (("local", owner.rotary_emb_local), ("global", owner.rotary_emb)):
-        both = []
-        for last in (question["trained"] - 1, question["context"] - 1):
-            try:
-                with torch.device("cpu"):
-                    cos, sin = rotary(torch.zeros(1, 1), torch.tensor([[1, last]]))
-            except Exception as error:
-                raise refuse("forward", error) from error
-            half = cos.shape[-1] // 2
-            both.append(
-                protocol.from_cos_sin(
-                    cos[0, 0, :half].double().tolist(), sin[0, 0, :half].double().tolist()
-                )
-            )
-        by_kind[kind] = protocol.rope(*both[1], *both[0])
-    return [by_kind["local" if layer.self_attn.is_sliding else "global"] for layer in layers]
+    owner = next(module for module in model.modules() if hasattr(module, "rotary_emb_local"))
+
+    def read_at(rotary: Any, length: int) -> tuple[list[float], float]:
+        """Return inv_freq and the attention factor in a sequence of some length."""
+        try:
+            with torch.device("cpu"):
+                cos, sin = rotary(torch.zeros(1, 1), torch.tensor([[1, length - 1]]))
+        except Exception as error:
+            raise refuse("forward", error) from error
+        half = cos.shape[-1] // 2
+        cos_at_1 = cos[0, 0, :half].double()
+        sin_at_1 = sin[0, 0, :half].double()
+        return protocol.from_cos_sin(cos_at_1.tolist(), sin_at_1.tolist())
+
+    def read_both(rotary: Any) -> protocol.Answer:
+        short, short_factor = read_at(rotary, question["trained"])
+        long, long_factor = read_at(rotary, question["context"])
+        return protocol.rope(long, long_factor, short, short_factor)
+
+    local = read_both(owner.rotary_emb_local)
+    everywhere = read_both(owner.rotary_emb)
+    return [local if layer.self_attn.is_sliding else everywhere for layer in layers]
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
@@ -304,7 +336,13 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
 
 
 def layers_read(parsed: Any, model: torch.nn.Module, question: dict[str, Any]) -> protocol.Answer:
-    """What the layers of a model rotate with."""
+    """Return what each layer of a model rotates with, and its factors.
+
+    Args:
+        parsed: SGLang's ModelConfig.
+        model: The model.
+        question: The trained length and the context, in tokens.
+    """
     text = parsed.hf_text_config
     layers = layers_of(model, text.num_hidden_layers)
     if type(model).__name__.startswith("Transformers"):
@@ -317,32 +355,47 @@ def layers_read(parsed: Any, model: torch.nn.Module, question: dict[str, Any]) -
     if any(hasattr(module, "rotary_emb_local") for module in model.modules()):
         scaling = float(layers[0].self_attn.scaling)
         return protocol.answer(of_gemma3(model, layers, question), scaling=scaling, mixed=True)
-    answers: dict[int, protocol.Answer] = {}
-    places: list[protocol.Answer | None] = []
-    scaling = None
+
+    rope_by_object: dict[int, protocol.Answer] = {}  # layers share rotary objects
+    ropes: list[protocol.Answer | None] = []
+    more: dict[str, Any] = {}
     for layer in layers:
-        holders = [m for m in layer.modules() if getattr(m, "rotary_emb", None) is not None]
-        holders = [
-            m for m in holders if "attention" in type(m).__name__.lower() or hasattr(m, "attn")
-        ] or holders
-        attention = next((m for m in layer.modules() if "RadixAttention" in type(m).__name__), None)
-        if attention is not None and isinstance(getattr(attention, "scaling", None), (int, float)):
-            scaling = float(attention.scaling)
-        if not holders or not rotates(holders[0]):
-            places.append(None)
+        scaling = logit_scale(layer)
+        if scaling is not None:
+            more["scaling"] = scaling
+        attention = rotating_attention(layer)
+        if attention is None or not rotates(attention):
+            ropes.append(None)
             continue
-        rotary = holders[0].rotary_emb
-        if id(rotary) not in answers:
-            answers[id(rotary)] = read(rotary, question, planes)
-        places.append(answers[id(rotary)])
-    more = {} if scaling is None else {"scaling": scaling}
-    return protocol.answer(
-        places,
-        mixed=True,
-        window=parsed.context_len,
-        **more,
-        **sglang_world.query_scale(layers, question["context"] - 1),
-    )
+        rotary = attention.rotary_emb
+        if id(rotary) not in rope_by_object:
+            rope_by_object[id(rotary)] = read(rotary, question, planes)
+        ropes.append(rope_by_object[id(rotary)])
+    more |= sglang_world.query_scale(layers, question["context"] - 1)
+    return protocol.answer(ropes, mixed=True, window=parsed.context_len, **more)
+
+
+def rotating_attention(layer: torch.nn.Module) -> Any:
+    """Return the module of a layer that has a rotary object; None without one.
+
+    Of several, it is the first that is an attention.
+    """
+    holders = [
+        module for module in layer.modules() if getattr(module, "rotary_emb", None) is not None
+    ]
+    for module in holders:
+        if "attention" in type(module).__name__.lower() or hasattr(module, "attn"):
+            return module
+    return holders[0] if holders else None
+
+
+def logit_scale(layer: torch.nn.Module) -> float | None:
+    """Return the factor on logits of the attention kernel of a layer; None without one."""
+    for module in layer.modules():
+        if "RadixAttention" in type(module).__name__:
+            scaling = getattr(module, "scaling", None)
+            return float(scaling) if isinstance(scaling, (int, float)) else None
+    return None
 
 
 prepare()

@@ -26,8 +26,9 @@ class Group:
 
 
 def start() -> None:
-    """Publishes default server arguments for a GPU and puts one-rank groups in place of the
-    distributed ones.
+    """Publish default server arguments for a GPU, and replace the distributed groups.
+
+    Groups of one rank take their place.
     """
     from sglang.srt.distributed import parallel_state
     from sglang.srt.layers import dp_attention
@@ -35,6 +36,7 @@ def start() -> None:
     try:
         from sglang.srt import runtime_context
     except ImportError:
+        # earlier releases keep the arguments in a global
         from sglang.srt import server_args
 
         arguments = server_args.ServerArgs(model_path="dummy", device="cuda")
@@ -44,40 +46,16 @@ def start() -> None:
         if hasattr(runtime_context, "SpawnRanks"):
             ranks = runtime_context.SpawnRanks(world_rank=0, gpu_id=0)
             runtime_context.publish(arguments, role="scheduler", ranks=ranks)
-            groups = (
-                "tp",
-                "pp",
-                "attn_tp",
-                "attn_cp",
-                "moe_ep",
-                "moe_tp",
-                "moe_dp",
-                "dcp",
-                "world",
-            )
-            runtime_context.get_parallel().override_permanently(
-                **{f"{name}_group": Group() for name in groups}
-            )
-    for name in (
-        "WORLD",
-        "TP",
-        "PP",
-        "ATTN_TP",
-        "ATTN_CP",
-        "MOE_EP",
-        "MOE_TP",
-        "MOE_DP",
-        "DCP",
-        "SELF_PP",
-    ):
+            names = "tp pp attn_tp attn_cp moe_ep moe_tp moe_dp dcp world".split()
+            groups = {f"{name}_group": Group() for name in names}
+            runtime_context.get_parallel().override_permanently(**groups)
+
+    for name in "WORLD TP PP ATTN_TP ATTN_CP MOE_EP MOE_TP MOE_DP DCP SELF_PP".split():
         if hasattr(parallel_state, f"_{name}"):
             setattr(parallel_state, f"_{name}", Group())
-    for name, value in (
-        ("DP_SIZE", 1),
-        ("DP_RANK", 0),
-        ("TP_SIZE", 1),
-        ("TP_RANK", 0),
-    ):  # of attentions, before 0.5.20
+
+    # of attentions, before 0.5.20
+    for name, value in {"DP_SIZE": 1, "DP_RANK": 0, "TP_SIZE": 1, "TP_RANK": 0}.items():
         if hasattr(dp_attention, f"_ATTN_{name}"):
             setattr(dp_attention, f"_ATTN_{name}", value)
 

@@ -79,8 +79,11 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def stacked(done: Sequence[tuple[Job, Found]], subject: str) -> dict[str, Numbers]:
-    """The numbers of a subject by row, with the models as the first axis. done: all jobs, in the
-    order of the seeds.
+    """Return the numbers of a subject by row, with the models as the first axis.
+
+    Args:
+        done: All jobs with what was measured, in the order of the seeds.
+        subject: The subject.
     """
     rows: dict[str, list[Numbers]] = {}
     for _, measured in done:
@@ -92,20 +95,30 @@ def stacked(done: Sequence[tuple[Job, Found]], subject: str) -> dict[str, Number
 def reports(
     done: Sequence[tuple[Job, Found]], training: Training, subjects: Sequence[str]
 ) -> list[Report]:
-    """The reports of all subjects. done: the jobs with what was measured. training: of the plain
-    models.
+    """Return the reports of subjects.
+
+    Args:
+        done: The jobs with what was measured.
+        training: The training of a plain model.
+        subjects: The subjects.
     """
     ordered = sorted(done, key=lambda pair: pair[0].training.seed)
     return [SUBJECTS[subject].report(stacked(ordered, subject), training) for subject in subjects]
 
 
 def written(pages: Sequence[Report], settings: dict[str, object], out: Path) -> str:
-    """Writes results.json, results.md and the pictures, and returns the page. training: as `facts`
-    gives it.
+    """Write results.json, results.md and the pictures, and return the text of the page.
+
+    Args:
+        pages: The reports.
+        settings: What a reader has to know, as `facts` returns it.
+        out: The folder.
     """
-    text = "\n".join(
-        f"{page.markdown()}\n![{page.title}]({page.draw(out).name})\n" for page in pages
-    )
+    sections = []
+    for page in pages:
+        picture = page.draw(out)
+        sections.append(f"{page.markdown()}\n![{page.title}]({picture.name})\n")
+    text = "\n".join(sections)
     (out / "results.md").write_text(text, "utf-8")
     data = settings | {page.name: page.to_dict() for page in pages}
     (out / "results.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
@@ -113,8 +126,11 @@ def written(pages: Sequence[Report], settings: dict[str, object], out: Path) -> 
 
 
 def renew(docs: Path, pages: Sequence[Report]) -> None:
-    """Replaces the tables of subjects in `tables/reproducing.txt`, and their pictures. docs: the
-    folder.
+    """Replace the tables of subjects in `tables/reproducing.txt`, and their pictures.
+
+    Args:
+        docs: The folder of the documentation.
+        pages: The reports.
     """
     tables = docs / "tables" / "reproducing.txt"
     known = tables.read_text("utf-8") if tables.exists() else ""
@@ -124,15 +140,20 @@ def renew(docs: Path, pages: Sequence[Report]) -> None:
 
 
 def replaced(text: str, sections: str) -> str:
-    """Markdown in which the sections of a name (###) are replaced, and new ones stand at the
-    end.
+    """Return Markdown in which sections (###) are replaced by others with the same title.
+
+    New ones stand at the end.
+
+    Args:
+        text: The present text.
+        sections: The sections that replace those in it.
     """
-    by_title = {
-        section.partition("\n")[0]: section.rstrip() + "\n"
-        for part in (text, sections)
-        for section in re.split(r"^(?=### )", part, flags=re.MULTILINE)
-        if section.strip()
-    }
+    by_title = {}
+    for part in (text, sections):
+        for section in re.split(r"^(?=### )", part, flags=re.MULTILINE):
+            if section.strip():
+                title, _, _ = section.partition("\n")
+                by_title[title] = section.rstrip() + "\n"
     return "\n".join(by_title.values())
 
 

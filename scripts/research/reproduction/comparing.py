@@ -13,16 +13,17 @@ from .measuring import Numbers
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over models and documents.
-
-    value: the mean. between_documents: its standard error from the differences between documents,
-    by bootstrap; None for fewer than two. between_models: the same between models trained with
-    other seeds; None for a single one. documents, models: how many there are.
-    """
+    """A mean over models and documents."""
 
     value: float
+    """The mean."""
+
     between_documents: float | None
+    """Its standard error from the differences between documents; None for fewer than two."""
+
     between_models: float | None
+    """The same between models trained with other seeds; None for a single one."""
+
     documents: int
     models: int
 
@@ -67,19 +68,22 @@ def estimate(numbers: Numbers) -> Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired difference.
-
-    name: what is compared. difference: first minus second. agreeing: models whose own mean has the
-    sign of the difference. published: the difference that was published, in the same unit; None
-    where it is not at hand. claimed: the sign that was published, which is 0 for hardly any
-    difference; None where nothing is claimed.
-    """
+    """A paired difference."""
 
     name: str
+    """The rows that are compared, such as "yarn minus linear"."""
+
     difference: Estimate
+    """First minus second."""
+
     agreeing: int
+    """How many models have a mean with the sign of the difference."""
+
     published: float | None = None
+    """The difference that was published, in the same unit; None where it is not at hand."""
+
     claimed: int | None = None
+    """The sign that was published, 0 for hardly any difference; None where nothing is claimed."""
 
     @property
     def decided(self) -> bool:

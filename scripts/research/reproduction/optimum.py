@@ -12,12 +12,13 @@ NEIGHBOURS = 2  # points to each side of the lowest one that the parabola goes t
 
 @dataclass(frozen=True)
 class Optimum:
-    """The minimum of a curve. place: with its errors, in the unit of x. inside: whether it is
-    between two points.
-    """
+    """The minimum of a curve."""
 
     place: Estimate
+    """Its x, with errors."""
+
     inside: bool
+    """Whether it is between two points of the curve, and not at an end."""
 
 
 def lowest(x: Numbers, y: Numbers) -> tuple[float, bool]:

@@ -15,12 +15,15 @@ from .comparing import Comparison, Estimate
 
 @dataclass(frozen=True)
 class Table:
-    """A table. title: above it. head: of its columns. lines: cells as text. note: below it."""
+    """A table with cells of text."""
 
     title: str
     head: Sequence[str]
+    """The titles of its columns."""
+
     lines: Sequence[Sequence[str]]
     note: str = ""
+    """A sentence below it."""
 
     def markdown(self) -> str:
         rows = [self.head, ["---"] * len(self.head), *self.lines]
@@ -30,21 +33,25 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a subject.
-
-    name: of its files. title: its heading. source: what it reproduces. tables, comparisons: in
-    order. panels: of its picture, side by side. numbers: further results, JSON-ready. unit: of the
-    differences.
-    """
+    """The results of a subject, such as fine-tuning."""
 
     name: str
+    """The name of its files."""
+
     title: str
     source: str
+    """The paper that it reproduces."""
+
     tables: Sequence[Table]
     comparisons: Sequence[Comparison]
     panels: Sequence[Panel]
+    """The panels of its picture, side by side."""
+
     numbers: dict[str, Any] = field(default_factory=dict)
+    """Further results, JSON-ready."""
+
     unit: str = "percentage points"
+    """The unit of the differences."""
 
     def markdown(self) -> str:
         """The section of a page, without its picture."""
@@ -158,7 +165,15 @@ def nats(value: Estimate) -> str:
 def bars(
     names: Sequence[str], values: Sequence[float], errors: Sequence[float], label: str, title: str
 ) -> Panel:
-    """A panel with a horizontal bar per row. errors: standard errors. label: of the axis."""
+    """Return a function that draws a panel with a horizontal bar for each row.
+
+    Args:
+        names: The rows.
+        values: Their values.
+        errors: The standard errors of these.
+        label: The label of the axis.
+        title: The title of the panel.
+    """
 
     def draw(axes: Any) -> None:
         places = range(len(names))
@@ -181,14 +196,15 @@ def bars(
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve with errors. name: in the legend. x, y, error: numbers; errors are standard
-    errors.
-    """
+    """A curve with errors."""
 
     name: str
+    """Its name in the legend."""
+
     x: Sequence[float]
     y: Sequence[float]
     error: Sequence[float]
+    """The standard errors of y."""
 
     @classmethod
     def of(cls, name: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
@@ -211,10 +227,16 @@ def curves(
     marks: Sequence[tuple[float, str]] = (),
     log: bool = False,
 ) -> Panel:
-    """A panel of curves.
+    """Return a function that draws a panel of curves.
 
-    axis, label: of x and y. marks: vertical lines, each with its name; empty for one of the curve
-    of the same number. log: whether x is logarithmic.
+    Args:
+        curves: The curves.
+        axis: The label of x.
+        label: The label of y.
+        title: The title of the panel.
+        marks: Vertical lines, each with its name. One without a name has the colour of the curve of
+            the same number.
+        log: Whether x is logarithmic.
     """
 
     def draw(axes: Any) -> None:

@@ -54,23 +54,30 @@ class Job:
 
 
 def jobs(shape: Training, seeds: Sequence[int], subjects: Sequence[str]) -> list[Job]:
-    """The models of a run, those of most subjects first. training: their common shape. Subjects
-    share equal models.
+    """Return the models of a run, those of most subjects first. Subjects share equal models.
+
+    Args:
+        shape: The training of a plain model, whose shape all have.
+        seeds: The seeds.
+        subjects: The subjects, such as "finetuning".
     """
-    subjects_of: dict[Training, list[str]] = {}
+    subjects_by_training: dict[Training, list[str]] = {}
     for seed in seeds:
         for name in subjects:
             for training in SUBJECTS[name].trainings(replace(shape, seed=seed)):
-                subjects_of.setdefault(training, []).append(name)
-    return sorted(
-        (Job(training, tuple(names)) for training, names in subjects_of.items()),
-        key=lambda job: -len(job.subjects),
-    )
+                subjects_by_training.setdefault(training, []).append(name)
+    found = [Job(training, tuple(names)) for training, names in subjects_by_training.items()]
+    return sorted(found, key=lambda job: -len(job.subjects))
 
 
 def measured(job: Job, corpus: Corpus, device: str, heard: Callable[[int, float], None]) -> Found:
-    """Trains the model of a job and measures it. device: of torch. heard: called with step and loss
-    in training.
+    """Train the model of a job, and return what is measured of it, by subject.
+
+    Args:
+        job: The training, and the subjects.
+        corpus: The documents.
+        device: A device of torch.
+        heard: Called with the step and its loss in training.
     """
     model = train(job.training, corpus.train, corpus.vocabulary, device, heard)
     return {name: SUBJECTS[name].measure(model, job.training, corpus) for name in job.subjects}

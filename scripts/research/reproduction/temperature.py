@@ -52,61 +52,71 @@ def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by s, float64 [models, attention factors,
-    documents].
+    """Return the table, comparisons and picture of the best attention factor of YaRN.
+
+    Args:
+        measured: By s, float64 [models, attention factors, documents]; the last attention factor is
+            that of the formula, 0.1 ln s + 1.
+        training: The training of a plain model.
     """
     lines = []
     comparisons = []
-    drawn = []
+    by_factor = []
     marks = []
-    slopes = []
+    points = []
     numbers = {}
-    one_is = int(np.abs(SWEPT - 1.0).argmin())
+    at_1 = int(np.abs(SWEPT - 1.0).argmin())
     for factor in FACTORS:
         losses = measured[str(factor)]
-        best = optimum(SWEPT, losses[:, :-1])
+        swept = losses[:, :-1]
+        lowest = int(swept.mean((0, 2)).argmin())
+        best = optimum(SWEPT, swept)
         formula = temperature_attention_factor(factor)
-        lowest = int(losses[:, :-1].mean((0, 2)).argmin())
         error = best.place.error or 0.0
-        slopes.append((math.log(factor), best.place.value, error))
+        points.append((math.log(factor), best.place.value, error))
+
+        edge = "" if best.inside else " (the end of the sweep)"
         lines.append(
             [
                 str(factor),
-                f"{best.place.value:.3f} ± {error:.3f}"
-                + ("" if best.inside else " (the end of the sweep)"),
+                f"{best.place.value:.3f} ± {error:.3f}{edge}",
                 f"{formula:.3f}",
-                *(nats(estimate(losses[:, index])) for index in (one_is, lowest, -1)),
+                nats(estimate(losses[:, at_1])),
+                nats(estimate(losses[:, lowest])),
+                nats(estimate(losses[:, -1])),
                 _apart(best.place, formula),
             ]
         )
+        by_formula = losses[:, -1]
         comparisons += [
-            compare(
-                f"0.1 ln s + 1 minus 1, s = {factor}", losses[:, -1], losses[:, one_is], claimed=-1
-            ),
+            compare(f"0.1 ln s + 1 minus 1, s = {factor}", by_formula, losses[:, at_1], claimed=-1),
             compare(
                 f"0.1 ln s + 1 minus lowest of the sweep, s = {factor}",
-                losses[:, -1],
+                by_formula,
                 losses[:, lowest],
                 claimed=0,
             ),
         ]
-        means = [estimate(losses[:, index] - losses[:, one_is]) for index in range(len(SWEPT))]
-        drawn.append(Curve.of(f"s = {factor}", list(SWEPT), means))
+
+        means = [estimate(losses[:, index] - losses[:, at_1]) for index in range(len(SWEPT))]
+        by_factor.append(Curve.of(f"s = {factor}", list(SWEPT), means))
         marks.append((formula, ""))
+        minus_loss_at_1 = {}
+        for attention_factor, mean in zip(SWEPT, means, strict=True):
+            minus_loss_at_1[f"{attention_factor:.2f}"] = mean.value
         numbers[str(factor)] = {
             "optimum": best.place.value,
             "error": best.place.error,
             "inside": best.inside,
             "formula": formula,
-            "loss_minus_loss_at_1": {
-                f"{x:.2f}": m.value for x, m in zip(SWEPT, means, strict=True)
-            },
+            "loss_minus_loss_at_1": minus_loss_at_1,
         }
-    slope = fitted(slopes)
-    fits = ", ".join(f"{value:g} for {name}" for name, value in SLOPES.items())
+
+    slope = fitted(points)
+    published = ", ".join(f"{value:g} for {name}" for name, value in SLOPES.items())
     note = (
         f"Losses in nats per token. Fitted to the three optima: a = {slope.value:.3f} ±"
-        f" {slope.error or 0:.3f} in a ln s + 1. Published: {fits}."
+        f" {slope.error or 0:.3f} in a ln s + 1. Published: {published}."
     )
     head = [
         "s",
@@ -123,7 +133,7 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         PENG,
         [Table("The best attention factor by s", head, lines, note)],
         comparisons,
-        [curves(drawn, "attention factor", "loss minus that at 1, nats", TITLE, marks)],
+        [curves(by_factor, "attention factor", "loss minus that at 1, nats", TITLE, marks)],
         {"slope": slope.value, "slope_error": slope.error, "factors": numbers},
         "nats",
     )
@@ -139,13 +149,16 @@ def _apart(best: Estimate, formula: float) -> str:
 
 
 def fitted(points: list[tuple[float, float, float]]) -> Estimate:
-    """The slope a of a ln s + 1 through optima, by weighted least squares. points: (ln s, optimum,
-    its error).
+    """Return the slope a of a ln s + 1 through optima, by weighted least squares.
 
     The same models and documents are in all of them, so that its error, as if they were
     independent, is too small.
+
+    Args:
+        points: (ln s, optimum, its error).
     """
     x, y, error = (np.array(column) for column in zip(*points, strict=True))
     weight = 1 / np.maximum(error, 1e-3) ** 2
     square = float((weight * x * x).sum())
-    return Estimate(float((weight * x * (y - 1)).sum() / square), square**-0.5, None, 0, 0)
+    slope = float((weight * x * (y - 1)).sum() / square)
+    return Estimate(slope, square**-0.5, None, 0, 0)

@@ -19,17 +19,19 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Tokens to train on, and documents that are kept for measuring.
-
-    train: int64 [tokens], documents one after the other. test: int64 [documents, tokens], the
-    beginnings of documents. names: of the documents in `test`. vocabulary: number of tokens of the
-    tokenizer.
-    """
+    """Tokens to train on, and documents that are kept for measuring."""
 
     train: Ids
+    """int64 [tokens], documents one after the other."""
+
     test: Ids
+    """int64 [documents, tokens], the beginnings of documents."""
+
     names: tuple[str, ...]
+    """The names of the documents in `test`."""
+
     vocabulary: int
+    """The number of tokens of the tokenizer."""
 
     @property
     def sha256(self) -> str:

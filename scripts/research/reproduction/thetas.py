@@ -39,11 +39,14 @@ def trainings(training: Training) -> list[Training]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """By theta, the mean loss of the first 2, 4 and 8 times the trained length in nats, float64
-    [lengths, documents].
+    """Return mean losses in nats by theta: float64 [lengths, documents].
 
-    model: trained as `how` says. corpus: its first documents are measured on. The first tokens of
-    one pass are a shorter pass.
+    The lengths are FACTORS times the trained one. The first tokens of one pass are a shorter pass.
+
+    Args:
+        model: A model that was trained so.
+        training: The training.
+        corpus: The documents, of which the first ones are measured on.
     """
     ids = corpus.test[:DOCUMENTS, : FACTORS[-1] * training.length + 1]
     losses = {}
@@ -54,62 +57,67 @@ def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by theta, float64 [models, lengths,
-    documents].
+    """Return the table, comparisons and picture of the best theta by length.
+
+    Args:
+        measured: By theta, float64 [models, lengths, documents].
+        training: The training of a plain model.
     """
     grid = [f"{power:g}" for power in POWERS]
-    places = np.log10(training.base * 4.0**POWERS)
+    log_thetas = np.log10(training.base * 4.0**POWERS)
+    trained = "0"  # the power of the trained theta
     lines = []
     comparisons = []
-    drawn = []
+    by_length = []
     marks = []
     numbers = {}
     for index, factor in enumerate(FACTORS):
+        length = factor * training.length
         losses = np.stack([measured[name][:, index] for name in grid], 1)
-        best = optimum(places, losses)
-        law, ntk = (math.log10(thetas(training)[f"{name} {factor}"]) for name in ("law", "ntk"))
         lowest = grid[int(losses.mean((0, 2)).argmin())]
+        best = optimum(log_thetas, losses)
+        law = math.log10(thetas(training)[f"law {factor}"])
+        ntk = math.log10(thetas(training)[f"ntk {factor}"])
+
         edge = "" if best.inside else " (the end of the grid)"
-        lines.append(
-            [
-                f"{factor * training.length:,}",
-                f"10^({best.place.value:.2f} ± {best.place.error or 0:.2f}){edge}",
-                f"10^{law:.2f}",
-                f"10^{ntk:.2f}",
-                *(
-                    nats(estimate(measured[name][:, index]))
-                    for name in ("0", lowest, f"law {factor}", f"ntk {factor}")
-                ),
-            ]
-        )
-        rows = {name: measured[f"{name} {factor}"][:, index] for name in ("law", "ntk")}
-        at = f"at {factor * training.length:,} tokens"
-        comparisons += [
-            compare(
-                f"law minus trained theta, {at}", rows["law"], measured["0"][:, index], claimed=-1
-            ),
-            compare(f"law minus NTK, {at}", rows["law"], rows["ntk"]),
-            compare(f"law minus lowest of the grid, {at}", rows["law"], measured[lowest][:, index]),
+        line = [
+            f"{length:,}",
+            f"10^({best.place.value:.2f} ± {best.place.error or 0:.2f}){edge}",
+            f"10^{law:.2f}",
+            f"10^{ntk:.2f}",
         ]
+        for name in (trained, lowest, f"law {factor}", f"ntk {factor}"):
+            line.append(nats(estimate(measured[name][:, index])))
+        lines.append(line)
+
+        by_law = measured[f"law {factor}"][:, index]
+        by_ntk = measured[f"ntk {factor}"][:, index]
+        of_trained = measured[trained][:, index]
+        of_lowest = measured[lowest][:, index]
+        at = f"at {length:,} tokens"
+        comparisons += [
+            compare(f"law minus trained theta, {at}", by_law, of_trained, claimed=-1),
+            compare(f"law minus NTK, {at}", by_law, by_ntk),
+            compare(f"law minus lowest of the grid, {at}", by_law, of_lowest),
+        ]
+
         means = [estimate(losses[:, point]) for point in range(len(grid))]
+        values = [mean.value for mean in means]
         errors = [mean.between_models or 0.0 for mean in means]
-        drawn.append(
-            Curve(
-                f"{factor * training.length:,} tokens",
-                list(10**places),
-                [mean.value for mean in means],
-                errors,
-            )
-        )
+        by_length.append(Curve(f"{length:,} tokens", list(10**log_thetas), values, errors))
         marks.append((10**law, ""))
-        numbers[str(factor * training.length)] = {
+        loss_by_theta = {}
+        for theta, value in zip(10**log_thetas, values, strict=True):
+            loss_by_theta[f"{theta:.6g}"] = value
+        numbers[str(length)] = {
             "optimum_log10": best.place.value,
             "error": best.place.error,
             "inside": best.inside,
             "law_log10": law,
             "ntk_log10": ntk,
-            "loss_by_theta": {f"{x:.6g}": m.value for x, m in zip(10**places, means, strict=True)},
+            "loss_by_theta": loss_by_theta,
         }
+
     head = [
         "tokens",
         "best theta",
@@ -124,13 +132,14 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         "Losses in nats per token. The published losses of the first training step are not at hand;"
         " the law is."
     )
+    title = "Loss by theta (lines: the law)"
     return Report(
         "thetas",
         "Theta and the loss before fine-tuning",
         LAW,
         [Table("The best theta by length", head, lines, note)],
         comparisons,
-        [curves(drawn, "theta", "loss, nats", "Loss by theta (lines: the law)", marks, log=True)],
+        [curves(by_length, "theta", "loss, nats", title, marks, log=True)],
         {"lengths": numbers},
         "nats",
     )

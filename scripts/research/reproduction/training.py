@@ -30,27 +30,41 @@ PARAMETER = {"theta": "base"}
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained.
-
-    seed: of weights and data. base: rope_theta. length: of the windows in tokens. tokens: of a
-    step. steps: of AdamW. rate: the highest learning rate, after a tenth of the steps; it falls
-    along a cosine to a tenth of it. tiled: the share of windows that hold the beginning of a text
-    again and again. needles: the share with a needle of each kind. log_n: train with queries times
-    ln(p + 1) / ln(length). rotated: the share of each head that rotates. hidden, layers, heads: of
-    the model; a head has hidden / heads dimensions.
-    """
+    """How a model is trained."""
 
     seed: int = 0
+    """The seed of weights and data."""
+
     base: float = 10_000.0
+    """rope_theta."""
+
     length: int = 128
+    """The tokens of a window."""
+
     tokens: int = 1024
+    """The tokens of a step."""
+
     steps: int = 800
+    """Steps of AdamW."""
+
     rate: float = 3e-3
+    """The highest learning rate, after a tenth of the steps. It falls along a cosine to a tenth."""
+
     tiled: float = 0.25
+    """The share of windows that have the beginning of a text again and again."""
+
     needles: float = 0.0
+    """The share of windows with a needle of each kind."""
+
     log_n: bool = False
+    """Whether queries are multiplied by ln(p + 1) / ln(length) in training."""
+
     rotated: float = 1.0
+    """The share of each head that rotates."""
+
     hidden: int = 128
+    """The hidden size; a head has hidden / heads dimensions."""
+
     layers: int = 3
     heads: int = 4
 

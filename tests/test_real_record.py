@@ -1,4 +1,4 @@
-"""The items of SmolLM2 at twice its trained context, from what its passes give."""
+"""The items of SmolLM2 at 2 and 4 times its trained context, from what its passes give."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.research.real_record import BLOCK, KEPT, LENGTH, TARGETS, TRAINED, items_of
+from scripts.research.real_record import BLOCK, KEPT, TARGETS, TRAINED, items_of, jobs, rows_of
+
+LENGTH = 2 * TRAINED
 
 
-def measured(row: str, text: str) -> dict[str, Any]:
+def measured(row: str, text: str, length: int = LENGTH) -> dict[str, Any]:
     """The result of a long pass: token 100 of the last 4,096 is worse by 128 nats."""
     last = np.full(KEPT, 3.0)
     last[100] += BLOCK
-    first = (LENGTH - TARGETS) // BLOCK
-    growth = [[LENGTH, first + block, 3.0] for block in range(TARGETS // BLOCK)]
+    first = (length - TARGETS) // BLOCK
+    growth = [[length, first + block, 3.0] for block in range(TARGETS // BLOCK)]
     keys = [["exact", 0, 0.1, 1.0, 1]]
     return {"row": row, "text": text, "growth": growth, "last": last.tolist(), "keys": keys}
 
@@ -64,3 +66,43 @@ def test_a_row_without_all_texts_is_left_out(folder: Path) -> None:
     assert {item.row for item in items_of(folder)} == {"base", "yarn:2"}
     write(folder, measured("ntk:2", "python_manual"))
     assert {item.row for item in items_of(folder)} == {"base", "yarn:2", "ntk:2"}
+
+
+def test_a_row_at_four_times_needs_no_pass_of_the_unchanged_model_there(tmp_path: Path) -> None:
+    """Its 8,192 last tokens are enough. The windows are of other places of the texts than at 2."""
+    length = 4 * TRAINED
+    first = (length - TARGETS) // BLOCK
+    for text in ("moby_dick", "python_manual"):
+        write(tmp_path, measured("yarn:4", text, length))
+        short = measured("base", text, length)
+        short["growth"] = [[TRAINED, first + block, 2.5] for block in range(TARGETS // BLOCK)]
+        short["short"] = short["last"]
+        del short["keys"]
+        (tmp_path / f"0-{text}-short.json").write_text(json.dumps({**short, "sample": "s"}))
+    write(tmp_path, measured("ntk:4", "moby_dick", length))
+
+    items = items_of(tmp_path)
+    assert {item.row for item in items} == {"base", "yarn:4"}, "ntk has one text of two"
+    assert {item.sample for item in items} == {"s-32768"}
+    assert {item.factor for item in items} == {4.0, None}
+    places: dict[str, set[Any]] = {}
+    for item in items:
+        if item.measure == "growth":
+            places.setdefault(item.row, set()).add(item.place)
+    assert len(places["base"]) == 2 * TARGETS // BLOCK
+    assert places["base"] < places["yarn:4"], "the same tokens"
+
+
+def test_each_text_has_its_short_contexts_before_other_rows() -> None:
+    """One row in each text, then the rest by row: what is stopped has whole rows."""
+    order = [(text, row and row.name) for text, row in jobs(rows_of(4), 4, 0, 1)][:6]
+    assert order == [
+        (0, "yarn:4"),
+        (0, None),
+        (1, "yarn:4"),
+        (1, None),
+        (0, "by-parts:4"),
+        (1, "by-parts:4"),
+    ]
+    twice = [row and row.name for text, row in jobs(rows_of(2), 2, 0, 1) if text == 0]
+    assert twice[:4] == ["base", "yarn:2", None, "ntk:2"]

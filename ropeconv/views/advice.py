@@ -54,6 +54,8 @@ def show_advice(advice: RankedMethods, sheet: Sheet, fit: Fit | None = None) -> 
         sheet.say(fit.detail)
     elif inspection.kv_cache:
         sheet.say(inspection.kv_cache.short(advice.context, inspection.spec.context))
+    elif not inspection.encoder:  # such as DeepSeek V4, whose layers compress their keys
+        sheet.say(f"Memory of the cache: not known for {inspection.display_name}.")
     if methods[0].writable:
         _show_commands(advice, methods[0], sheet)
 
@@ -280,8 +282,9 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
             if not writing.reason:
                 continue
             reason = writing.reason
-            if short:
+            if short and ": with " in reason:
                 reason, _, _ = reason.partition(": with ")
+                reason += " (--explain says why)"
             flags_by_reason.setdefault(f"{format_name}: {reason}", []).append(row.flags)
     return flags_by_reason
 

@@ -1,17 +1,19 @@
-"""Measures methods on SmolLM2-135M-Instruct at twice its trained context: items of the record.
+"""Measures methods on SmolLM2-135M-Instruct at 2 or 4 times its trained context: items of the
+record.
 
-    python -m scripts.research.real_record measure TEXTS FOLDER [MINUTES [WORKER WORKERS]]
-    python -m scripts.research.real_record items FOLDER [RECORD]
+    python -m scripts.research.real_record measure TEXTS FOLDER [TIMES [MINUTES [WORKER WORKERS]]]
+    python -m scripts.research.real_record items FOLDER...
 
-TEXTS are the folder of the texts of docs/evaluating.md. FOLDER keeps a file for each row and text,
-so that a run that is stopped continues with the next one. `items` makes the record of them, in
-docs/evidence/items.
+TEXTS are the folder of the texts of docs/evaluating.md. FOLDER keeps a file for each row and text
+at one length, so that a run that is stopped continues with the next one. TIMES is 2 (the default)
+or 4. `items` makes the record of all folders, in docs/evidence/items.
 
-A pass over 16,384 tokens takes a minute on one core, so one pass gives as much as it can. The
-numbers of 25 words are hidden in each text (measure `keys`), and one pass of a row gives
+A pass over 16,384 tokens takes a minute on one core, and one over 32,768 five, so one pass gives as
+much as it can. The numbers of 25 words are hidden in each text (measure `keys`), and one pass of a
+row gives
 
 - the loss of the last 1,024 of 2,048 and 8,192 tokens, in blocks of 128 tokens;
-- the loss of each of the last 4,096 of 16,384 tokens, in blocks too, and for `longppl`;
+- the loss of each of the last 4,096 tokens of all, in blocks too, and for `longppl`;
 - on the same cache, without the end of the text, the answers to the 25 questions.
 
 The unchanged model also reads only the last 8,192 tokens of each text, so that the loss of the
@@ -47,12 +49,14 @@ from ropeconv.verbs.rows import Row, parse_rows
 
 from ..real_model import real_model
 
-ROWS = "base,yarn:2,ntk:2,mixed:2,by-parts:2,linear:2"
-MORE_ROWS = "ntk-fixed:2,llama3:2,ntk-old:2,theta-for:16384"
-"""Rows that are measured last. They are close to others: ntk-old and theta-for to ntk, for example.
+ROWS = {2: "base,yarn:2,ntk:2,mixed:2,by-parts:2,linear:2", 4: "yarn:4"}
+"""The rows, by how many times the trained context the texts are."""
+MORE_ROWS = {2: "ntk-fixed:2,llama3:2,ntk-old:2,theta-for:16384", 4: "by-parts:4,base,ntk:4"}
+"""Rows that are measured last. At twice the trained context they are close to others: ntk-old and
+theta-for to ntk, for example.
 """
+RECORD = Path("docs/evidence/items")
 TRAINED = 8192
-LENGTH = 16384
 INSIDE = (2048, 8192)
 """Lengths whose loss one long pass gives too, since the frequencies do not depend on the length."""
 TARGETS = 1024
@@ -64,8 +68,8 @@ KEPT = 4096
 SHORT = 2048
 """The short context of longppl: each token has 1,024 to 2,048 tokens before it."""
 CHUNK = 1024
-QUERIES = 128
-"""Queries whose scores exist at a time."""
+QUERIES = 64
+"""Queries whose scores exist at a time. Their number changes no result, only the time."""
 ORDER = (
     "moby_dick",
     "python_manual",
@@ -161,14 +165,15 @@ class Reader:
 class Task:
     """A text with its hidden words, its questions, and the text that continues in their place."""
 
-    def __init__(self, texts: Texts, document: int) -> None:
+    def __init__(self, texts: Texts, document: int, times: int) -> None:
+        self.length = times * TRAINED
         self.name = Path(texts.documents[document].name).stem
         self.measure = Keys()
         draw = np.random.default_rng(document)
         count = len(texts.documents[document].ids)
-        haystack = Haystack(texts, document, int(draw.integers(count - 2 * LENGTH)))
+        haystack = Haystack(texts, document, int(draw.integers(count - 2 * self.length)))
         prompts = self.measure.prompts(haystack, KEYS_PER_DEPTH * DEPTHS, draw)
-        asked = haystack.asked(prompts, LENGTH, self.measure.name)
+        asked = haystack.asked(prompts, self.length, self.measure.name)
         self.tail = asked.tail
         self.targets = asked.targets
         self.text_tokens = len(asked.before)
@@ -176,7 +181,7 @@ class Task:
         self.ids = asked.before + haystack.hay(asked.hay + len(asked.tail))[asked.hay :]
         self.case = Case(
             measure=self.measure.name,
-            column=LENGTH,
+            column=self.length,
             document=document,
             window=0,
             ids=np.array(asked.ids, np.int32),
@@ -204,20 +209,20 @@ def measure(task: Task, row: Row, reader: Reader) -> dict[str, Any]:
         last tokens of the whole text. keys: the answers to the questions.
     """
     cache = DynamicCache()
-    states = reader.states(task.ids, cache, LENGTH)
+    states = reader.states(task.ids, cache, task.length)
     found: dict[str, Any] = {"growth": [], "row": row.name, "text": task.name}
-    for length in (*INSIDE, LENGTH):
-        kept = KEPT if length == LENGTH else TARGETS
+    for length in (*INSIDE, task.length):
+        kept = KEPT if length == task.length else TARGETS
         # the state after a token predicts the next one
         before = states[length - kept - 1 : length - 1]
         losses = reader.losses(before, task.ids[length - kept : length]).loss
-        if length == LENGTH:
+        if length == task.length:
             found["last"] = [round(float(loss), 4) for loss in losses]
         for window, value in blocks(losses[-TARGETS:], length, length):
             found["growth"].append([length, window, round(value, 6)])
 
     # the questions follow the text without its continuation
-    cache.crop(task.text_tokens - LENGTH)  # a negative number: that of the tokens to remove
+    cache.crop(task.text_tokens - task.length)  # a negative number: that of the tokens to remove
     found["keys"] = answers(task, reader, cache, states[task.text_tokens - 1])
     return found
 
@@ -247,13 +252,13 @@ def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
     states = reader.states(ids, DynamicCache(), KEPT + 1)[:-1]
     losses = reader.losses(states, ids[-KEPT:]).loss
     found["last"] = [round(float(loss), 4) for loss in losses]
-    for window, value in blocks(losses[-TARGETS:], TRAINED, LENGTH):
+    for window, value in blocks(losses[-TARGETS:], TRAINED, task.length):
         found["growth"].append([TRAINED, window, round(value, 6)])
 
     # windows of SHORT tokens, of which the second half counts
     half = SHORT // 2
     short: list[float] = []
-    for end in range(LENGTH - KEPT + half, LENGTH + 1, half):
+    for end in range(task.length - KEPT + half, task.length + 1, half):
         ids = task.ids[end - SHORT : end]
         states = reader.states(ids, DynamicCache(), half + 1)[:-1]
         short += reader.losses(states, ids[-half:]).loss.tolist()
@@ -262,7 +267,12 @@ def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
 
 
 def measure_texts(
-    texts_folder: str, folder: str, minutes: str = "60", worker: str = "0", workers: str = "1"
+    texts_folder: str,
+    folder: str,
+    times: str = "2",
+    minutes: str = "60",
+    worker: str = "0",
+    workers: str = "1",
 ) -> None:
     """Measure texts one after another, each with all rows, until the time is over.
 
@@ -278,7 +288,7 @@ def measure_texts(
     until = time.time() + 60 * float(minutes)
     place = Path(folder)
     checkpoint = real_model(place / "model").checkpoint
-    wanted = parse_rows(f"{ROWS},{MORE_ROWS}")
+    wanted = rows_of(int(times))
     request = RunnerRequest(str(checkpoint), wanted, device="cpu", dtype="bfloat16")
     with open_runner(request) as (runner, rows):
         assert isinstance(runner, CheckpointRunner)
@@ -287,8 +297,8 @@ def measure_texts(
         model = runner.loaded.model
         model.set_attn_implementation("blocks")  # `attend`
         reader = Reader(model)
-        for document, row in jobs(rows, int(worker), int(workers)):
-            task = Task(texts, document)
+        for document, row in jobs(rows, int(times), int(worker), int(workers)):
+            task = Task(texts, document, int(times))
             name = "short" if row is None else row.name.replace(":", "-")
             path = place / f"{document}-{task.name}-{name}.json"
             if path.exists():
@@ -309,17 +319,25 @@ def measure_texts(
                 return
 
 
-def jobs(rows: list[Row], worker: int, workers: int) -> Iterator[tuple[int, Row | None]]:
+def rows_of(times: int) -> list[Row]:
+    """The rows at so many times the trained context, in the order of measuring."""
+    return parse_rows(f"{ROWS[times]},{MORE_ROWS[times]}")
+
+
+def jobs(
+    rows: list[Row], times: int, worker: int, workers: int
+) -> Iterator[tuple[int, Row | None]]:
     """Pairs of a text and a row in the order of measuring; the row None is for short contexts.
 
     The most important rows of two texts come before their other rows. Of those, a row is measured
     on both texts before the next row, since the record takes no row without all texts.
     """
-    important = len(parse_rows(ROWS))
+    important = len(parse_rows(ROWS[times]))
     for first in range(0, len(ORDER), 2 * workers):
         own = [number for number in range(first, first + 2 * workers) if number % workers == worker]
         for document in own:
-            yield from [(document, row) for row in (*rows[:2], None, *rows[2:important])]
+            first_rows = rows[: min(2, important)]
+            yield from [(document, row) for row in (*first_rows, None, *rows[2:important])]
         for row in rows[important:]:
             yield from [(document, row) for document in own]
 
@@ -327,10 +345,9 @@ def jobs(rows: list[Row], worker: int, workers: int) -> Iterator[tuple[int, Row 
 def summary(found: dict[str, Any]) -> str:
     """The means of what was found, for the log."""
     words = []
-    for length in (*INSIDE, LENGTH):
+    for length in dict.fromkeys(at for at, _, _ in found["growth"]):
         values = [value for at, _, value in found["growth"] if at == length]
-        if values:
-            words.append(f"{length}: {np.mean(values):.3f}")
+        words.append(f"{length}: {np.mean(values):.3f}")
     right = [one[3] for one in found.get("keys", ()) if one[0] == "exact"]
     if right:
         words.append(f"keys {sum(right):g} of {len(right)}")
@@ -354,6 +371,7 @@ def items_of(folder: Path) -> list[RecordItem]:
     found = []
     for path in sorted(folder.glob("*-*-*.json")):
         found.append(msgspec.json.decode(path.read_bytes()))
+    times = max(length for result in found for length, _, _ in result["growth"]) // TRAINED
     shorter_contexts = {result["text"]: result for result in found if "short" in result}
 
     # means over other texts cannot be compared, so a row needs all texts of the unchanged model
@@ -361,40 +379,48 @@ def items_of(folder: Path) -> list[RecordItem]:
     for result in found:
         if "keys" in result:
             texts_by_row.setdefault(result["row"], set()).add(result["text"])
-    found = [result for result in found if texts_by_row[result["row"]] >= texts_by_row["base"]]
+    needed = {result["text"] for result in found if result["row"] == "base"}
+    complete = {row for row, texts in texts_by_row.items() if texts >= needed}
+    found = [result for result in found if result["row"] in complete or "short" in result]
 
-    names = [row.name for row in parse_rows(f"{ROWS},{MORE_ROWS}")]
+    names = [row.name for row in rows_of(times)]
 
     def place(result: dict[str, Any]) -> tuple[int, int, bool]:
         return ORDER.index(result["text"]), names.index(result["row"]), "short" in result
 
     items: list[RecordItem] = []
     for result in sorted(found, key=place):
-        items += _items_of_row(result, shorter_contexts.get(result["text"]))
+        items += _items_of_row(result, shorter_contexts.get(result["text"]), times)
     return items
 
 
-def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Iterator[RecordItem]:
+def _items_of_row(
+    found: dict[str, Any], contexts: dict[str, Any] | None, times: int
+) -> Iterator[RecordItem]:
     """Yield the items of one row and text: losses by length, answers, and losses of key tokens.
 
     Args:
         found: The result, as `measure` or `measure_short` returns it.
         contexts: The losses of the unchanged model with its trained context and less, which choose
             the key tokens; None where they are not measured.
+        times: How many times the trained context the text is.
     """
+    longest = times * TRAINED
+    # a longer text begins at another place, so its windows are others
+    sample = found["sample"] if times == 2 else f"{found['sample']}-{longest}"
     method, _, _ = found["row"].partition(":")
     is_base = method == "base"
     shared: dict[str, Any] = {
-        "row": "base" if is_base else f"{method}:2",
+        "row": "base" if is_base else f"{method}:{times}",
         "text": found["text"],
         "model": "SmolLM2-135M-Instruct",
         "identity": found.get("identity", ""),
         "trained": TRAINED,
         "method": method,
-        "factor": None if is_base else 2.0,
+        "factor": None if is_base else float(times),
         "runtime": found.get("runtime", "transformers"),
         "dtype": "bfloat16",
-        "sample": found["sample"],
+        "sample": sample,
     }
     is_whole_text = "short" not in found
     for length, window, value in found["growth"]:
@@ -405,13 +431,13 @@ def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Ite
     # the blocks of the long pass before those of `growth`
     if is_whole_text:
         losses = np.array(found["last"])
-        first = (LENGTH - KEPT) // BLOCK
+        first = (longest - KEPT) // BLOCK
         for block in range((KEPT - TARGETS) // BLOCK):
             mean_loss = losses[block * BLOCK : (block + 1) * BLOCK].mean()
             yield RecordItem(
                 measure="growth",
                 metric="loss",
-                length=LENGTH,
+                length=longest,
                 window=first + block,
                 value=round(float(mean_loss), 6),
                 **shared,
@@ -420,7 +446,7 @@ def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Ite
         yield RecordItem(
             measure="keys",
             metric=metric,
-            length=LENGTH,
+            length=longest,
             window=window,
             depth=depth,
             value=value,
@@ -430,25 +456,30 @@ def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Ite
 
     if contexts is not None:
         is_key = _key_tokens(contexts)
-        lengths = {LENGTH: found["last"]}
+        lengths = {longest: found["last"]}
         if not is_whole_text:
             lengths = {SHORT: found["short"], TRAINED: found["last"]}
         for length, last_losses in lengths.items():
-            yield from _key_token_items(np.array(last_losses), length, is_key, shared)
+            yield from _key_token_items(np.array(last_losses), length, longest, is_key, shared)
 
 
 def _key_token_items(
-    losses: NDArray[np.float64], length: int, is_key: NDArray[np.bool_], shared: dict[str, Any]
+    losses: NDArray[np.float64],
+    length: int,
+    longest: int,
+    is_key: NDArray[np.bool_],
+    shared: dict[str, Any],
 ) -> Iterator[RecordItem]:
     """Yield the mean loss of the key tokens in each block of the last tokens of a text.
 
     Args:
         losses: The losses of the last KEPT tokens.
         length: The tokens that are read before them.
+        longest: The tokens of the whole text, at whose end they are.
         is_key: Which of them are key tokens.
         shared: The fields that all items of the row have.
     """
-    first = (LENGTH - KEPT) // KEY_BLOCK
+    first = (longest - KEPT) // KEY_BLOCK
     for block in range(KEPT // KEY_BLOCK):
         part = slice(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
         values = losses[part][is_key[part]]
@@ -472,13 +503,15 @@ def _key_tokens(contexts: dict[str, Any]) -> np.ndarray:
     return (long - short > ALPHA) & (long > BETA)
 
 
-def write_record(folder: str, record: str = "docs/evidence/items") -> None:
-    """Write the items of a folder as a file of the record, with those of `eval -o` in it."""
-    items = items_of(Path(folder))
-    for path in sorted(Path(folder).glob("*.jsonl.gz")):
-        items += read_items(path)
-    check_items(items, folder)
-    path = Path(record) / f"{items[0].model}.jsonl.gz"
+def write_record(*folders: str) -> None:
+    """Write the items of folders as a file of the record, with those of `eval -o` in them."""
+    items: list[RecordItem] = []
+    for folder in folders:
+        items += items_of(Path(folder))
+        for path in sorted(Path(folder).glob("*.jsonl.gz")):
+            items += read_items(path)
+    check_items(items, ", ".join(folders))
+    path = RECORD / f"{items[0].model}.jsonl.gz"
     write_items(items, path)
     print(f"{path}: {len(items):,} items")
 

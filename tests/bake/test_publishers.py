@@ -22,6 +22,7 @@ from scripts.pages.publishers import (
 
 from ..conftest import CONFIGS
 from ..support.extent import sample
+from ..support.in_process import command
 
 MODELS = read_models()
 CHOICES = {choice.model: choice for choice in read_choices()}
@@ -206,3 +207,21 @@ def test_losses_on_other_texts_are_told_apart() -> None:
     # on top of a trained scaling nothing was measured on a model that needs a method
     scaled = ropeconv.advise(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json", "256k")
     assert not scaled.has_several_samples
+
+
+def test_a_screen_says_what_is_not_known(tmp_path: Path) -> None:
+    """The cache of DeepSeek V4 has compressed keys. vLLM computes only YaRN for Kimi K2."""
+    (tmp_path / "config.json").write_text(
+        json.dumps(published_config("deepseek-ai/DeepSeek-V4-Flash"))
+    )
+    screen = command(tmp_path, "advise", "config.json", "--context", "2M", code=0).stdout
+    assert "Memory of the cache: not known for DeepSeek V4" in screen
+    assert "Fits:" not in screen
+    kimi = MORE / "moonshotai--Kimi-K2-Instruct.json"
+    screen = command(tmp_path, "advise", kimi, "--context", "256k", code=0).stdout
+    assert "for vLLM 0.33 (--explain says why): --by-parts 256k --on-top" in screen
+    assert "not known for" not in screen
+
+    # 61 layers of 512 + 64 numbers for each token, in bfloat16
+    gibibytes = 61 * (512 + 64) * 2 * 262144 / 2**30
+    assert f"KV cache {gibibytes:.1f} GiB" in screen

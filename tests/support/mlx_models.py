@@ -98,12 +98,12 @@ def config_of(name: str) -> dict[str, Any]:
     return config
 
 
-def random_weights(shapes: dict[str, list[int]]) -> dict[str, torch.Tensor]:
+def random_weights(shapes: dict[str, list[int]], spread: float = SPREAD) -> dict[str, torch.Tensor]:
     """Weights for mlx-lm's names and shapes; ones where a model begins with ones, as in norms."""
     generator = torch.Generator().manual_seed(0)
     weights = {}
     for name, shape in shapes.items():
-        weights[name] = SPREAD * torch.randn(shape, generator=generator)
+        weights[name] = spread * torch.randn(shape, generator=generator)
         if len(shape) == 1 and ".bias" not in name:
             weights[name] = torch.ones(shape)
     return weights
@@ -148,8 +148,10 @@ def mlx_checkpoint(name: str, folder: Path, mlx: MlxLm) -> Path:
     folder.mkdir(parents=True)
     config = config_of(name)
     (folder / "config.json").write_text(json.dumps(config))
-    weights = random_weights(mlx.ask(shapes=str(folder))["shapes"])
-    tensors = with_published_names(weights, MODELS[name].get("names", []))
+    model = MODELS[name]
+    shapes = mlx.ask(shapes=str(folder))["shapes"]
+    weights = random_weights(shapes, model.get("spread", SPREAD))
+    tensors = with_published_names(weights, model.get("names", []))
     write_checkpoint(folder, config, tensors)
     return folder
 

@@ -4,7 +4,7 @@
 `show_runtimes` and `show_matrix` are the screens of `ropeconv list runtimes`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..bake.advice import NOT_DECIDED, Advice, MatrixCell, MeasuredMethod, counts, letters
 from ..bake.evidence import LEAST_FOUND, MOST_LOST, Study
@@ -289,21 +289,22 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
     return flags_by_reason
 
 
-def _describe_answers(methods: Iterable[Advice]) -> Iterator[str]:
-    """What installed runtimes answered: `vLLM 0.32.0 (run here) supports 9 of 11 methods.`"""
-    answers: dict[str, list[bool]] = {}
+def _describe_answers(methods: Sequence[Advice]) -> Iterator[str]:
+    """Yield what each installed runtime says: `vLLM 0.32.0 (run here) supports 9 of 11 methods.`
+
+    A method counts where the runtime computes its output in one of the formats.
+    """
+    supported: dict[str, set[str]] = {}
     for row in methods:
-        # a runtime loads one of the formats; where it loads both, either is enough
-        supported: dict[str, bool] = {}
         for writing in row.writings.values():
             for verdict in writing.verdicts:
-                if verdict.here:
-                    before = supported.get(verdict.display_name, False)
-                    supported[verdict.display_name] = before or verdict.status in GOOD
-        for name, is_supported in supported.items():
-            answers.setdefault(name, []).append(is_supported)
-    for name, each in answers.items():
-        yield f"{name} (run here) supports {sum(each)} of {counted(len(each), 'method')}."
+                if not verdict.here:
+                    continue
+                flags = supported.setdefault(verdict.display_name, set())
+                if verdict.status in GOOD:
+                    flags.add(row.flags)
+    for name, flags in supported.items():
+        yield f"{name} (run here) supports {len(flags)} of {counted(len(methods), 'method')}."
 
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:

@@ -106,8 +106,14 @@ def is_recorded(row: Runtime, family: Family, key: str) -> bool:
 
 
 def own_statements(row: Runtime) -> list[dict[str, Any]]:
-    """The statements of a row itself, without those that it inherits."""
-    content = runtime_data(f"data/{row.name}.toml", RowFile).contents()[row.version]
+    """The statements of a row itself, without those that it inherits.
+
+    `rows_for` divides a row where a version is the first with the code of a family, so a part of it
+    begins later than the row of the file.
+    """
+    contents = runtime_data(f"data/{row.name}.toml", RowFile).contents()
+    begun = [first for first in contents if version_key(first) <= version_key(row.version)]
+    content = contents[max(begun, key=version_key)]
     statements: list[dict[str, Any]] = content.get("families", [])
     return statements
 

@@ -35,7 +35,13 @@ CONVERTED = ("f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0")
 
 
 def record(model: str, outtype: str, medians: dict[str, Cost]) -> None:
-    """Writes the costs of an export to the record, which keeps those of other models and types."""
+    """Write the costs of an export to the record, which keeps those of other models and types.
+
+    Args:
+        model: The name of the model in the record, such as "llama, 7 GB".
+        outtype: The type of numbers, such as q8_0.
+        medians: The costs by the name of the command.
+    """
     kept = json.loads(RECORD.read_text()) if RECORD.exists() else {"exports": {}}
     costs = {}
     for name, middle in medians.items():

@@ -201,8 +201,9 @@ def layers_of(model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
 
 
 def rotates(attention: torch.nn.Module) -> bool:
-    """Whether the attention's forward calls its rotary embedding: the switches that model files
-    have for it.
+    """Whether the forward of an attention calls its rotary embedding.
+
+    It is decided by the flags that model files have for it.
     """
     for flag in ("use_rope", "apply_rope", "is_nope", "use_nope", "no_rope"):
         value = getattr(attention, flag, None)

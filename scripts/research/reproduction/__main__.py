@@ -33,7 +33,7 @@ LONGEST = 2048  # tokens of the longest sequences
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Return the values of the command line, and refuse those that make no sense."""
     training = Training()
     parser = argparse.ArgumentParser(
         prog="python -m scripts.research.reproduction",

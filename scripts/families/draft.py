@@ -34,7 +34,7 @@ def draft_of(model_type: str, answer: Derivation) -> dict[str, Any]:
 
     Args:
         model_type: The model type.
-        answer: What was derived from its class in transformers.
+        answer: The facts that were derived from its class in transformers.
 
     Raises:
         ValueError: Its class cannot be described.
@@ -51,7 +51,7 @@ def draft_of(model_type: str, answer: Derivation) -> dict[str, Any]:
 
 
 def ask(model_type: str, process: DerivationProcess) -> Derivation:
-    """What the class of a model type says of a config that states nothing."""
+    """Return what the class of a model type reads from a config that states nothing."""
     whole: dict[str, Any] = {"model_type": model_type}
     inner = text_type(model_type)
     if inner != model_type:

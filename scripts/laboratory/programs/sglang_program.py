@@ -379,7 +379,7 @@ def layers_read(parsed: Any, model: torch.nn.Module, question: dict[str, Any]) -
 def rotating_attention(layer: torch.nn.Module) -> Any:
     """Return the module of a layer that has a rotary object; None without one.
 
-    Of several, it is the first that is an attention.
+    Where several have one, it is the first that is an attention.
     """
     holders = [
         module for module in layer.modules() if getattr(module, "rotary_emb", None) is not None

@@ -177,7 +177,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install() -> None:
     """Put the stubs in place, and declare a GPU.
 
-    transformers has to be imported before, and sees neither.
+    transformers must be imported before, and sees neither.
     """
     import torch
 

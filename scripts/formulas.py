@@ -84,7 +84,7 @@ def mathml(latex: str) -> str:
     """Return a formula as a <math> element.
 
     Args:
-        latex: What `FORMULAS` uses.
+        latex: LaTeX with the commands that `FORMULAS` uses.
 
     Raises:
         ValueError: It has a command that is not known.

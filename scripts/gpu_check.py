@@ -95,7 +95,7 @@ class Bench:
         return 512 if self.small else 4096
 
     def make(self) -> None:
-        """Makes the model, unless an earlier run has left it."""
+        """Make the model, unless an earlier run has left it."""
         if (self.model / "config.json").exists():
             return
         print(f"Making {self.model} ...", flush=True)
@@ -352,6 +352,7 @@ PARTS = {"validate": check_validate, "eval": check_eval, "tune": check_tune}
 
 
 def main() -> None:
+    """Run the checks that the command line names, and write their results as JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.gpu_check",
         description=__doc__,

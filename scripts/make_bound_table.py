@@ -40,7 +40,7 @@ START = Step(3, 1.0, math.inf, None)
 
 
 def main() -> None:
-    """Extend a table to a length; a run that is interrupted goes on from what it has written."""
+    """Extend a table to a length; a run continues from what an earlier one has written."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -160,10 +160,10 @@ def next_violation(
 
     Args:
         sums: The sums of the head.
-        start: The smallest distance to look at, in tokens.
+        start: The smallest distance to test, in tokens.
         begin: The ln b at which the window begins.
         end: The ln b at which it ends; may be infinite.
-        through: Distances below it are looked at.
+        through: Distances below it are tested.
 
     Returns:
         The distance, and the first ln b at which its sum is negative; (through, end) where there is

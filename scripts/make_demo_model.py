@@ -15,7 +15,7 @@ TRAINED = 64
 
 
 def tokenizer(folder: Path) -> int:
-    """tokenizer.json and tokenizer_config.json; returns the size of the vocabulary."""
+    """Write tokenizer.json and tokenizer_config.json, and return the size of the vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -42,7 +42,7 @@ def tokenizer(folder: Path) -> int:
 
 
 def main(folder: Path) -> None:
-    """Writes the checkpoint."""
+    """Write a Llama of random weights and its tokenizer into a folder."""
     logging.disable_progress_bar()
     folder.mkdir(parents=True)
     torch.manual_seed(0)

@@ -75,7 +75,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def needs(words: list[str]) -> str:
-    """What a command needs that is not here; empty for one that runs."""
+    """Return what a command needs that is not here; empty for one that runs."""
     if any(re.fullmatch(r"[A-Z]{3,}", word) for word in words):
         return "words of the reader"
     if "--server" in words:

@@ -232,7 +232,7 @@ SET = (sys.executable, "-m", "gguf.scripts.gguf_set_metadata")
 
 
 def gguf_set(path: Path, key: str, value: str) -> str:
-    """What the program of gguf-py says about one key."""
+    """Set one key with the program of gguf-py; return "set", or the last line of its error."""
     words = [*SET, str(path), key, value, "--force"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return "set" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]

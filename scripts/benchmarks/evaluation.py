@@ -73,7 +73,14 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int = 8192) -> Path:
-    """A Llama of random weights, and a tokenizer for `text`."""
+    """Write a Llama of random weights and a tokenizer for `text`, and return the folder.
+
+    Args:
+        folder: The folder.
+        hidden: The hidden size; heads have 64 dimensions.
+        layers: The number of layers.
+        vocabulary: The number of tokens.
+    """
     write_tokenizer(folder)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(

@@ -1,9 +1,10 @@
 """GGUF: patching against `cp` and `gguf-new-metadata`, exporting against llama.cpp's
 convert_hf_to_gguf.py.
 
-Exports and the way back run by one thread too. None waits for the disk to have what was written.
-Each command several times, the first left out where there are more; prints medians and the largest
-process of each. `--record` also writes the exports to docs/evidence/conversion-cost.json.
+Exports, and conversions from GGUF, run by one thread too. None waits until the disk has the files.
+Each command runs several times, and the first run is left out where there are more. It prints
+medians and the largest process of each. `--record` also writes the exports to
+docs/evidence/conversion-cost.json.
 """
 
 import argparse
@@ -35,7 +36,13 @@ CONVERTED = ("f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0")
 
 
 def record(model: str, outtype: str, medians: dict[str, Cost]) -> None:
-    """Writes the costs of an export to the record, which keeps those of other models and types."""
+    """Write the costs of an export to the record, which keeps those of other models and types.
+
+    Args:
+        model: The name of the model in the record, such as "llama, 7 GB".
+        outtype: The type of numbers, such as q8_0.
+        medians: The costs by the name of the command.
+    """
     kept = json.loads(RECORD.read_text()) if RECORD.exists() else {"exports": {}}
     costs = {}
     for name, middle in medians.items():
@@ -51,7 +58,7 @@ def record(model: str, outtype: str, medians: dict[str, Cost]) -> None:
 
 
 def main() -> None:
-    """Measure exports to GGUF, and for a Llama also the way back and patches of the file."""
+    """Measure exports to GGUF, and for a Llama also its conversion back and patches of the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=7)
     parser.add_argument("--dir", type=Path, default=Path())
@@ -144,7 +151,7 @@ def converter_runs(
 
 
 def measure_changes(source: Path, work: Path, rounds: int) -> None:
-    """Measure what can be done with a GGUF file: the way back to safetensors, and patches.
+    """Measure what can be done with a GGUF file: conversion to safetensors, and patches.
 
     Args:
         source: The checkpoint, which is exported first.

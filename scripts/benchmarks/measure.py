@@ -18,17 +18,20 @@ ROOT = Path(__file__).parents[2]
 
 
 class Cost(NamedTuple):
-    """What a command took: wall time and processor time in seconds, and the megabytes of its own
-    process.
-    """
+    """The cost of a command."""
 
     seconds: float
+    """By the clock."""
+
     processor: float
+    """Seconds of the processor."""
+
     megabytes: float
+    """The peak memory of its own process."""
 
 
 def seconds(work: Callable[..., Any], *arguments: Any) -> float:
-    """Return the wall time of one call."""
+    """Return the seconds of one call, by the clock."""
     begin = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - begin
@@ -90,7 +93,7 @@ def compare(
     Args:
         title: The line above the table.
         commands: The commands by their names.
-        out: What each command writes, which is removed after each run.
+        out: The output of each command, which is removed after each run.
         rounds: How often each runs; the first run is left out where there are more.
         base: The command that the ratios are to; the first by default.
         env: Further variables of the environment.

@@ -344,7 +344,7 @@ def _run_python(python: str, program: str, arguments: list[object]) -> dict[str,
     Args:
         python: The Python that runs it.
         program: Its source.
-        arguments: What it gets as one argument, as JSON.
+        arguments: Its arguments, which it gets as one, in JSON.
 
     Raises:
         RuntimeError: It prints none; the message has the end of what it printed.

@@ -79,6 +79,7 @@ def tune_real(real: RealModel, folder: Path) -> TuningResult:
 
 
 def main() -> None:
+    """Tune a small model that is trained here or a given one, with several seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--model", type=Path, help="a checkpoint (default: one trained here, for 64 tokens)"

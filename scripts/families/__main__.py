@@ -35,8 +35,10 @@ from .walk import walk
 
 
 def main() -> int:
-    """Answers the command line. Returns 1 where a model type is unknown, or a draft and its family
-    disagree.
+    """Answer the command line.
+
+    Returns:
+        1 where a model type is unknown, or a draft and the file of its family disagree; else 0.
     """
     parser = argparse.ArgumentParser(
         prog="python -m scripts.families",

@@ -24,7 +24,7 @@ ANY_OF = (
 one.
 """
 REQUIRED = {"weights": ("q", "k", "fused", "q_norm", "k_norm"), "window": ("key",)}
-"""What the file says, and the draft has to find too where it has that table."""
+"""Fields of the file that the draft must find too, where it has that table."""
 
 
 SIZES = ("hidden", "heads", "kv_heads", "layers")

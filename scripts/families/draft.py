@@ -30,9 +30,14 @@ def draft(model_type: str, process: DerivationProcess | None = None) -> dict[str
 
 
 def draft_of(model_type: str, answer: Derivation) -> dict[str, Any]:
-    """The family of a model type by the answer of its class.
+    """Return the draft of a family for a model type, as the tables of a family's file.
 
-    Raises ValueError where its class cannot be described.
+    Args:
+        model_type: The model type.
+        answer: The facts that were derived from its class in transformers.
+
+    Raises:
+        ValueError: Its class cannot be described.
     """
     if answer.error:
         raise ValueError(f"the class of {model_type} has no draft: {answer.error}")
@@ -46,7 +51,7 @@ def draft_of(model_type: str, answer: Derivation) -> dict[str, Any]:
 
 
 def ask(model_type: str, process: DerivationProcess) -> Derivation:
-    """What the class of a model type says of a config that states nothing."""
+    """Return what the class of a model type reads from a config that states nothing."""
     whole: dict[str, Any] = {"model_type": model_type}
     inner = text_type(model_type)
     if inner != model_type:

@@ -63,7 +63,7 @@ def default_config(name: str) -> Any:
 
 
 def said(config: dict[str, Any]) -> tuple[State, str]:
-    """What ropeconv says about a config, with the name of its family, or the reason for which it is
+    """Return what ropeconv says about a config, with the name of its family, or why it is
     refused.
     """
     try:

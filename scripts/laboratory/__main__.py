@@ -35,7 +35,7 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Options:
-    """What the laboratory does, from its command line."""
+    """The options of the command line."""
 
     check: bool
     """Compare with the records, and write nothing."""
@@ -207,8 +207,8 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
         runtime: The runtime.
         version: Its version.
         models: The configs, and the cells of each: what is written with each method and encoding.
-        options: What to do. With `check`, only models that the record has are executed; with `new`,
-            only those that it has not.
+        options: Those of the command line. With `check`, only models that the record has are
+            executed; with `new`, only those that it has not.
 
     Returns:
         Sentences on what disagrees with the table of runtimes or, with `check`, with the record.
@@ -282,8 +282,8 @@ def draft_row(
     Args:
         name: The runtime.
         version: Its version.
-        recorded: What was seen, by the name of the model.
-        against: What the nearest row does not say.
+        recorded: The results, by the name of the model.
+        against: The results that the nearest row does not say.
 
     Returns:
         Why there is no draft; empty where it was written.

@@ -26,7 +26,7 @@ class Disagreement:
 
 
 def predicted(cell: Cell, runtime: Runtime) -> Verdict:
-    """What the table says of a cell. runtime: one version."""
+    """Return the verdict of the table on a cell, for one version of a runtime."""
     return judge(cell.config, cell.family, cell.schedule, cell.before, runtime)
 
 
@@ -39,7 +39,7 @@ def with_option(
         runtime: The row, cut to one version.
         option: The option.
         cells: The cells of one model.
-        statuses: What the lab saw with the option, by the name of the cell.
+        statuses: The results of the lab with the option, by the name of the cell.
     """
     for cell in cells:
         planned = PlannedConfig(cell.config, cell.family, cell.schedule, cell.before)

@@ -109,7 +109,7 @@ def draft(
     Args:
         name: The runtime.
         version: The executed version, which ends the range that is written.
-        problems: What was seen and the nearest row does not say.
+        problems: The results that the nearest row does not say.
         folder: With the rows, by default that of the package.
 
     Raises:
@@ -162,9 +162,9 @@ def _by_family(problems: Iterable[Disagreement]) -> dict[str, list[str]]:
 
 
 def _through(text: str, first: str, version: str) -> str:
-    """Return the text of a file, in which the row that begins with a version goes on to another.
+    """Return the text of a file, in which the row that begins with a version ends with another.
 
-    The last version stands beside the first one, above the tables of the row.
+    The last version is a key beside that of the first one, above the tables of the row.
 
     Args:
         text: The file, with rows such as `[[rows]]`, `version = "0.30"`, `[rows.families.llama]`.

@@ -87,7 +87,7 @@ def keys_in(tree: ast.AST, of_self: bool = False) -> Keys:
 def attention_keys(path: Path, names: Iterable[str] = ()) -> Keys:
     """Return the keys that the attention of a model file reads, and those that are given to it.
 
-    What the classes use is followed, in files beside it too.
+    The names that the classes use are followed, in files beside it too.
 
     Args:
         path: The file.
@@ -132,7 +132,7 @@ def _defined(path: Path) -> dict[str, ast.ClassDef | ast.FunctionDef]:
 
 @cache
 def _imported(path: Path) -> dict[str, tuple[Path, str]]:
-    """What a file imports from files beside it: the file and the name there, by the name here."""
+    """Return the imports from files beside a file: their file and name there, by the name here."""
     return dict(_imports(path, parsed(path)))
 
 

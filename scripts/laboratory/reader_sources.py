@@ -45,7 +45,7 @@ NEEDED = {
     "rope_freqs": "rope_freqs",
     "factors": "rope_factors_long",
 }
-"""What a reader must read to compute a feature."""
+"""The key or tensor that a reader must read to compute a feature."""
 TENSORS = ("rope_freqs", "factors")
 
 
@@ -128,7 +128,7 @@ SOURCES = {
     "ik-llama-cpp": (fork, ("src",)),
     "koboldcpp": (fork, ("src/llama.cpp",)),
 }
-"""What extracts each reader, and from which paths."""
+"""For each reader the function that extracts its names, and the paths that it reads."""
 
 
 def files_at(folder: Path, commit: str, paths: tuple[str, ...]) -> dict[str, str]:
@@ -176,7 +176,7 @@ def contradictions(rows: list[Reader], changes: Digest) -> Iterator[str]:
 
     Args:
         rows: The rows of one reader in the table.
-        changes: What it reads, by architecture and the first version that reads so.
+        changes: The names that it reads, by architecture and the first version that reads so.
     """
     own_engine = rows[0].name == "ollama"
     for row in rows:

@@ -132,7 +132,14 @@ def computes_from(name: str, path: str, any_text: bool) -> bool:
 
 
 def frequencies(name: str, path: str, text: dict[str, Any], base: float) -> dict[str, Tensor]:
-    """Return the frequencies of a whole model by the names of their buffers."""
+    """Return the frequencies of a whole model, by the names of their buffers.
+
+    Args:
+        name: The model type, such as "llava".
+        path: The keys of the text model's config, with a dot between them.
+        text: Arguments of the config class, such as {"text_config": ...}.
+        base: The rope_theta that the text model gets.
+    """
     from transformers import CONFIG_MAPPING
 
     config = CONFIG_MAPPING[name](**copy.deepcopy(text))

@@ -193,7 +193,7 @@ def record_keys(root: Path, model_types: list[str]) -> None:
 def main() -> int:
     """Compare every model type, or those that are named; return 1 where a file differs.
 
-    Keys that only ropeconv writes are no difference.
+    Keys that only ropeconv writes do not count.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -46,9 +46,7 @@ TENSOR = re.compile(
 
 
 class Arch:
-    """What one architecture wants: `keys` without its name, tensors that must be there, and all
-    with their shapes.
-    """
+    """The demands of one architecture: keys without its name, and tensors with their shapes."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -73,7 +71,7 @@ def body(text: str, name: str) -> str:
 
 
 def statements(text: str) -> list[tuple[str, bool]]:
-    """Return the statements in the body of a function, and whether each stands under a condition.
+    """Return the statements in the body of a function, and whether each has a condition.
 
     `n = 1; if (x) { f(); }` gives [("n = 1", False), ("f()", True)].
     """
@@ -192,7 +190,7 @@ def _several(arch: Arch, kind: str, rest: str, local: dict[str, str], optional: 
     Args:
         arch: The architecture, which gets them.
         kind: The end of the name of the helper: "_qkv" or "_gate_up_exps".
-        rest: What follows "create_tensor_qkv(" in the call.
+        rest: The call behind "create_tensor_qkv(".
         local: The values of local variables.
         optional: Not used: each of the tensors may be absent, since others replace it.
     """

@@ -171,10 +171,15 @@ def plan_export(source: Path, recipe: Recipe, out: Path, **options: Any) -> Plan
 
 
 def row_of_own_code(name: str, tree: Path, methods: list[str]) -> dict[str, Any]:
-    """The results of a model that is published with code of its own, by method.
+    """Return the results of a model that is published with code of its own, by method.
 
     The route says what a user runs: `apply --family NAME --converter`, or the converter and then
     `apply` on its file.
+
+    Args:
+        name: A key of OWN_CODE.
+        tree: The sources of llama.cpp with its converter.
+        methods: The methods to try.
     """
     model = OWN_CODE[name]
     version = importlib.metadata.version("transformers")

@@ -87,7 +87,7 @@ def merge(table: str, lines: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Prints the table, or writes it."""
+    """Print the table, or write it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -136,8 +136,11 @@ def options(result: CheckpointResult) -> dict[str, str]:
 
 
 def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
-    """Return the keys of a GGUF file of a model: ropeconv's, or those of a file that llama.cpp
-    converted.
+    """Return the keys of a GGUF file of a model, as ropeconv or llama.cpp's converter writes them.
+
+    Args:
+        model: A published model.
+        base: Its unscaled RoPE.
     """
     config = configs()[model]
     family = detect(config)

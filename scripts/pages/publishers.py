@@ -148,7 +148,7 @@ def read_choices() -> list[Choice]:
 
 
 def publisher_table(choices: Sequence[Choice], reasons: dict[str, str]) -> str:
-    """The table of docs/methods.md: models with the same methods share a line.
+    """Return the table of docs/methods.md: models with the same methods share a line.
 
     Args:
         choices: The models.

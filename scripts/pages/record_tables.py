@@ -49,7 +49,7 @@ def real_model() -> str:
 
 
 def decided_pairs() -> str:
-    """A sentence on the pairs of methods that the rule decides, for each factor."""
+    """Return a sentence for each factor, on the pairs of methods that the rule decides."""
     sentences = []
     for study in of_real_model():
         against_base = {pair[0] for pair in study.better if pair[1] == BASE}

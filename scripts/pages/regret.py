@@ -174,7 +174,16 @@ def config_of(study: Study, name: str) -> dict[str, Any]:
 
 
 def _error_of(study: Study, first: str, best: str, items: Sequence[RecordItem]) -> float | None:
-    """The standard error of the paired difference of two methods, from the items of a study."""
+    """Return the standard error of the paired difference of two methods, from the items of a study.
+
+    It is None for one and the same method, and for studies that have no items.
+
+    Args:
+        study: The study.
+        first: The first method of `advise`.
+        best: The method with the lowest loss.
+        items: The public record.
+    """
     model, _, _ = study.model.partition(" (")
     length = round(study.factor * study.trained)
     rows: dict[str, dict[Any, RecordItem]] = {first: {}, best: {}}
@@ -195,7 +204,7 @@ def read_regrets() -> list[Regret]:
 
 
 def regret_table(regrets: Sequence[Regret]) -> str:
-    """The table of docs/evaluating.md."""
+    """Return the table of docs/evaluating.md, with a line for each study."""
     lines = [
         "| model | on top of | factor | first line | best | behind the best | a random method |"
         " by frequencies only |",
@@ -213,7 +222,7 @@ def regret_table(regrets: Sequence[Regret]) -> str:
 
 
 def regret_sentence(regrets: Sequence[Regret]) -> str:
-    """Sentences on the table, with the number of models."""
+    """Return sentences on the table: how often the first line is best, and how far it is behind."""
     models = list(dict.fromkeys(one.name for one in regrets))
     hits = sum(one.first == one.best for one in regrets)
     largest = max(one.lost for one in regrets)

@@ -250,7 +250,7 @@ TRAINING = {
     "recommended": " and fine-tuning",
     "needed": " and fine-tuning",
 }
-"""What the table of choices says of the training that a method needs."""
+"""The words of the table of choices for the training that a method needs."""
 
 
 def choice_table() -> str:
@@ -443,7 +443,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "docs/tables/engines.txt": ((r"^.*$", lambda: f"{engine_tables.reasons()}\n"),),
     "docs/tables/popular.txt": ((r"^.*$", lambda: f"{popular_tables.popular_answers()}\n"),),
 }
-"""What is written in each page: a pattern that finds it, and a function that makes it."""
+"""The parts of each page that are written: a pattern that finds one, and a function to make it."""
 COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
     "docs/methods.md": (
         (r"\| `--theta B` .*?(?=\n\n)", method_rows),
@@ -459,7 +459,8 @@ COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
         ),
     ),
 }
-"""What is completed in each page: a pattern that finds it, and a function from it to the whole."""
+"""The parts of each page that are completed: a pattern, and a function from a part to the whole.
+"""
 PAGES = tuple(dict.fromkeys((*PARTS, *COMPLETED)))
 
 

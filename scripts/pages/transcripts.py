@@ -139,7 +139,7 @@ def output_of(command: str, folder: Path) -> str:
     """Return what a command prints in a terminal of 110 columns without colours, errors last.
 
     Args:
-        command: A command of ropeconv, as it is typed.
+        command: A command of ropeconv, such as "ropeconv inspect phi-2".
         folder: The folder in which it runs.
     """
     env = {
@@ -302,7 +302,7 @@ def refreshed(text: str, folder: Path) -> tuple[str, list[str]]:
 
 
 def main(pages: list[str]) -> int:
-    """Rewrite pages; return 1 where a block has to be changed by hand.
+    """Rewrite pages; return 1 where a person must change a block.
 
     Args:
         pages: Their names in docs, such as "methods.md".

@@ -166,6 +166,13 @@ class Task:
     """A text with its hidden words, its questions, and the text that continues in their place."""
 
     def __init__(self, texts: Texts, document: int, times: int) -> None:
+        """Hide words in a text, and ask for them at its end.
+
+        Args:
+            texts: All texts as tokens.
+            document: The index of the text, which is also the seed.
+            times: How many times the trained context the text is.
+        """
         self.length = times * TRAINED
         self.name = Path(texts.documents[document].name).stem
         self.measure = Keys()

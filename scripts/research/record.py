@@ -118,6 +118,15 @@ class Measuring:
     """Makes the items of one model."""
 
     def __init__(self, text: Corpus, size: str, trained: int, identity: str, on_top: str = ""):
+        """Name the model in its items.
+
+        Args:
+            text: Texts that it has not seen.
+            size: Its name and its seed, such as "Llama-0.71M 0".
+            trained: The trained length in tokens.
+            identity: A digest of its training.
+            on_top: The rope type of the scaling that it was trained on with; empty for none.
+        """
         self.text = text
         model, seed = size.split()
         name = f"{model}-{trained}-seed{seed}"
@@ -199,7 +208,16 @@ class Measuring:
 
 
 def measure_plain(model: Any, training: Training, text: Corpus) -> Iterator[list[RecordItem]]:
-    """The items of a model without scaling: those of the unchanged model, then of each factor."""
+    """Yield the items of a model without scaling: unchanged, and with all methods at each factor.
+
+    Args:
+        model: The model.
+        training: Its training.
+        text: Texts that it has not seen.
+
+    Yields:
+        The items of the unchanged model, and then those of each factor.
+    """
     trained = training.length
     description = repr(asdict(training))
     if model.config.model_type != "llama":

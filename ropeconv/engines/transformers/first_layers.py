@@ -115,15 +115,7 @@ class FirstLayers:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        if not loads_in_parts():
-            raise NoLayerRuns("this needs transformers 5")
-        settings = read_json(folder / "config.json")
-        if settings.get("quantization_config"):
-            raise NoLayerRuns("its weights are quantised")
-        config = read_config(folder, stands_for, trust)
-        if getattr(config, "is_encoder_decoder", False):
-            raise NoLayerRuns("it has an encoder and a decoder")
-
+        config = config_for_first_layers(folder, stands_for, trust)
         self.model = _skeleton(folder, config, max(layers) + 1, trust)
         self._read = read
         self._known = layers
@@ -131,8 +123,7 @@ class FirstLayers:
 
         # the parameter that each tensor of the checkpoint becomes, as far as the few layers have
         # it; experts never run, and their many names would take long
-        in_model = {name for name, _ in self.model.named_parameters()}
-        in_model |= {name for name, _ in self.model.named_buffers()}
+        in_model = weight_names(self.model)
         without_experts = [name for name in names if EXPERTS not in name]
         self._parameters = {}
         for tensor, parameter in self._loader.parameters_of(without_experts).items():
@@ -389,10 +380,7 @@ class FirstLayers:
         from torch import nn
 
         model = self.model
-        # the two steps by which from_pretrained of transformers 5 makes what is not in the files:
-        # buffers, such as frequencies, move from meta to the CPU, and the class computes them
-        model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
-        model._initialize_missing_keys(False)
+        compute_buffers(model)
 
         # embeddings by the name of their weight, and the name of that of the head
         embeddings = {}
@@ -455,6 +443,45 @@ def _traits(layer: Module) -> tuple[object, ...]:
             if is_setting and not is_private and key != "layer_idx":
                 traits.append((key, value))
     return tuple(traits)
+
+
+def config_for_first_layers(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
+    """Return the config of a checkpoint whose first layers can be loaded without the others.
+
+    Args:
+        folder: The folder of its config.json.
+        stands_for: The model type with which transformers loads it; empty for its own.
+        trust: Whether to run the configuration file of the checkpoint.
+
+    Raises:
+        NoLayerRuns: The installed transformers cannot do this, or the model is quantised or has an
+            encoder and a decoder.
+    """
+    if not loads_in_parts():
+        raise NoLayerRuns("this needs transformers 5")
+    if read_json(folder / "config.json").get("quantization_config"):
+        raise NoLayerRuns("its weights are quantised")
+    config = read_config(folder, stands_for, trust)
+    if getattr(config, "is_encoder_decoder", False):
+        raise NoLayerRuns("it has an encoder and a decoder")
+    return config
+
+
+def weight_names(model: PreTrainedModel) -> set[str]:
+    """Return the names of all parameters and buffers of a model."""
+    names = {name for name, _ in model.named_parameters()}
+    names |= {name for name, _ in model.named_buffers()}
+    return names
+
+
+def compute_buffers(model: PreTrainedModel) -> None:
+    """Compute what a model on the meta device has that no checkpoint stores, such as frequencies.
+
+    These are the two steps by which from_pretrained of transformers 5 does it: buffers move from
+    meta to the CPU, and the class computes them.
+    """
+    model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
+    model._initialize_missing_keys(False)
 
 
 def with_few_layers(config: PretrainedConfig, least: int = 1) -> PretrainedConfig:

@@ -14,11 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...formats.disk import human
-from ...loader import load_skeleton, read_json
+from ...loader import load_skeleton
 from .engine import backbone_of, has_cache
-from .first_layers import OTHER_PARTS, ROWS, NoLayerRuns, ReadTensor, with_few_layers
-from .layers import PartialLoader, loads_in_parts
-from .load import class_for, read_config
+from .first_layers import (
+    OTHER_PARTS,
+    ROWS,
+    NoLayerRuns,
+    ReadTensor,
+    compute_buffers,
+    config_for_first_layers,
+    weight_names,
+    with_few_layers,
+)
+from .layers import PartialLoader
+from .load import class_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,14 +64,7 @@ def load_first_layers(
     """
     import torch
 
-    if not loads_in_parts():
-        raise NoLayerRuns("this needs transformers 5")
-    if read_json(folder / "config.json").get("quantization_config"):
-        raise NoLayerRuns("its weights are quantised")
-    config = read_config(folder, stands_for, trust=False)
-    if getattr(config, "is_encoder_decoder", False):
-        raise NoLayerRuns("it has an encoder and a decoder")
-
+    config = config_for_first_layers(folder, stands_for, trust=False)
     few = with_few_layers(config, max(layers) + 1)
     model = load_skeleton(
         class_for(few), folder, trust=False, pickles=False, config=few, dtype="float32"
@@ -71,10 +73,7 @@ def load_first_layers(
     if head is None and not states:
         raise NoLayerRuns(f"{type(model).__name__} gives no logits")
 
-    # the two steps by which from_pretrained of transformers 5 makes what is not in the files:
-    # buffers, such as frequencies, move from meta to the CPU, and the class computes them
-    model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
-    model._initialize_missing_keys(False)
+    compute_buffers(model)
     _load(model, head, shapes, read, PartialLoader(model, "cpu", torch.float32))
 
     for name, weight in model.named_parameters():
@@ -111,8 +110,7 @@ def _load(
     from torch import nn
 
     by_token = _parameters_by_token(model, head)
-    in_model = {name for name, _ in model.named_parameters()}
-    in_model |= {name for name, _ in model.named_buffers()}
+    in_model = weight_names(model)
     whole_tensors = []
     size = 0
     for tensor, parameter in loader.parameters_of(shapes).items():

@@ -265,7 +265,7 @@ def on_cpu(model: Any) -> None:
 
 
 def rope(long: Recorder, short: Recorder, index: int) -> protocol.Answer | None:
-    """What a layer rotates with; None where it does not rotate."""
+    """Return the RoPE that a layer rotates with; None where it does not rotate."""
     if index not in long.calls:
         return None
     far, near = (from_tables(*recorder.calls[index]) for recorder in (long, short))

@@ -24,8 +24,12 @@ import torch
 
 @contextlib.contextmanager
 def as_draft(served: int) -> Iterator[None]:
-    """Makes SGLang's ModelConfig that of a draft, as TpModelWorker and EagleDraftWorker do
-    (eagle_worker_v2.py:229).
+    """Let SGLang's ModelConfig be that of a draft model inside this block.
+
+    TpModelWorker and EagleDraftWorker do the same (eagle_worker_v2.py:229).
+
+    Args:
+        served: The longest prompt that the server accepts, in tokens.
     """
     from sglang.srt.configs import model_config
 
@@ -52,7 +56,15 @@ def load(config: dict[str, Any], served: int) -> tuple[torch.nn.Module, dict[str
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """The answer of SGLang to a question about a head."""
+    """Return what SGLang computes from the config of an EAGLE-3 head.
+
+    Args:
+        config: The config.json of the head.
+        question: The config of its target model, the trained length and the context.
+
+    Returns:
+        The keys of an answer, and rows: the positions of its table; served: the longest prompt.
+    """
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.utils.common import reserve_rope_cache_for_long_sequences
 

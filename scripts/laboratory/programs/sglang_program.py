@@ -201,8 +201,9 @@ def layers_of(model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
 
 
 def rotates(attention: torch.nn.Module) -> bool:
-    """Whether the attention's forward calls its rotary embedding: the switches that model files
-    have for it.
+    """Whether the forward of an attention calls its rotary embedding.
+
+    It is decided by the flags that model files have for it.
     """
     for flag in ("use_rope", "apply_rope", "is_nope", "use_nope", "no_rope"):
         value = getattr(attention, flag, None)
@@ -378,7 +379,7 @@ def layers_read(parsed: Any, model: torch.nn.Module, question: dict[str, Any]) -
 def rotating_attention(layer: torch.nn.Module) -> Any:
     """Return the module of a layer that has a rotary object; None without one.
 
-    Of several, it is the first that is an attention.
+    Where several have one, it is the first that is an attention.
     """
     holders = [
         module for module in layer.modules() if getattr(module, "rotary_emb", None) is not None

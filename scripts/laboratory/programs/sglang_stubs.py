@@ -175,8 +175,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Puts the stubs in place and declares a GPU; transformers has to be imported first, and sees
-    neither.
+    """Put the stubs in place, and declare a GPU.
+
+    transformers must be imported before, and sees neither.
     """
     import torch
 

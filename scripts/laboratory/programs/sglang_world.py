@@ -98,7 +98,10 @@ def rotates(attention: Any) -> bool:
 
 
 def query_scale(layers: list[torch.nn.Module], position: int) -> dict[str, float]:
-    """The factor on queries at a position, where the attention has one (Llama 4, Ministral 3)."""
+    """Return the factor on queries at a position as {"query_scale": 1.1}; {} for layers without.
+
+    Llama 4 and Ministral 3 have one.
+    """
     place = torch.tensor([position], device="cpu")
     for layer in layers:
         attention: Any = getattr(layer, "self_attn", None)

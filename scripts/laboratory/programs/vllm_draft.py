@@ -21,7 +21,15 @@ VERSION = ask_vllm.VERSION
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
-    """Return what vLLM does with a head."""
+    """Return what vLLM computes from the config of an EAGLE-3 head, which drafts for a model.
+
+    Args:
+        config: The config.json of the head.
+        question: The config of its target model, the trained length and the context.
+
+    Returns:
+        The keys of an answer, and rows: the positions of its table; served: the longest prompt.
+    """
     with tempfile.TemporaryDirectory() as folder:
         places = []
         for name, content in (("target", question["target"]), ("head", config)):

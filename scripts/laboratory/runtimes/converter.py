@@ -18,8 +18,13 @@ PARTS = ("conversion", "gguf-py", "convert_hf_to_gguf.py", "src", "requirements"
 
 
 def converter_tree(version: str, folder: Path) -> Path:
-    """The vendored llama.cpp of a source distribution: its converter, and the sources that the
-    program follows.
+    """Return a folder with the llama.cpp that a source distribution has inside.
+
+    It has the converter, and the sources that `converter_program` follows.
+
+    Args:
+        version: The version of llama-cpp-python.
+        folder: The folder. One that an earlier run has made is used again.
     """
 
     def make(target: Path) -> None:

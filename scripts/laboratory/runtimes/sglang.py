@@ -27,8 +27,14 @@ HELPERS = (
 
 
 def install(version: str, folder: Path) -> Environment:
-    """The Python files of SGLang's wheel, the transformers that its metadata asks for, and what it
-    imports.
+    """Make the environment of a version of SGLang.
+
+    It has the Python files of its wheel, the transformers that its metadata asks for, and the small
+    packages that it imports.
+
+    Args:
+        version: The version.
+        folder: The folder of all versions.
     """
     sources = wheel_sources("sglang", version, folder / version)
     metadata = next(sources.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")

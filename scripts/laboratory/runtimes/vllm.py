@@ -120,7 +120,7 @@ VERSIONS = (
 
 
 def install(version: str, folder: Path) -> Environment:
-    """Makes the environment of a version in a folder, beside those of the other versions."""
+    """Make the environment of a version in a folder, beside those of the other versions."""
     minor = int(version.split(".")[1])
     transformers = next(name for below, name in TRANSFORMERS if minor < below)
     shared = folder.parent / "vllm-packages"

@@ -33,7 +33,7 @@ LONGEST = 2048  # tokens of the longest sequences
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Return the values of the command line, and refuse those that make no sense."""
     training = Training()
     parser = argparse.ArgumentParser(
         prog="python -m scripts.research.reproduction",
@@ -111,7 +111,7 @@ def written(pages: Sequence[Report], settings: dict[str, object], out: Path) -> 
 
     Args:
         pages: The reports.
-        settings: What a reader has to know, as `facts` returns it.
+        settings: The facts that a reader has to know, as `facts` returns them.
         out: The folder.
     """
     sections = []
@@ -142,7 +142,7 @@ def renew(docs: Path, pages: Sequence[Report]) -> None:
 def replaced(text: str, sections: str) -> str:
     """Return Markdown in which sections (###) are replaced by others with the same title.
 
-    New ones stand at the end.
+    New ones are added at the end.
 
     Args:
         text: The present text.

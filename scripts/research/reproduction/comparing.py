@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def expected(self) -> str:
-        """What was published, in words."""
+        """The published difference or sign, in words."""
         if self.published is not None:
             return f"{self.published:+.2f}"
         return (
@@ -130,7 +130,7 @@ def compare(
     """Compare two rows of the same models on the same documents.
 
     Args:
-        name: What is compared.
+        name: The rows that are compared, in words.
         first: The numbers of the first row, float64 [models, documents].
         second: Those of the second one.
         published: The published difference, first minus second; None without one.

@@ -51,7 +51,11 @@ def split(training: Training) -> int:
 
 
 def bases(training: Training) -> dict[str, float]:
-    """The bases that are fine-tuned with, by name. training: the training of the models."""
+    """Return the bases of the rows that change nothing else, by name.
+
+    Args:
+        training: The training of the model.
+    """
     first = training.base * FACTOR ** (training.head_dim / (2 * split(training)))
     return {
         "unchanged": training.base,
@@ -62,7 +66,11 @@ def bases(training: Training) -> dict[str, float]:
 
 
 def rows(training: Training) -> dict[str, ropeconv.Recipe]:
-    """What is fine-tuned, by name. training: the training of the models."""
+    """Return the recipes that a model is fine-tuned with, by name.
+
+    Args:
+        training: The training of the model.
+    """
     return {
         **{name: recipe(training, "theta", base) for name, base in bases(training).items()},
         "Method 2": ropeconv.Recipe.from_dict(

@@ -20,7 +20,7 @@ from .text import Corpus
 from .training import Training, train
 
 Found = dict[str, dict[str, Numbers]]
-"""What was measured, by subject and row."""
+"""The numbers of a model, by subject and row."""
 SUBJECTS = {
     "methods": methods,
     "bound": bound,

@@ -25,7 +25,7 @@ SHORTEST = 8  # tokens that are repeated in a tiled window
 
 
 PARAMETER = {"theta": "base"}
-"""What the value of a method is called, where it is no factor."""
+"""The name of a method's value, where that is not a factor."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def train(
 ) -> Any:
     """Train a model, and return it without the recipe of `trained_with`.
 
-    Who measures the model has to add that recipe again.
+    Its measures must add that recipe again.
 
     Args:
         training: Everything that decides the result.

@@ -24,6 +24,7 @@ def open_model(packet: Path) -> Logits:
 
     def logits(ids: list[int]) -> object:
         # LongRoPE's list follows from the context of the whole process, so each prompt gets its own
+        """Return the logits of a prompt, [tokens, vocabulary]."""
         model = llama_cpp.Llama(
             str(path),
             n_ctx=len(ids),

@@ -187,33 +187,12 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
     if files_with_scale:
         real_scale = getattr(files_with_scale[0], QUERY_SCALE)
 
-    def watched(original: Any) -> Any:
-        """Return the `__call__` of a class of layers that also notes the running layer."""
-
-        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            watch.layer = watch.layers.get(id(layer))
-            try:
-                return original(layer, *args, **kwargs)
-            finally:
-                watch.layer = None
-
-        return call
-
-    def watched_scale(size: int, offset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Stand for QUERY_SCALE, whose other arguments are the settings of the model."""
-
-        def scale_at(position: int) -> float:
-            return float(real_scale(1, position, *args, **kwargs).item())
-
-        watch.query_scale = scale_at
-        return real_scale(size, offset, *args, **kwargs)
-
     mx.fast.rope = watch.rope
     mx.fast.scaled_dot_product_attention = watch.attention
     for layer_class, original in originals.items():
-        layer_class.__call__ = watched(original)
+        layer_class.__call__ = noting_layer(watch, original)
     for module in files_with_scale:
-        setattr(module, QUERY_SCALE, watched_scale)
+        setattr(module, QUERY_SCALE, noting_scale(watch, real_scale))
     try:
         yield
     finally:
@@ -223,6 +202,43 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
             layer_class.__call__ = original
         for module in files_with_scale:
             setattr(module, QUERY_SCALE, real_scale)
+
+
+def noting_layer(watch: Watch, original: Any) -> Any:
+    """Return the `__call__` of a class of layers that also notes which layer is running.
+
+    Args:
+        watch: The watch, whose `layer` is the number of the running layer.
+        original: The `__call__` of the class, which is called.
+    """
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.layer = watch.layers.get(id(layer))
+        try:
+            return original(layer, *args, **kwargs)
+        finally:
+            watch.layer = None
+
+    return call
+
+
+def noting_scale(watch: Watch, real_scale: Any) -> Any:
+    """Return a function that stands for QUERY_SCALE, and notes the factor at every position.
+
+    Args:
+        watch: The watch, whose `query_scale` becomes a function from a position to the factor.
+        real_scale: The function of the model, which is called.
+    """
+
+    # the arguments behind the position are the settings of the model
+    def scale(size: int, offset: Any, *args: Any, **kwargs: Any) -> Any:
+        def scale_at(position: int) -> float:
+            return float(real_scale(1, position, *args, **kwargs).item())
+
+        watch.query_scale = scale_at
+        return real_scale(size, offset, *args, **kwargs)
+
+    return scale
 
 
 def watch_pass(

@@ -69,9 +69,16 @@ def bar() -> str:
     )
 
 
+def items_at(times: int) -> list[RecordItem]:
+    """The items of the real model with methods of one factor, and of the unchanged model there."""
+    items = [item for item in record() if item.model.startswith(REAL)]
+    samples = {item.sample for item in items if item.factor == times}
+    return [item for item in items if item.factor in (times, None) and item.sample in samples]
+
+
 def item_tables() -> str:
     """The table of the items of the real model at twice its trained length, and decided pairs."""
-    items = [item for item in record() if item.model.startswith(REAL)]
+    items = items_at(2)
     rows = {item.row: item.method for item in items}
     lines = [
         "| method | loss at 1/4T | at 1T | at 2T | at 2T above 1T | LongPPL at 2T |"
@@ -109,9 +116,33 @@ def _found(items: list[RecordItem], row: str, length: int) -> str:
     return f"{right} of {len(found)}, {100 * answers.mean:.0f} % ({100 * low:.0f}-{100 * high:.0f})"
 
 
+def item_table_at_4() -> str:
+    """The table of the items of the real model at four times its trained length."""
+    items = items_at(4)
+    lines = [
+        "| method | loss at 4T | at 4T above 1T | LongPPL at 4T | numbers found at 4T |",
+        "|---" * 5 + "|",
+    ]
+    trained = items[0].trained
+    unchanged = _pairs(chosen(items, BASE, trained))
+    rows = {item.row: item.method for item in items if chosen(items, item.row, 4 * trained)}
+    for row in rows:
+        at_length = _pairs(chosen(items, row, 4 * trained))
+        above = prove(at_length, unchanged)
+        assert above is not None
+        loss = sample_of([item for place, item in at_length.items() if place in unchanged]).mean
+        keys = sample_of(chosen(items, row, 4 * trained, "longppl"))
+        mark = "*" if above.decided else ""
+        lines.append(
+            f"| {rows[row]} | {loss:.3f} | {above.difference:+.3f}{mark}"
+            f" | {math.exp(keys.mean):.1f} | {_found(items, row, 4 * trained)} |"
+        )
+    return "\n".join(lines)
+
+
 def item_pairs() -> str:
     """Sentences on the pairs of methods that these items decide."""
-    items = [item for item in record() if item.model.startswith(REAL)]
+    items = items_at(2)
     longest = max(item.length for item in items)
     rows = {item.row: item.method for item in items}
     sentences = []
@@ -136,8 +167,8 @@ def item_pairs() -> str:
 
 
 def item_counts() -> str:
-    """How many items of the real model there are, in words."""
-    items = [item for item in record() if item.model.startswith(REAL)]
+    """How many items of the real model there are at twice its trained length, in words."""
+    items = items_at(2)
     longest = max(item.length for item in items)
     losses = chosen(items, BASE, longest)
     answers = chosen(items, BASE, longest, "keys", "exact")

@@ -199,7 +199,7 @@ def _from_unchanged(inspection: Inspection) -> tuple[FineTuningLevel, str]:
         return "needed", "its RoPE does not change"
     return "undecided", (
         f"each pair turns {start.fewest_turns:,.0f} times or more within the trained context, so no"
-        " angle is new, and no such model was measured"
+        " angle is new, and a model like it was not measured"
     )
 
 

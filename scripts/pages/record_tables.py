@@ -72,12 +72,22 @@ def bar() -> str:
     )
 
 
+def items_at(times: int) -> list[RecordItem]:
+    """Return the items of the real model with methods of one factor, and of the unchanged model.
+
+    Only texts that a method of that factor has read too are among them.
+    """
+    items = [item for item in record() if item.model.startswith(REAL)]
+    samples = {item.sample for item in items if item.factor == times}
+    return [item for item in items if item.factor in (times, None) and item.sample in samples]
+
+
 def item_tables() -> str:
     """Return the table of the items of the real model, up to twice its trained length.
 
     Rows are methods, by their loss; an asterisk marks a difference that the rule decides.
     """
-    items = [item for item in record() if item.model.startswith(REAL)]
+    items = items_at(2)
     trained = items[0].trained
     longest = max(item.length for item in items)
     lengths = (trained // 4, trained, longest)
@@ -118,9 +128,38 @@ def _found(items: list[RecordItem], row: str, length: int) -> str:
     return f"{right} of {len(found)}, {100 * answers.mean:.0f} % ({100 * low:.0f}-{100 * high:.0f})"
 
 
+def item_table_at_4() -> str:
+    """Return the table of the items of the real model at four times its trained length."""
+    items = items_at(4)
+    lines = [
+        "| method | loss at 4T | at 4T above 1T | LongPPL at 4T | numbers found at 4T |",
+        "|---" * 5 + "|",
+    ]
+    trained = items[0].trained
+    unchanged = _pairs(chosen(items, BASE, trained))
+    rows = {item.row: item.method for item in items if chosen(items, item.row, 4 * trained)}
+    for row in rows:
+        at_length = _pairs(chosen(items, row, 4 * trained))
+        above = prove(at_length, unchanged)
+        assert above is not None
+        # of the same tokens that the unchanged model has read within its trained length
+        loss = sample_of([item for place, item in at_length.items() if place in unchanged]).mean
+        key_tokens = sample_of(chosen(items, row, 4 * trained, "longppl"))
+        mark = "*" if above.decided else ""
+        cells = [
+            rows[row],
+            f"{loss:.3f}",
+            f"{above.difference:+.3f}{mark}",
+            f"{math.exp(key_tokens.mean):.1f}",
+            _found(items, row, 4 * trained),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def item_pairs() -> str:
-    """Return sentences on the pairs of methods that the items of the real model decide."""
-    items = [item for item in record() if item.model.startswith(REAL)]
+    """Return sentences on the pairs of methods that the items at twice the length decide."""
+    items = items_at(2)
     longest = max(item.length for item in items)
     methods = {item.row: item.method for item in items}
     sentences = []
@@ -147,8 +186,8 @@ def item_pairs() -> str:
 
 
 def item_counts() -> str:
-    """How many items of the real model there are, in words."""
-    items = [item for item in record() if item.model.startswith(REAL)]
+    """How many items of the real model there are at twice its trained length, in words."""
+    items = items_at(2)
     longest = max(item.length for item in items)
     losses = chosen(items, BASE, longest)
     answers = chosen(items, BASE, longest, "keys", "exact")

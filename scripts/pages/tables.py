@@ -407,6 +407,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"at most [\d.]+ nats above the unchanged model at 1T, .*? passkeys", record_tables.bar),
         (r"\| method \| loss at 1/4T \|.*?(?=\n\n)", record_tables.item_tables),
         (r"- By loss: .*?(?=\n\n)", record_tables.item_pairs),
+        (r"\| method \| loss at 4T \|.*?(?=\n\n)", record_tables.item_table_at_4),
         (r"[\d,]+ items: .*? of LongPPL", record_tables.item_counts),
         (r"\| model \| on top of \|.*?(?=\n\n)", lambda: regret_table(read_regrets())),
         (

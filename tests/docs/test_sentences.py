@@ -296,3 +296,41 @@ def test_the_training_of_the_reproduction_is_its_steps_times_its_tokens() -> Non
     assert tokens_before == f"{int(before) * size:,}"
     assert tuned == f"{int(steps) * size:,}"
     assert int(share) == round(100 * int(steps) / int(before))
+
+
+def row_at_four_times(items: list[Line]) -> str:
+    """The loss of YaRN, its difference to the unchanged model at 1T, and the numbers it found."""
+    wanted = {("yarn:4", 32768), ("base", 8192)}
+    losses_of: dict[str, dict[Any, float]] = {"yarn:4": {}, "base": {}}
+    for item in items:
+        is_loss = item["measure"] == "growth" and (item["row"], item["length"]) in wanted
+        if is_loss and item["sample"].endswith("-32768"):
+            losses_of[item["row"]][item["text"], item["window"]] = item["value"]
+    common = losses_of["yarn:4"].keys() & losses_of["base"].keys()
+    assert len(common) == 2 * 8, "blocks of 128 of the last 1,024 tokens of two texts"
+    loss = np.mean([losses_of["yarn:4"][place] for place in common])
+    above = loss - np.mean([losses_of["base"][place] for place in common])
+    answers = []
+    depths = set()
+    for item in items:
+        if (item["measure"], item["metric"], item["row"]) == ("keys", "exact", "yarn:4"):
+            answers.append(item["value"])
+            depths.add(round(item["depth"] * 5 - 0.5))
+    assert len(answers) == 50
+    assert len(depths) == 5
+    return f"| yarn | {loss:.3f} | {above:+.3f} | {sum(answers):.0f} of 50"
+
+
+def test_the_table_at_four_times_is_that_of_the_items() -> None:
+    items = read_lines(EVIDENCE / "items" / "SmolLM2-135M-Instruct.jsonl.gz")
+    page = (ROOT / PAGE).read_text("utf-8")
+    (line,) = re.findall(r"^\| yarn \| [\d.]+ \| [+-].*", page, re.MULTILINE)
+    cells = line.replace("*", "").split(" | ")
+    shown = " | ".join([*cells[:3], cells[4].partition(",")[0]])
+    assert row_at_four_times(items) == shown
+
+    # an answer that was wrong is right
+    for item in items:
+        if (item["measure"], item["metric"], item["row"]) == ("keys", "exact", "yarn:4"):
+            item["value"] = 1.0
+    assert row_at_four_times(items) != shown

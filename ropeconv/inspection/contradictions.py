@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from ..models.config import kv_heads, nested_settings, positive_int
+from ..models.config import kv_heads, nested_settings
 from ..models.family import Family
-from ..models.schema import Config
+from ..models.schema import Config, positive_int
 from ..rope.errors import shown
 from ..runtimes.read_config import NOT_A_SCALING
 

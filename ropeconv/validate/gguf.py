@@ -1118,7 +1118,7 @@ def _plan_runs(
     shares_runs = first.of_own_weights is not None
     # the weights of the output in transformers go no further than the checkpoint
     has_longer = len(references) > 1 and not shares_runs
-    planned = []
+    planned: list[tuple[GgufReference, list[TokenRun]]] = []
     for reference in references:
         if shares_runs and planned:
             _, runs = planned[0]

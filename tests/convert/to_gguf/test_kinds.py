@@ -176,7 +176,7 @@ def test_windows_without_a_causal_mask_are_refused(model_type: str, tmp_path: Pa
 
 
 def inspected_words(source: Path) -> str:
-    """What `inspect` prints, in one line."""
+    """The output of `inspect` in one line."""
     return " ".join(command(source, "inspect", source, code=0).stdout.split())
 
 

@@ -350,7 +350,7 @@ def _describe_memory(
         return ""
     fit = find_fit(names[0], shape, context, ONE_GPU)
     return (
-        f"Memory: {fit.memory} in {fit.runtime.display_name}, with one sequence of"
+        f"Memory: {fit.memory} in {fit.runtime.display_name} on one GPU, with one sequence of"
         f" {context:,} tokens."
     )
 

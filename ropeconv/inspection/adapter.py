@@ -201,8 +201,8 @@ def other_base(adapter: Adapter, source: Source) -> str:
     """Return a sentence where an adapter names another base model than a source; else empty.
 
     Tensors of the same names and shapes say nothing about the weights: every fine-tuned model of a
-    family has them. Names are compared as far as they are known: a place on another machine by its
-    last part only, and a revision only where both are.
+    family has them. A place on another machine is compared by its last part, and a revision only
+    where both are known.
 
     Args:
         adapter: A PEFT adapter.

@@ -26,6 +26,7 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
 from ..rope.summary import SummaryTable, TableSummary
+from ..runtimes.asked import asked_runtimes
 from ..runtimes.drafts import DraftKind, draft_verdicts, find_kind
 from ..runtimes.llamacpp.archs import arch_table
 from ..runtimes.llamacpp.purpose import gives_no_logits
@@ -501,7 +502,7 @@ def inspect_config(source: Source) -> ConfigInspection:
 
     # What runtimes compute from this config. The newest transformers is judged now, since a config
     # that it refuses is a problem; the others only when somebody asks for `verdicts`.
-    judge = Judge()
+    judge = Judge(asked_runtimes())
     planned = judge.planned(config, family, spec.current(), spec)
     in_transformers = _as_draft(_verdicts_in_newest_transformers(planned, family), draft, family)
     problems = _problems_of_checkpoint(source, spec, in_transformers)

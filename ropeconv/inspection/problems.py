@@ -45,6 +45,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind, draft_kind
 from ..runtimes.evidence import stated_key
 from ..runtimes.llamacpp.archs import Arch
+from ..runtimes.llamacpp.purpose import masks_otherwise
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
@@ -89,6 +90,12 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)
     yield from _dual_chunk_key(config, family)
+    if family.gguf is not None and masks_otherwise(part, family.gguf.arch, spec):
+        message = (
+            "is_causal is false, and llama.cpp does not hide later tokens from layers with a"
+            " window: `ropeconv apply --to gguf` refuses it"
+        )
+        yield Problem("gguf-mask", message)
     yield from _scaling_problems(spec, rope, family)
     yield from _doubtful_training(family, spec, part)
     if is_of_class:

@@ -9,28 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .verdict import PlannedConfig, Verdict
-
-
-class Asking:
-    """A runtime that answers questions about configs."""
-
-    name: str
-    """As `--runtime` has it."""
-
-    version: str
-    """The version that answers."""
-
-    def verdict(self, planned: PlannedConfig) -> Verdict | None:
-        """Return its verdict on a config; None where it has none."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """End what the answers have started."""
-
+from .verdict import Asking
 
 _ASKED: ContextVar[tuple[Asking, ...]] = ContextVar("asked", default=())
 

@@ -23,7 +23,6 @@ from ..rope.forms import Form, LongRope, Vector, Yarn
 from ..rope.lengths import format_factor
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
-from .asked import Asking, asked_runtimes
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
 from .read_config import read_by, rope_dict, rope_type
 from .runtime import (
@@ -254,17 +253,37 @@ class Verdict:
         }
 
 
+class Asking:
+    """A runtime that answers questions about configs."""
+
+    name: str
+    """As `--runtime` has it."""
+
+    version: str
+    """The version that answers."""
+
+    def verdict(self, planned: PlannedConfig) -> Verdict | None:
+        """Return its verdict on a config; None where it has none."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End what the answers have started."""
+
+
 class Judge:
     """Judges the configs that a plan may write, each of them once.
 
     A plan has one judge: the inspection of its source makes it, and every `EncodeRequest` carries
     it on. A config that comes up again, as in the repair that a refusal names, has the verdicts
     that it has already.
+
+    Args:
+        asked: Installed runtimes that are asked about the configs, in place of their last rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Sequence[Asking] = ()) -> None:
         self.configs: list[PlannedConfig] = []
-        self.asked = asked_runtimes()
+        self.asked = asked
 
     def find(self, name: str) -> tuple[Runtime, ...]:
         """Return the rows for a runtime as `runtime.find` does.

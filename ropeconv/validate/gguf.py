@@ -107,7 +107,7 @@ PROJECTED = 64
 ROUNDED = 0.5
 """The relative error of a row up to which it is a rounded one: 0.1 in Q4_K, 1.4 for another row."""
 ROUNDED_COARSELY = 0.8
-"""The same for one and two bits: a row of normal numbers is off by 0.6 with signs alone."""
+"""The same for one and two bits: a row of normal numbers is off by 0.6 with signs only."""
 COARSE_TYPES = ("IQ1", "IQ2", "Q1", "Q2")
 """How the names of these types begin."""
 ROWS_AT_A_TIME = 4096
@@ -171,7 +171,7 @@ class GgufReference:
     times: int = 3
     """How often each sequence is run, with the run of the output.
 
-    What another reference has run already does not count again.
+    A run that another reference has made does not count again.
     """
 
     spreads: bool = False
@@ -606,8 +606,8 @@ class DequantisedExport:
     """The dequantised weights of an export in transformers, with the config of its source.
 
     They are loaded once, and run for both references: beside the checkpoint they show what the
-    quantisation does, and alone they decide about the RoPE of the output. It is for architectures
-    in which llama.cpp cannot divide frequencies.
+    quantisation does, and on their own they decide about the RoPE of the output. It is for
+    architectures in which llama.cpp cannot divide frequencies.
     """
 
     comparison: Comparison
@@ -1118,7 +1118,7 @@ def _plan_runs(
     shares_runs = first.of_own_weights is not None
     # the weights of the output in transformers go no further than the checkpoint
     has_longer = len(references) > 1 and not shares_runs
-    planned = []
+    planned: list[tuple[GgufReference, list[TokenRun]]] = []
     for reference in references:
         if shares_runs and planned:
             _, runs = planned[0]

@@ -167,9 +167,20 @@ def _compare(
             control=0.0 if unchanged else median_distance(control[rows], reference[rows]),
         )
         records.append(record)
+    # with states, most of a long context is not reached, and nothing beyond a trained one of 2,048
+    ends_early = ""
+    if keeps_states(output) and last_position + 1 < schedule.context:
+        reach = f"of {schedule.context:,}"
+        if last_position < schedule.original_context:
+            reach += f", and trained on {schedule.original_context:,}"
+        ends_early = (
+            f"{reach}: with states, every token before a position is run; `ropeconv validate"
+            " --tokens` goes further"
+        )
     return LayersRecord(
         tokens=max(len(run.ids) for run in runs),
         reached=last_position,
+        ends_early=ends_early,
         layers=tuple(records),
         unchanged=unchanged,
     )

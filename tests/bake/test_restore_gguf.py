@@ -306,7 +306,7 @@ def test_an_edit_between_two_methods_is_not_lost_either(baked: Path, tmp_path: P
 def test_replace_refuses_an_edited_key_and_writes_nothing(
     baked: Path, tmp_path: Path, name: str
 ) -> None:
-    """--replace starts from the first source, which has no such edit."""
+    """--replace starts from the first source, so the edit would be lost."""
     edit, sentence = EDITS[name]
     path = edited(baked, edit)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}

@@ -329,3 +329,10 @@ def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(
     assert (tmp_path / "again" / "README.md").read_text() == "# Mine\n"
     command(tmp_path, "restore", "model-yarn4", "-o", "home", "-q", code=0)
     assert hashes(tmp_path / "home") == hashes(llama)
+
+
+def test_the_memory_of_a_card_is_that_of_one_gpu(llama: Path, tmp_path: Path) -> None:
+    command(tmp_path, "apply", llama, "--yarn", "4", "-o", "out", "--validate", "off", code=0)
+    lines = (tmp_path / "out/README.md").read_text().splitlines()
+    [memory] = [line for line in lines if "**Memory:**" in line]
+    assert " on one GPU, with one sequence of 256 tokens" in memory

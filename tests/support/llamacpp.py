@@ -19,7 +19,8 @@ from ropeconv.models.config import detect
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import LogN, QueryScaling
-from ropeconv.runtimes.llamacpp.archs import arch_table
+from ropeconv.runtimes.llamacpp.purpose import gives_no_logits
+from ropeconv.runtimes.llamacpp.read_header import arch_of
 from ropeconv.validate.sampling import Bucket
 from ropeconv.validate.validation import BucketResult, bucket_result, measure
 
@@ -208,7 +209,8 @@ def sequence(length: int = LENGTH) -> list[int]:
 
 def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
     """Logits at every position, [LENGTH, vocabulary]; of an encoder its states, [LENGTH, width]."""
-    if GgufFile.open(path).get("general.architecture") in arch_table().encoders:
+    file = GgufFile.open(path)
+    if gives_no_logits(file, arch_of(file)):
         return torch.from_numpy(hidden_states(path, sequence()))
     return LlamaCppEngine(path, **options).logits(sequence(), list(range(LENGTH)))
 

@@ -100,6 +100,7 @@ def test_layers_with_states_run_without_gaps(arch: str, tmp_path: Path) -> None:
     assert layers.differing is None
     assert layers.is_distinguished
     assert (layers.tokens, layers.reached) == (2048, 2047)
+    assert layers.ends_early == ""
     with_keys(tmp_path / "out.gguf", tmp_path / "wrong.gguf", "scaling.factor", 2.5)
     assert compare(tmp_path / "wrong.gguf").differing is not None
 
@@ -110,6 +111,12 @@ def test_layers_with_states_end_at_a_length_that_is_soon_read(tmp_path: Path) ->
     assert layers.differing is None
     assert layers.is_distinguished
     assert [layer.last for layer in layers.layers] == [2047]
+    assert "position 2,047 (of 524,288, and trained on 131,072: with states" in layers.sentence
+
+    # without states the end of the context is run
+    source = make("llama", tmp_path / "llama.gguf", context_length=131072)
+    layers, _ = extended(source, YARN, tmp_path / "no_states.gguf", encoding="keys")
+    assert (layers.reached, layers.ends_early) == (4 * 131072 - 1, "")
 
 
 def test_weights_that_were_changed_are_seen(plain: Plain, tmp_path: Path) -> None:

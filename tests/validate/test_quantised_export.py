@@ -197,7 +197,7 @@ def test_rows_in_another_place_are_noticed_where_llama_cpp_divides_frequencies(
 
 
 def test_how_far_a_row_may_be_off_by_its_type(tmp_path: Path) -> None:
-    """Of normal numbers, signs alone keep all but 1 - 2/pi of the squares."""
+    """Signs keep all but 1 - 2/pi of the squares of normal numbers."""
     limits = {}
     for number, kind in TYPES.items():
         file = SimpleNamespace(usual_type=number)

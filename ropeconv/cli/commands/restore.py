@@ -69,7 +69,7 @@ def _show(plan: RestorePlan, output: Output | None, screen: Screen) -> None:
 
     Args:
         plan: The plan.
-        output: The written output; None for `--dry-run`.
+        output: The restored source; None for `--dry-run`.
         screen: Where it is printed.
     """
     rows = [(file.name, file.action, f"{file.size:,}") for file in plan.files]

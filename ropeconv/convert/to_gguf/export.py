@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import BadSource, UsageError
+from ...errors import BadSource, UnsupportedBake, UsageError
 from ...formats import jsontext
 from ...formats.files import read_bytes, read_text, scratch
 from ...formats.gguf.header import (
@@ -28,11 +28,14 @@ from ...formats.gguf.header import (
     u32,
 )
 from ...formats.safetensors import INDEX, Tensor
-from ...models.family import Family
+from ...models.config import text_part
+from ...models.family import Family, Gguf
 from ...models.source import RECEIPT, Source
 from ...options import TargetOptions
 from ...rope.forms import Plain, divisors
 from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.archs import arch_table
+from ...runtimes.llamacpp.purpose import masks_otherwise
 from ...runtimes.llamacpp.read_header import FREQS
 from ..gguf_encoding import GgufModel
 from .conversions import as_layer, count_layers, predicts, scalars
@@ -186,6 +189,7 @@ def export(
         tensors.insert(0, still)
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
     values |= scalars(headers, rules, sizes.layers)
+    values |= _mask_keys(source, family, rules, spec)
     values |= pooling_keys(source, rules.arch)
     modules: tuple[EmbeddingProjection, ...] = ()
     if rules.projection:
@@ -240,6 +244,33 @@ def export(
         projections=modules,
         recut=recut,
     )
+
+
+def _mask_keys(source: Source, family: Family, rules: Gguf, spec: RopeSpec) -> dict[str, GgufValue]:
+    """Return the key of a decoder whose config switches its causal mask off; empty for others.
+
+    Args:
+        source: The checkpoint.
+        family: Its family.
+        rules: How it becomes GGUF.
+        spec: Its RoPE.
+
+    Raises:
+        UnsupportedBake: llama.cpp computes another mask.
+    """
+    part = text_part(source.config(), family)
+    is_causal = part.get("is_causal") is not False
+    if is_causal or rules.arch in arch_table().encoders:  # which have no causal mask
+        return {}
+    if masks_otherwise(part, rules.arch, spec):
+        raise UnsupportedBake(
+            "is_causal = false",
+            f"GGUF as {rules.arch}",
+            "llama.cpp does not hide later tokens from layers with a window",
+            "keep safetensors",
+        )
+    # as llama.cpp's converter does for every model (conversion/base.py, set_gguf_parameters)
+    return {f"{rules.arch}.attention.causal": boolean(False)}
 
 
 def _still_pairs(spec: RopeSpec) -> StoredRows:

@@ -24,10 +24,9 @@ from ...environment import without_secrets
 from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
 from ...runtimes.askable import ASKABLE, AskableRuntime
-from ...runtimes.asked import Asking
 from ...runtimes.evidence import Evidence
 from ...runtimes.runtime import GOOD, canonical, newest, runtimes
-from ...runtimes.verdict import PlannedConfig, Verdict, quantised, with_option
+from ...runtimes.verdict import Asking, PlannedConfig, Verdict, quantised, with_option
 from ..probe import ProbeCache
 from ..process import ProgramProcess
 from .outcome import Expected, Outcome, RuntimeAnswer, judge_answer, parse_runtime_answer

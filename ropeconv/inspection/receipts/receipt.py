@@ -514,6 +514,9 @@ class LayersRecord(msgspec.Struct, frozen=True):
     reached: int = 0
     """The last position."""
 
+    ends_early: str = ""
+    """Why that is not the last one of the context, as a clause; empty where it is."""
+
     layers: tuple[LayerRecord, ...] = ()
     """The result of each layer and run."""
 
@@ -546,6 +549,7 @@ class LayersRecord(msgspec.Struct, frozen=True):
         """The end of a sentence: which layers were compared, or why none was.
 
         Such as `, and the attention of layers 0 and 5 is that of the method up to position 8,191`.
+        Where that is not the last position of the context, the reason follows in brackets.
         """
         if self.reason:
             return f"; no layer was run, since {self.reason}"
@@ -563,6 +567,8 @@ class LayersRecord(msgspec.Struct, frozen=True):
         # about the method (`is_distinguished` is false). There is no such run where the source has
         # the method already (`unchanged`).
         last = f"position {self.reached:,}"
+        if self.ends_early:
+            last += f" ({self.ends_early})"
         shows_method = self.unchanged or self.is_distinguished
         if not shows_method:
             return f"; the attention of {names} up to {last} does not show the method"

@@ -6,4 +6,5 @@ from ..family import FamilyHooks
 
 class Hooks(FamilyHooks):
     def gguf_kind(self, part: JsonObject) -> str:
-        return "embedding" if part.get("use_bidirectional_attention") is True else ""
+        reads_both = part.get("use_bidirectional_attention") in (True, "all")
+        return "embedding" if reads_both else ""

@@ -3,6 +3,8 @@
 from math import gcd
 
 from ...models.purpose import Purpose
+from ...models.schema import Config
+from ...rope.spec import RopeSpec
 from .archs import Arch, HeaderKeys, arch_table
 
 RANKS = 4
@@ -39,6 +41,23 @@ def gives_no_logits(keys: HeaderKeys, arch: Arch) -> bool:
     """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder."""
     is_causal = keys.get(f"{arch.name}.attention.causal", True)
     return arch.name in arch_table().encoders or not is_causal
+
+
+def masks_otherwise(part: Config, arch: str, spec: RopeSpec) -> bool:
+    """Whether llama.cpp would hide other tokens than transformers from a layer with a window.
+
+    That is so for a decoder whose config switches its causal mask off. llama.cpp hides the tokens
+    before a window only (is_masked_swa in llama-hparams.cpp), and transformers those after it too
+    (create_bidirectional_sliding_window_mask). Architectures of encoders, such as EmbeddingGemma,
+    have a window in both directions.
+
+    Args:
+        part: The part of config.json about the text model.
+        arch: The architecture of the model in GGUF.
+        spec: Its RoPE.
+    """
+    is_decoder = arch not in arch_table().encoders
+    return is_decoder and part.get("is_causal") is False and any(spec.windows)
 
 
 def diffusion_schedule(arch: str, tokens: int) -> str:

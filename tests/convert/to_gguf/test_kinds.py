@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from ropeconv.bake.gguf import ExportPlan
 from ropeconv.convert.to_gguf.stock import find_converter
 from ropeconv.errors import BadSource, UnsupportedBake
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
 
-from ...support.baking import AS_IS, MIXED, YARN, recipe_of
+from ...support.baking import AS_IS, MIXED, YARN, make_plan, recipe_of
 from ...support.embedding_gemma import (
     WIDTH,
     add_modules,
@@ -20,6 +23,7 @@ from ...support.embedding_gemma import (
     embedding_gemma,
     with_projections,
 )
+from ...support.in_process import command
 from ...support.llamacpp import (
     bake,
     checkpoint,
@@ -137,6 +141,60 @@ def test_embedding_gemma_reads_in_both_directions(tmp_path: Path) -> None:
     if "llama_cpp" in MISSING:
         skip("llama_cpp")
     is_computed(embedding_gemma(tmp_path / "Tiny"), YARN, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+def test_a_decoder_without_a_causal_mask_reads_in_both_directions(
+    model_type: str, tmp_path: Path
+) -> None:
+    if "llama_cpp" in MISSING:
+        skip("llama_cpp")
+    source = checkpoint(model_type, tmp_path / "Tiny", is_causal=False, tie_word_embeddings=True)
+    shown = command(tmp_path, "inspect", source, code=0).stdout
+    assert "encoder" in shown
+    is_computed(source, YARN, tmp_path / "out.gguf")
+    assert contents(tmp_path / "out.gguf")[1][f"{model_type}.attention.causal"] is False
+    assert "encoder" in command(tmp_path, "inspect", "out.gguf", code=0).stdout
+
+    # the control: the last token sees the same with both masks, and the first one does not
+    causal = tmp_path / "causal.gguf"
+    without_key = Edit(dropped=frozenset({f"{model_type}.attention.causal"}))
+    write_new(GgufFile.open(tmp_path / "out.gguf"), 0, without_key, causal)
+    tokens = sequence(TRAINED)
+    right = hidden_states(tmp_path / "out.gguf", tokens)
+    wrong = hidden_states(causal, tokens)
+    assert np.abs(right[0] - wrong[0]).max() > 0.1
+
+
+@pytest.mark.parametrize("model_type", ["gemma3_text", "gemma2"])
+def test_windows_without_a_causal_mask_are_refused(model_type: str, tmp_path: Path) -> None:
+    source = checkpoint(model_type, tmp_path / "Tiny", is_causal=False)
+    with pytest.raises(UnsupportedBake, match="layers with a window"):
+        bake(source, YARN, tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()
+    assert "`ropeconv apply --to gguf` refuses it" in inspected_words(source)
+
+
+def inspected_words(source: Path) -> str:
+    """The output of `inspect` in one line."""
+    return " ".join(command(source, "inspect", source, code=0).stdout.split())
+
+
+@pytest.mark.parametrize("value", [True, "all"])
+def test_inspect_and_a_conversion_agree_about_embedding_gemma(
+    value: object, tmp_path: Path
+) -> None:
+    source = embedding_gemma(tmp_path / "Tiny")
+    config = json.loads((source / "config.json").read_text())
+    for is_causal in ({}, {"is_causal": False}):
+        settings = {**config, "use_bidirectional_attention": value, **is_causal}
+        (source / "config.json").write_text(json.dumps(settings))
+        words = inspected_words(source)
+        assert "encoder" in words
+        assert "refuses it" not in words
+        plan = make_plan(source, YARN, tmp_path / "out.gguf", to="gguf", outtype="f32")
+        assert isinstance(plan, ExportPlan)
+        assert plan.start.get("general.architecture") == "gemma-embedding"
 
 
 @pytest.mark.usefixtures("quick")

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)] * (__name__ == "__main__")
 from ropeconv.convert.to_gguf import stock_program  # noqa: E402
-from ropeconv.convert.to_gguf.stock import LACKS_KEY  # noqa: E402
+from ropeconv.convert.to_gguf.stock import LACKS_KEY, renames_layers  # noqa: E402
 from ropeconv.rope.errors import RopeconvError  # noqa: E402
 
 Convert = Callable[..., None]
@@ -85,7 +85,7 @@ def converter_server(tree: Path) -> Iterator[Convert]:
         log = target.with_name("converter.log")
         settings = {"header_only": header_only, "pre": pre, "predicts": predicts}
         reason = ""
-        for plain_config in (False, True):
+        for plain_config in (True,) if renames_layers(model) else (False, True):
             text = json.dumps(settings | {"plain_config": plain_config})
             arguments = [str(self.script), text, str(model), *options]
             requests.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")

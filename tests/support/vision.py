@@ -134,6 +134,34 @@ MODELS: dict[str, dict[str, Any]] = {
             },
         },
     },
+    # its language model is that of DeepSeek-OCR, whose class the converter has
+    "deepseek_ocr2": {
+        "text": {
+            "num_key_value_heads": 2,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "mlp_layer_types": ["dense", "sparse"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        "vision": {
+            "sam_config": {
+                "hidden_size": 32,
+                "output_channels": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 64,
+                "patch_size": 16,
+                "mlp_dim": 32,
+                "global_attn_indexes": [0],
+                "downsample_channels": [16, 32],
+            },
+            "encoder_config": BLOCK | {"num_key_value_heads": 1},
+        },
+        "architecture": "DeepseekOCRForCausalLM",
+        "published": {"qk_rope_head_dim": 64, "first_k_dense_replace": 1, "norm_topk_prob": False},
+    },
     # llama.cpp counts the tokens 4 to 8195 as parts of images
     "chameleon": {
         "text": {"vocab_size": 8300, "num_key_value_heads": 2},

@@ -3,8 +3,7 @@
 SETTINGS is JSON. With `header_only`, the file gets its header and its small tensors, and holes in
 place of the others, which are not converted. With `pre`, that is the value of tokenizer.ggml.pre.
 Without `predicts`, no layers that predict further tokens are expected. With `plain_config`, the
-converter reads config.json itself, not what transformers makes of it. It imports nothing of
-ropeconv.
+converter reads config.json without transformers. It imports nothing of ropeconv.
 """
 
 import importlib
@@ -59,7 +58,7 @@ def main() -> None:
     The arguments are the script convert_hf_to_gguf.py, settings as JSON, and the converter's own.
     The settings are `header_only` (large tensors become holes), `pre` (the name of the
     pre-tokenizer, empty for the converter's), `predicts` (false to leave out layers that predict
-    further tokens), and `plain_config` (config.json is read as it is stored).
+    further tokens), and `plain_config` (config.json is read without transformers).
     """
     script, text, *arguments = sys.argv[1:]
     settings = json.loads(text)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)] * (__name__ == "__main__")
 from ropeconv.convert.to_gguf import stock_program  # noqa: E402
-from ropeconv.convert.to_gguf.stock import LACKS_KEY  # noqa: E402
+from ropeconv.convert.to_gguf.stock import LACKS_KEY, renames_layers  # noqa: E402
 from ropeconv.rope.errors import RopeconvError  # noqa: E402
 
 Convert = Callable[..., None]
@@ -114,7 +114,7 @@ def converter_server(tree: Path) -> Iterator[Convert]:
         # as `StockConverter.convert`: again with the keys of config.json alone, where transformers
         # has turned one that the converter looks for into another
         reason = ""
-        for plain_config in (False, True):
+        for plain_config in (True,) if renames_layers(model) else (False, True):
             text = json.dumps(settings | {"plain_config": plain_config})
             status, last_line = ask([str(self.script), text, str(model), *options], log)
             if status == "0" and target.exists():

@@ -253,6 +253,9 @@ def figures(reference: torch.Tensor, other: torch.Tensor) -> BucketResult:
 def beyond(reference: torch.Tensor, other: torch.Tensor) -> tuple[BucketResult, BucketResult]:
     """Figures at one to two, and at two to four times the trained length."""
     other = other[:, : reference.shape[1]]
+    # of the tokens that a Chameleon never answers with, llama.cpp leaves out those of the first row
+    left_out = reference == torch.finfo(reference.dtype).min
+    other = torch.where(left_out, reference, other)
     ranges = (slice(TRAINED, 2 * TRAINED), slice(2 * TRAINED, 4 * TRAINED))
     first, second = (figures(reference[rows], other[rows]) for rows in ranges)
     return first, second

@@ -48,6 +48,9 @@ LONGEST_LINE = 300
 LACKS_KEY = ("KeyError:", "TypeError:")
 ABSENT_KEY = re.compile(r"KeyError: '(\w+)'")
 """How the converter stops at keys of published configs that classes of transformers 5 drop."""
+RENAMED_LAYERS = ("qwen4_exp", "qwen4_exp_text")
+"""Model types whose layer types transformers 5 renames, for which the converter looks in vain: it
+would leave out which layers of a Qwen 4 choose tokens (conversion/qwen4exp.py)."""
 UNKNOWN_PRE = "pre-tokenizer was not recognized"
 """How the converter says that `--pre` is needed (get_vocab_base_pre in conversion/base.py)."""
 
@@ -113,17 +116,18 @@ class StockConverter:
             arguments.append("--sentence-transformers-dense-modules")
         if projector:
             arguments.append("--mmproj")
+        is_renamed = renames_layers(model)
         settings = {
             "header_only": header_only,
             "pre": pre,
             "predicts": predicts,
-            "plain_config": False,
+            "plain_config": is_renamed,
         }
         reason = self._run(model, target, settings, arguments)
 
         # transformers 5 turns keys such as rotary_pct of GPT-NeoX into others, which the converter
         # does not look for
-        if reason.startswith(LACKS_KEY):
+        if reason.startswith(LACKS_KEY) and not is_renamed:
             again = self._run(model, target, settings | {"plain_config": True}, arguments)
             reason = reason if again else ""
         if not reason:
@@ -156,6 +160,12 @@ class StockConverter:
         if done.returncode == 0 and target.exists():
             return ""
         return _last_line(done.stderr)
+
+
+def renames_layers(model: Path) -> bool:
+    """Whether transformers renames the layers of a model, whose config.json is then read itself."""
+    config = json.loads((model / "config.json").read_text("utf-8"))
+    return config.get("model_type") in RENAMED_LAYERS
 
 
 def _last_line(text: str) -> str:

@@ -274,6 +274,24 @@ def test_a_published_config_is_read_where_transformers_renames_its_keys(
         converter.convert(source, tmp_path / "none.gguf", "f32", header_only=True)
 
 
+def test_layers_that_transformers_renames_keep_their_published_type(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers with attention of a Qwen 4 choose blocks of 4 tokens; AutoConfig renames them."""
+    converter = find_converter(tree)
+    assert converter is not None
+    source = published("qwen4_exp_text", tmp_path / "Tiny")
+    converter.convert(source, tmp_path / "out.gguf", "f32", header_only=True)
+    ratios = GgufFile.open(tmp_path / "out.gguf").get("qwen4exp.attention.compress_ratios")
+    assert ratios == [0, 4]
+
+    # the control: what the converter writes of the renamed layers
+    monkeypatch.setattr(stock, "RENAMED_LAYERS", ())
+    converter.convert(source, tmp_path / "other.gguf", "f32", header_only=True)
+    ratios = GgufFile.open(tmp_path / "other.gguf").get("qwen4exp.attention.compress_ratios")
+    assert ratios == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("last_line", "runs"),
     [

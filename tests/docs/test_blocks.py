@@ -65,6 +65,8 @@ NOT_RUN_PYTHON = {"ropeconv.tune": "a GPU", "tune_model": "a GPU, or hours"}
 LIGHTER = {
     "--lengths 1/4T,1T,2T,4T": "--lengths 64",
     "--lengths 1/4T,1T": "--lengths 64",
+    "--lengths 1T,4T": "--lengths 64,256",
+    "--length 4T": "--length 256",
     "--lengths 1T --measure passkey": "--lengths 256 --measure passkey",
     "--length 64k": "--length 256",
     'lengths="1T,2T"': 'lengths="64,128"',

@@ -54,7 +54,7 @@ class Recut:
     """The tokens that it becomes in llama.cpp."""
 
     difference: str = ""
-    """What llama.cpp does, as a verb with its objects."""
+    """The action of llama.cpp, as a verb with its objects."""
 
     @property
     def described(self) -> str:
@@ -103,7 +103,7 @@ def find_recut(
 
 
 def find_composed(folder: Path, keys: Mapping[str, GgufValue]) -> Recut | None:
-    """Return a word of decomposed characters that becomes other tokens, as they are not composed.
+    """Return a word of decomposed characters that becomes other tokens without composing them.
 
     The result is None where the tokenizer does not compose characters, or normalizes text in other
     ways too, as some that only llama.cpp's own converter converts.

@@ -393,8 +393,8 @@ def composes_characters(folder: Path, keys: Mapping[str, GgufValue]) -> bool:
 def _added_tokens(folder: Path, data: TokenizerJson | None, tokens: Vocabulary) -> list[AddedToken]:
     """The tokens that were added to a vocabulary.
 
-    transformers also adds those that only tokenizer_config.json has. Of these, tokens without a row
-    in the embeddings are left out, and those whose row has another token.
+    transformers also adds those that only tokenizer_config.json has. Some of these are left out:
+    tokens without a row in the embeddings, and those whose row has another token.
 
     Args:
         folder: The folder of the tokenizer.

@@ -23,7 +23,7 @@ import functools
 import importlib.metadata
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ RIGHT = 2e-5
 """The largest mean KL divergence of a right result: a wrong one is above 1e-2."""
 UNREGISTERED = "is not supported"
 """The last words of the converter for a class that it does not have: the status is unknown."""
+CONVERTERS = ("stock", "own")
+"""llama.cpp's converter, and ropeconv's own conversion."""
 LONGEST = 300
 EMBEDDING_GEMMA = "embedding_gemma"
 STOPS = ("fails", "refused", "unknown")
@@ -228,7 +230,7 @@ def row_of_mlx(name: str, tree: Path, methods: list[str], mlx: MlxLm) -> dict[st
 def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
     """How many rows are right in every method that the architecture has, by converter."""
     counts = {}
-    for converter in ("stock", "own"):
+    for converter in CONVERTERS:
         right = 0
         for row in rows.values():
             statuses = {method: cell["status"] for method, cell in row.get(converter, {}).items()}
@@ -238,18 +240,21 @@ def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
     return counts
 
 
-def architectures(rows: dict[str, dict[str, Any]]) -> dict[str, str]:
+def architectures(
+    rows: dict[str, dict[str, Any]], converters: Sequence[str] = CONVERTERS
+) -> dict[str, str]:
     """Return the best result for each architecture that rotates: "right", "wrong" or "untested".
 
     An architecture is right where one of its models is right in every method that it can have, by
-    one of both converters.
+    one of the converters.
 
     Args:
         rows: The results by model type, as `row_of` returns them.
+        converters: The converters whose results count.
     """
     best = dict.fromkeys(arch_table().arch, "untested")
     for row in rows.values():
-        for converter in ("stock", "own"):
+        for converter in converters:
             results = row.get(converter, {}).values()  # of each method
             statuses = {result["status"] for result in results} - {"refused"}
             status = "right" if statuses == {"right"} else "wrong"

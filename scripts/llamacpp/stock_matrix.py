@@ -208,23 +208,25 @@ def plan_own_code(model: OwnCode, source: Path, tree: Path, recipe: Recipe, out:
 
 
 def row_of_mlx(name: str, tree: Path, methods: list[str], mlx: MlxLm) -> dict[str, Any]:
-    """The results of a model that is compared with mlx-lm, by method."""
+    """The results of a model that is compared with mlx-lm, by converter and method."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         source = mlx_checkpoint(name, folder / "Tiny", mlx)
         config = json.loads((source / "config.json").read_text())
-        plan_for = functools.partial(plan_export, source, converter=tree)
         reference = functools.partial(of_mlx, source, mlx, folder / "logits.npy")
-        results = compare_methods(methods, plan_for, reference, folder)
-        scaled = [cell["status"] for method, cell in results.items() if method != "as-is"]
-        if scaled and set(scaled) == {"refused"}:
-            plan_it = functools.partial(plan_for, METHODS[OTHERWISE], folder / "out.gguf")
-            results[OTHERWISE] = compare(plan_it, reference, folder / "out.gguf")
-    return {
-        "class": config["architectures"][0],
-        "reference": mlx.version,
-        "stock": results,
-    }
+        row: dict[str, Any] = {"class": config["architectures"][0], "reference": mlx.version}
+        converters: dict[str, dict[str, Any]] = {"stock": {"converter": tree}}
+        if detect(config).gguf is not None:
+            converters["own"] = {}
+        for converter, options in converters.items():
+            plan_for = functools.partial(plan_export, source, **options)
+            results = compare_methods(methods, plan_for, reference, folder)
+            scaled = [cell["status"] for method, cell in results.items() if method != "as-is"]
+            if scaled and set(scaled) == {"refused"}:
+                plan_it = functools.partial(plan_for, METHODS[OTHERWISE], folder / "out.gguf")
+                results[OTHERWISE] = compare(plan_it, reference, folder / "out.gguf")
+            row[converter] = results
+    return row
 
 
 def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:

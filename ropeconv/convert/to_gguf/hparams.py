@@ -143,6 +143,25 @@ def value_width(sizes: ModelSizes, family: Family) -> GgufValue:
     return u32(count(part, "hidden_size") // sizes.heads)
 
 
+def embedding_scale(sizes: ModelSizes, family: Family) -> GgufValue:
+    """MiniCPM: the factor of embeddings. Without the key, llama.cpp takes 12."""
+    return f32(number(sizes.config.get("scale_emb"), "scale_emb"))
+
+
+def residual_scale(sizes: ModelSizes, family: Family) -> GgufValue:
+    """MiniCPM: the factor of what each layer adds, scale_depth / sqrt(layers)."""
+    depth = number(sizes.config.get("scale_depth"), "scale_depth")
+    return f32(depth / sizes.layers**0.5)
+
+
+def logit_scale(sizes: ModelSizes, family: Family) -> GgufValue:
+    """MiniCPM: the divisor of logits, hidden_size / dim_model_base."""
+    base = count(sizes.config, "dim_model_base")
+    if base == 0:
+        raise BadSource("config.json has dim_model_base = 0; write the width of the model's base")
+    return f32(count(sizes.config, "hidden_size") / base)
+
+
 def query_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """Laguna: the heads of queries of each layer."""
     listed = sizes.config.get("num_attention_heads_per_layer")
@@ -280,6 +299,9 @@ COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
         feed_forward_of_layers,
         sparsity_scales,
         value_width,
+        embedding_scale,
+        residual_scale,
+        logit_scale,
         query_heads_of_layers,
         rotating_layers,
         leading_dense_layers,

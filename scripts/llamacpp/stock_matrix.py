@@ -23,7 +23,7 @@ import functools
 import importlib.metadata
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ RIGHT = 2e-5
 """The largest mean KL divergence of a right result: a wrong one is above 1e-2."""
 UNREGISTERED = "is not supported"
 """The last words of the converter for a class that it does not have: the status is unknown."""
+CONVERTERS = ("stock", "own")
+"""llama.cpp's converter, and ropeconv's own conversion."""
 LONGEST = 300
 EMBEDDING_GEMMA = "embedding_gemma"
 STOPS = ("fails", "refused", "unknown")
@@ -211,29 +213,31 @@ def plan_own_code(model: OwnCode, source: Path, tree: Path, recipe: Recipe, out:
 
 
 def row_of_mlx(name: str, tree: Path, methods: list[str], mlx: MlxLm) -> dict[str, Any]:
-    """The results of a model that is compared with mlx-lm, by method."""
+    """The results of a model that is compared with mlx-lm, by converter and method."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         source = mlx_checkpoint(name, folder / "Tiny", mlx)
         config = json.loads((source / "config.json").read_text())
-        plan_for = functools.partial(plan_export, source, converter=tree)
         reference = functools.partial(of_mlx, source, mlx, folder / "logits.npy")
-        results = compare_methods(methods, plan_for, reference, folder)
-        scaled = [cell["status"] for method, cell in results.items() if method != "as-is"]
-        if scaled and set(scaled) == {"refused"}:
-            plan_it = functools.partial(plan_for, METHODS[OTHERWISE], folder / "out.gguf")
-            results[OTHERWISE] = compare(plan_it, reference, folder / "out.gguf")
-    return {
-        "class": config["architectures"][0],
-        "reference": mlx.version,
-        "stock": results,
-    }
+        row: dict[str, Any] = {"class": config["architectures"][0], "reference": mlx.version}
+        converters: dict[str, dict[str, Any]] = {"stock": {"converter": tree}}
+        if detect(config).gguf is not None:
+            converters["own"] = {}
+        for converter, options in converters.items():
+            plan_for = functools.partial(plan_export, source, **options)
+            results = compare_methods(methods, plan_for, reference, folder)
+            scaled = [cell["status"] for method, cell in results.items() if method != "as-is"]
+            if scaled and set(scaled) == {"refused"}:
+                plan_it = functools.partial(plan_for, METHODS[OTHERWISE], folder / "out.gguf")
+                results[OTHERWISE] = compare(plan_it, reference, folder / "out.gguf")
+            row[converter] = results
+    return row
 
 
 def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
     """How many rows are right in every method that the architecture has, by converter."""
     counts = {}
-    for converter in ("stock", "own"):
+    for converter in CONVERTERS:
         right = 0
         for row in rows.values():
             statuses = {method: cell["status"] for method, cell in row.get(converter, {}).items()}
@@ -243,18 +247,21 @@ def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
     return counts
 
 
-def architectures(rows: dict[str, dict[str, Any]]) -> dict[str, str]:
+def architectures(
+    rows: dict[str, dict[str, Any]], converters: Sequence[str] = CONVERTERS
+) -> dict[str, str]:
     """Return the best result for each architecture that rotates: "right", "wrong" or "untested".
 
     An architecture is right where one of its models is right in every method that it can have, by
-    one of both converters.
+    one of the converters.
 
     Args:
         rows: The results by model type, as `row_of` returns them.
+        converters: The converters whose results count.
     """
     best = dict.fromkeys(arch_table().arch, "untested")
     for row in rows.values():
-        for converter in ("stock", "own"):
+        for converter in converters:
             results = row.get(converter, {}).values()  # of each method
             statuses = {result["status"] for result in results} - {"refused"}
             status = "right" if statuses == {"right"} else "wrong"

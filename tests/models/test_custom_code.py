@@ -17,11 +17,13 @@ from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.config import cached_layers, detect
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.read_config import read_spec
 from scripts.llamacpp.stock_matrix import row_of_mlx
 
 from ..conftest import Run
 from ..convert.to_gguf.conftest import server, tree
+from ..convert.to_gguf.test_stock import APART, contents
 from ..support.baking import AS_IS, YARN, apply, make_plan
 from ..support.converter_server import Convert
 from ..support.mlx_models import (
@@ -77,6 +79,47 @@ def exaone(folder: Path) -> Path:
         shapes[f"{layer}ln_2.weight"] = [128]
     write_checkpoint(folder, config_of("exaone"), random_weights(shapes))
     return folder
+
+
+def minicpm(folder: Path) -> Path:
+    """A tiny MiniCPM 1 or 2 with the names of openbmb/MiniCPM-2B-sft-bf16."""
+    shapes = {"model.embed_tokens.weight": [320, 128], "model.norm.weight": [128]}
+    shapes["lm_head.weight"] = [320, 128]
+    for number in range(2):
+        layer = f"model.layers.{number}."
+        shapes[f"{layer}self_attn.q_proj.weight"] = [128, 128]
+        shapes[f"{layer}self_attn.k_proj.weight"] = [64, 128]
+        shapes[f"{layer}self_attn.v_proj.weight"] = [64, 128]
+        shapes[f"{layer}self_attn.o_proj.weight"] = [128, 128]
+        shapes[f"{layer}mlp.gate_proj.weight"] = [96, 128]
+        shapes[f"{layer}mlp.up_proj.weight"] = [96, 128]
+        shapes[f"{layer}mlp.down_proj.weight"] = [128, 96]
+        shapes[f"{layer}input_layernorm.weight"] = [128]
+        shapes[f"{layer}post_attention_layernorm.weight"] = [128]
+    write_checkpoint(folder, config_of("minicpm"), random_weights(shapes))
+    return folder
+
+
+def internlm2(folder: Path) -> Path:
+    """A tiny InternLM 2 with the names of internlm/internlm2_5-7b-chat, and two groups of heads."""
+    shapes = {"model.tok_embeddings.weight": [320, 128], "model.norm.weight": [128]}
+    shapes["output.weight"] = [320, 128]
+    for number in range(2):
+        layer = f"model.layers.{number}."
+        shapes[f"{layer}attention.wqkv.weight"] = [256, 128]
+        shapes[f"{layer}attention.wo.weight"] = [128, 128]
+        shapes[f"{layer}attention_norm.weight"] = [128]
+        shapes[f"{layer}ffn_norm.weight"] = [128]
+        shapes[f"{layer}feed_forward.w1.weight"] = [96, 128]
+        shapes[f"{layer}feed_forward.w3.weight"] = [96, 128]
+        shapes[f"{layer}feed_forward.w2.weight"] = [128, 96]
+    config = config_of("internlm2") | {"num_attention_heads": 4, "num_key_value_heads": 2}
+    write_checkpoint(folder, config, random_weights(shapes))
+    return folder
+
+
+CONVERTED = {"exaone": exaone, "internlm2": internlm2, "minicpm": minicpm}
+"""Models with a conversion of ropeconv's own, and what makes a tiny one."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -306,6 +349,58 @@ def test_the_converter_gets_the_key_that_it_reads(
     assert file.get("exaone.rope.scaling.factor") == 4.0
 
 
+def test_models_with_a_conversion_are_compared_with_that_of_the_converter() -> None:
+    assert {name for name in MODELS if detect(config_of(name)).gguf is not None} == set(CONVERTED)
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("recipe", [AS_IS, YARN], ids=["as-is", "yarn"])
+def test_ropeconv_writes_the_bytes_of_the_converter(
+    name: str,
+    recipe: Recipe,
+    tree: Path,
+    server: Convert,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StockConverter, "convert", server)
+    source = CONVERTED[name](tmp_path / "Tiny")
+    ours, stock = tmp_path / "ours.gguf", tmp_path / "stock.gguf"
+    apply(make_plan(source, recipe, ours, to="gguf", outtype="f32"))
+    apply(make_plan(source, recipe, stock, to="gguf", outtype="f32", converter=tree))
+    our_tensors, our_keys = contents(ours)
+    tensors, keys = contents(stock)
+    assert our_tensors == tensors
+    assert len(tensors) > 20
+    differing = [
+        key for key in keys if not key.startswith(APART) and our_keys.get(key) != keys[key]
+    ]
+    assert differing == []
+
+
+@pytest.mark.parametrize("key", ["scale_emb", "scale_depth", "dim_model_base"])
+def test_multipliers_of_minicpm_are_those_of_the_config(key: str, tmp_path: Path) -> None:
+    source = minicpm(tmp_path / "Tiny")
+    config = json.loads((source / "config.json").read_text())
+    values = []
+    for factor in (1, 2):
+        (source / "config.json").write_text(json.dumps(config | {key: factor * config[key]}))
+        out = tmp_path / f"{factor}.gguf"
+        apply(make_plan(source, AS_IS, out, to="gguf"))
+        file = GgufFile.open(out)
+        names = ("embedding_scale", "residual_scale", "logit_scale")
+        values.append([file.get(f"minicpm.{name}") for name in names])
+    plain, other = values
+    assert plain == pytest.approx([12.0, 1.4 / 2**0.5, 128 / 64])
+    assert sum(old != new for old, new in zip(plain, other, strict=True)) == 1
+
+    without = {name: value for name, value in config.items() if name != key}
+    for bad in (without, config | {key: "0"}, config | {"dim_model_base": 0}):
+        (source / "config.json").write_text(json.dumps(bad))
+        with pytest.raises(BadSource, match=f"{key}|dim_model_base"):
+            make_plan(source, AS_IS, tmp_path / "none.gguf", to="gguf")
+
+
 @pytest.mark.skipif(MLX_PYTHON is None, reason="ROPECONV_MLX_LM_PYTHON names no Python with mlx-lm")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != LARGE])
 def test_llama_cpp_computes_what_mlx_lm_does(
@@ -314,12 +409,14 @@ def test_llama_cpp_computes_what_mlx_lm_does(
     monkeypatch.setattr(StockConverter, "convert", server)
     assert MLX_PYTHON is not None
     with MlxLm(Path(MLX_PYTHON)) as mlx:
-        cells = row_of_mlx(name, tree, ["as-is", "yarn"], mlx)["stock"]
-    assert cells["as-is"]["status"] == "right"
-    scaled = [cell for method, cell in cells.items() if method != "as-is" and "kl" in cell]
-    for cell in scaled:
-        assert cell["status"] == "right"
-        assert cell["control"] > 0.1
+        row = row_of_mlx(name, tree, ["as-is", "yarn"], mlx)
+    assert ("own" in row) is (name in CONVERTED)
+    for cells in (row["stock"], row.get("own", row["stock"])):
+        assert cells["as-is"]["status"] == "right"
+        scaled = [cell for method, cell in cells.items() if method != "as-is" and "kl" in cell]
+        for cell in scaled:
+            assert cell["status"] == "right"
+            assert cell["control"] > 0.1
 
 
 def test_weights_get_the_names_of_checkpoints() -> None:

@@ -103,6 +103,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     # few heads, many scores are 0, and which of them are chosen is chance
     "deepseek_v32": {"index_head_dim": 128, "index_n_heads": 16},
     "glm_moe_dsa": {"index_head_dim": 128, "index_n_heads": 16},
+    "eurobert": {"mask_token_id": 3},
+    # llama.cpp has one base for all layers of Mellum
+    "mellum": {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+        }
+    },
     "modernbert": {"cls_token_id": 1, "sep_token_id": 2},
 }
 EXPORTED = tuple(name for name in TINY if by_model_type()[name].gguf is not None)

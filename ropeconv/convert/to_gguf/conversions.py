@@ -420,6 +420,18 @@ def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
     return [replace(tensor, name=names[0], parts=(*queries, *keys, *values))]
 
 
+def projections(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
+    """Separate queries, keys and values of a fused projection; `by_projection` sorts its heads."""
+    (sorted_heads,) = by_projection(tensor, names, sizes)
+    parts = sorted_heads.parts  # one of each group: of all queries, then of all keys, then values
+    results = []
+    for index, name in enumerate(names):
+        own = parts[index * sizes.kv_heads : (index + 1) * sizes.kv_heads]
+        shape = (sum(part.rows for part in own), *tensor.shape[1:])
+        results.append(replace(tensor, name=name, shape=shape, parts=own))
+    return results
+
+
 def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Separate keys and values in the second projection of multi-head latent attention.
 
@@ -580,6 +592,7 @@ CONVERSIONS: dict[str, Conversion] = {
         alternate,
         alternate_columns,
         by_projection,
+        projections,
         latent,
         by_key_head,
         state_space_input,

@@ -27,6 +27,7 @@ from ...models.layers import layer_kinds, layer_names, own_settings
 from ...models.schema import Config, positive_int
 from ...rope.errors import counted, shown
 from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.archs import find_arch
 from .conversions import ModelSizes, count, number, value_of, whole
 
 
@@ -132,6 +133,33 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
         else:
             deviations.append(-inf)
     return array(FLOAT32, deviations)
+
+
+def value_width(sizes: ModelSizes, family: Family) -> GgufValue:
+    """MiniCPM 3: the numbers of a value in each head, by default hidden_size / heads."""
+    part = sizes.config
+    if part.get("v_head_dim") is not None:
+        return u32(count(part, "v_head_dim"))
+    return u32(count(part, "hidden_size") // sizes.heads)
+
+
+def embedding_scale(sizes: ModelSizes, family: Family) -> GgufValue:
+    """MiniCPM: the factor of embeddings. Without the key, llama.cpp takes 12."""
+    return f32(number(sizes.config.get("scale_emb"), "scale_emb"))
+
+
+def residual_scale(sizes: ModelSizes, family: Family) -> GgufValue:
+    """MiniCPM: the factor of what each layer adds, scale_depth / sqrt(layers)."""
+    depth = number(sizes.config.get("scale_depth"), "scale_depth")
+    return f32(depth / sizes.layers**0.5)
+
+
+def logit_scale(sizes: ModelSizes, family: Family) -> GgufValue:
+    """MiniCPM: the divisor of logits, hidden_size / dim_model_base."""
+    base = count(sizes.config, "dim_model_base")
+    if base == 0:
+        raise BadSource("config.json has dim_model_base = 0; write the width of the model's base")
+    return f32(count(sizes.config, "hidden_size") / base)
 
 
 def query_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
@@ -270,6 +298,10 @@ COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
         adjusted_feed_forward,
         feed_forward_of_layers,
         sparsity_scales,
+        value_width,
+        embedding_scale,
+        residual_scale,
+        logit_scale,
         query_heads_of_layers,
         rotating_layers,
         leading_dense_layers,
@@ -572,6 +604,16 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
             "llama.cpp rotates as many dimensions of the global layers as of the first",
         )
 
+    # mellum.cpp has one base for all layers
+    window = find_arch(rules.arch).window
+    has_one_base = window is not None and not window.own_theta
+    if has_one_base and spec.local_form is not None and spec.local_form.theta != spec.rope_theta:
+        raise _not_supported(
+            f"the base {spec.local_form.theta:g} of window layers",
+            rules,
+            f"llama.cpp rotates them by that of the others, {spec.rope_theta:g}",
+        )
+
     keys = {
         "attention.sliding_window": u32(size),
         "attention.sliding_window_pattern": array(BOOL, has_window),
@@ -604,14 +646,15 @@ def _window_interval(part: Config, family: Family, spec: RopeSpec) -> dict[str, 
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of Ministral 3's scaling of queries by position; empty for a model without it.
+    """The keys of a scaling of queries by position, as in Mistral 4; empty for a model without it.
 
     Args:
         part: The text part of the config.
         arch: The architecture in GGUF.
         spec: The RoPE of the checkpoint.
     """
-    if arch != "mistral3":
+    length_key = find_arch(arch).query_length  # empty where llama.cpp does not scale queries
+    if not length_key:
         return {}
     rope = part.get("rope_parameters") or part.get("rope_scaling")
     if not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
@@ -624,5 +667,5 @@ def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue
         original = spec.original_context
     return {
         f"{arch}.attention.temperature_scale": f32(beta),
-        f"{arch}.rope.scaling.original_context_length": u32(original),
+        f"{arch}.{length_key}": u32(original),
     }

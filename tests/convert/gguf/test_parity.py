@@ -66,6 +66,7 @@ TENSOR = (
     "iquestcoder",
     "llama",
     "llama4_text",
+    "minicpm3",
     "ministral3",
     "mixtral",
     "phi3",
@@ -116,7 +117,7 @@ DIVIDED = [
 
 @pytest.mark.parametrize(("model_type", "name"), sample(CELLS, 6))
 def test_keys(tmp_path: Path, model_type: str, name: str) -> None:
-    if model_type == "olmo3" and name.startswith("theta"):
+    if model_type in ("mellum", "olmo3") and name.startswith("theta"):
         with pytest.raises(UnsupportedBake, match="window layers"):
             bake(
                 checkpoint(model_type, tmp_path / "source"), RECIPES[name], tmp_path / "model.gguf"

@@ -42,6 +42,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {"intermediate_size": 64},
     "glm4_moe": {"num_nextn_predict_layers": 0},
     "ministral3": {"rope_parameters": YARN},
+    "minicpm3": {"num_key_value_heads": 2, "v_head_dim": 64},
+    "eurobert": {"classifier_pooling": "mean"},
 }
 """What the converter takes for granted, as it is in published models."""
 KEYS: dict[str, dict[str, Any]] = {
@@ -49,6 +51,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "cohere2": {"rotary_pct": 1.0},
     "deepseek_v2": {"scoring_func": "softmax"},
     "deepseek_v3": {"scoring_func": "sigmoid"},
+    "deepseek_v32": {"scoring_func": "sigmoid"},
     "dots1": {"scoring_func": "sigmoid"},
     "afmoe": {"route_norm": True},
     "exaone_moe": {"scoring_func": "sigmoid"},
@@ -73,6 +76,7 @@ KEYS: dict[str, dict[str, Any]] = {
         # transformers 5 has the share for each layer type, and the converter only for all
         "rope_parameters": MIMO_ROPE | {"partial_rotary_factor": 0.5},
     },
+    "mistral4": {"architectures": ["Mistral3ForConditionalGeneration"]},
     "modernbert": {"layer_norm_eps": 1e-05},
     "nomic_bert": {
         "activation_function": "swiglu",

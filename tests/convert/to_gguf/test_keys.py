@@ -28,6 +28,7 @@ UNREADABLE = {"gpt_neox", "hunyuan_v1_moe", "qwen3_5_moe_text", "qwen3_5_text", 
 DIFFERING: dict[str, dict[str, Any]] = {
     "bamba": {"rope.dimension_count": 32},
     "deepseek_v2": {"expert_group_count": None, "expert_group_used_count": None},
+    "eurobert": {"classifier.pooling_type": None},
     "exaone_moe": {"nextn_predict_layers": None},
     "falcon": {"context_length": 64, "tensor_data_layout": None},
     "glm": {"context_length": 64},
@@ -38,7 +39,8 @@ DIFFERING: dict[str, dict[str, Any]] = {
 }
 """Values that ropeconv writes otherwise; None for keys that it leaves out.
 
-Keys that change nothing are left out. The converter lets whole heads rotate in Bamba, and has the
+Keys that change nothing are left out, such as the pooling of EuroBERT's classifier, which llama.cpp
+does not have. The converter lets whole heads rotate in Bamba, and has the
 context 1M for Granite 4 with state spaces, where it says that nothing rotates. The converter has one context length for every Falcon, takes
 the length of the position table for GLM, and lets half of each head rotate in Solar Open. The
 context of Ministral 3 is written with the method.

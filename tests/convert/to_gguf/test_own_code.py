@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ropeconv.models.registry import by_name
 from scripts.llamacpp.stock_matrix import (
     METHODS,
     OUT,
@@ -23,6 +24,7 @@ from scripts.llamacpp.stock_matrix import (
 )
 
 from ...support.extent import sample
+from ...support.llamacpp import EXPORTED
 from ...support.optional import MISSING, skip
 from ...support.own_code import MODELS, OwnCode, of_twin, write_published, write_twin
 
@@ -159,6 +161,9 @@ def test_the_page_counts_the_record() -> None:
         right["stock"],
         right["own"],
     ]
+    said = re.search(r"own conversions, .*?, end right in (\d+) architectures", text)
+    assert said is not None
+    assert int(said[1]) == list(architectures(rows, ("own",)).values()).count("right")
     said = re.search(r"both, (\d+) of the (\d+) architectures .*? (\d+) are not compared", text)
     assert said is not None
     assert [int(number) for number in said.groups()] == [
@@ -169,6 +174,14 @@ def test_the_page_counts_the_record() -> None:
     said = re.search(r"For (\d+) others .*? are those of mlx-lm", text)
     assert said is not None
     assert int(said[1]) == len(of_mlx)
+
+
+def test_the_page_counts_the_families_that_are_converted() -> None:
+    """And the record has a result of every one that has a tiny checkpoint."""
+    said = re.search(r"`--to gguf` converts (\d+) families", PAGE.read_text())
+    assert said is not None
+    assert int(said[1]) == len([family for family in by_name().values() if family.gguf])
+    assert [name for name in EXPORTED if "own" not in RECORD["rows"][name]] == []
 
 
 def test_the_page_counts_them() -> None:

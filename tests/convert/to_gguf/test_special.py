@@ -379,6 +379,39 @@ def test_a_window_that_llama_cpp_ignores_is_noted(
     assert any("ignores the sliding window" in line for line in plan.warnings) is noted
 
 
+def test_window_layers_of_mellum_need_the_base_of_the_others(tmp_path: Path) -> None:
+    """llama.cpp has one base for all of them, and ignores the key of another."""
+    layer = {"rope_type": "default", "rope_theta": 500000.0}
+    bases = {"full_attention": layer, "sliding_attention": layer | {"rope_theta": 10000.0}}
+    source = checkpoint("mellum", tmp_path / "apart", rope_parameters=bases)
+    with pytest.raises(UnsupportedBake, match="window"):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+    source = checkpoint("mellum", tmp_path / "equal")
+    make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+
+
+@pytest.mark.parametrize(("stated", "width"), [(32, 32), (48, 48), (None, 64)])
+def test_values_of_minicpm3_have_their_own_width(
+    stated: int | None, width: int, tmp_path: Path
+) -> None:
+    """Without one, the class divides the hidden size, 128, by the heads, of which there are two."""
+    source = checkpoint("minicpm3", tmp_path / "source", v_head_dim=stated)
+    out = tmp_path / "out.gguf"
+    bake(source, AS_IS, out)
+    assert GgufFile.open(out).get("minicpm3.attention.value_length") == width
+    for bucket in beyond(of_transformers(source, None), of_llamacpp(out)):
+        assert bucket.kl_mean < 2e-6
+
+
+@pytest.mark.parametrize(("key", "value"), [("scale_emb", 10), ("scale_depth", 1.0)])
+def test_multipliers_that_llama_cpp_has_in_its_code_must_be_those_of_minicpm3(
+    key: str, value: float, tmp_path: Path
+) -> None:
+    source = checkpoint("minicpm3", tmp_path / "source", **{key: value})
+    with pytest.raises(UnsupportedBake, match=key):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+
+
 def exported_configs() -> list[Path]:
     """Published configs of families that become GGUF."""
     data = Path(__file__).parents[2] / "data"

@@ -45,6 +45,7 @@ UNMARKED = (
 )
 """Added tokens that tokenizer.json does not call special. Most of them look so, and some do not."""
 NEEDS_OTHERS = {
+    "deepseek_v32": "a class of transformers with add_bos_token",
     "ernie4_5": "SentencePiece",
     "ernie4_5_moe": "SentencePiece",
     "gemma": "SentencePiece",
@@ -52,6 +53,7 @@ NEEDS_OTHERS = {
     "gemma4_text": "a tokenizer of Gemma 4",
     "hunyuan_v1_dense": "a tiktoken of Hunyuan",
     "hunyuan_v1_moe": "a tiktoken of Hunyuan",
+    "minicpm3": "SentencePiece",
     "nemotron": "SentencePiece",
     "phi3": "SentencePiece",
 }

@@ -431,40 +431,43 @@ def _unchanged_range(source: Source, name: str, start: int, stop: int) -> Range:
 
 def _multiply_piece(
     read: Callable[[int, int], bytes],
-    place: int,
+    tensor_start: int,
     dtype: str,
     scalings: list[Scaling],
     start: int,
     size: int,
 ) -> bytes:
-    """Some bytes of a tensor that a fold changes.
+    """Return a piece of a tensor as a fold leaves it: some of its numbers multiplied by a factor.
 
     Args:
-        read: Returns the bytes of the shard between two places.
-        place: The first byte of the tensor in the shard.
+        read: Returns the bytes of the shard between two places in it.
+        tensor_start: The place of the tensor's first byte in the shard.
         dtype: The dtype of the tensor.
-        scalings: The factors of the tensor.
+        scalings: The factors, and which numbers of the tensor they multiply.
         start: The first byte of the piece, counted from the beginning of the tensor.
         size: The bytes of the piece.
     """
-    # the numbers of the piece as the source has them, and how many of the tensor precede them
+    # the numbers of the piece as the source has them
+    piece_start = tensor_start + start
+    data = read(piece_start, piece_start + size)
     stored = np.dtype(STORED[dtype])
-    numbers_before = start // stored.itemsize
-    count = size // stored.itemsize
-    data = read(place + start, place + start + size)
     numbers: NDArray[np.generic] = np.frombuffer(data, stored).copy()
 
-    # multiply them by `scale_numbers`, as when the output was written
+    # which numbers of the tensor these are, such as 1000 to 1999
+    piece_first = start // stored.itemsize
+    piece_stop = piece_first + len(numbers)
+
+    # a span is counted from the first number of the tensor too, and only a part of it may be in the
+    # piece; the numbers are multiplied as when the output was written
     for scaling in scalings:
-        for span_start, span_stop in scaling.spans:
-            # the span is counted from the first number of the tensor; it may begin before the piece
-            # and end after it
-            first = max(span_start - numbers_before, 0)
-            stop = min(span_stop - numbers_before, count)
-            if first < stop:
-                part = numbers[first:stop]
-                scaled = scale_numbers(part, dtype, scaling.factor, scaling.plus_one)
-                numbers[first:stop] = scaled
+        for span_first, span_stop in scaling.spans:
+            first = max(span_first, piece_first)
+            stop = min(span_stop, piece_stop)
+            if first >= stop:
+                continue
+            in_piece = slice(first - piece_first, stop - piece_first)
+            scaled = scale_numbers(numbers[in_piece], dtype, scaling.factor, scaling.plus_one)
+            numbers[in_piece] = scaled
     return numbers.tobytes()
 
 

@@ -353,32 +353,33 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
 
 
 def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
-    """Say how the factor of a method follows from two lengths, and which scaling is removed.
+    """Return a sentence on where the factor of a method comes from; empty where that is evident.
 
-    Such as ["factor 4 = 131,072 / 32,768 trained tokens"]; empty where the user gave the factor of
-    an unscaled model, or the method has none.
+    For a model that was trained with 32k tokens, `--yarn 128k` gives
+    ["factor 4 = 131,072 / 32,768 trained tokens"]. `--yarn 4` says the factor already, and only
+    gets a sentence where it replaces a scaling, since that is removed.
 
     Args:
-        inspection: The inspection of the source.
+        inspection: The inspection of the source, with the scaling that it may have.
         recipe: The method and its modifiers.
-        spec: The RoPE that the method starts from.
+        spec: The RoPE that the method starts from: without that scaling, except for `--on-top`.
     """
-    if recipe.on_top:
-        return [_derive_on_top(recipe, inspection.spec)]
-
-    # factor = length / trained length
     source = inspection.spec
+    if recipe.on_top:
+        return [_derive_on_top(recipe, source)]
+
+    # the factor is given, or follows from a given length: factor = length / trained length
     trained = recipe.original_context or spec.original_context
     factor = recipe.method.factor_over(trained)
-    if factor is None:
+    given_length = recipe.method.length
+    if factor is None:  # a method without a factor, such as --theta
         return []
-    # `--yarn 4` over an unscaled model says everything itself, but `--yarn 128k` does not
-    length = recipe.method.length
-    is_obvious = length is None and not source.scaled
-    if is_obvious:
+    factor_is_given = given_length is None
+    if factor_is_given and not source.scaled:
         return []
-    reached = length or round(trained * factor)
-    sentence = f"factor {factor:.6g} = {reached:,} / {trained:,} trained tokens"
+
+    length = given_length or round(trained * factor)
+    sentence = f"factor {factor:.6g} = {length:,} / {trained:,} trained tokens"
     if source.scaled:
         sentence += (
             f"; {trained:,} is the length before the {source.form.kind} scaling that --replace"

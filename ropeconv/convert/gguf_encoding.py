@@ -380,32 +380,35 @@ def judge_result(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Complete an edit, and judge what every program that reads GGUF would compute from the file.
+    """Return the edit of a GGUF file, with a verdict for each program that reads such files.
 
-    These are llama.cpp, whose verdict comes first, and readers such as Ollama. The edit is
-    completed so that layers with a window compute as before (`keep_window_layers`).
+    A verdict says whether the program computes the schedule from the edited file. That of llama.cpp
+    comes first, and those of other readers, such as Ollama, follow. The edit of the result may also
+    scale the query norms of layers with a sliding window (`keep_window_layers`).
 
     Args:
-        encoding: The name of the encoding, such as "keys".
-        schedule: The schedule that the edit writes.
+        encoding: The way in which the edit writes the schedule, such as "keys" for metadata keys.
+        schedule: The frequencies and factors that the edit writes.
         model: The model before the edit.
-        edit: The changes.
+        edit: The changes of keys and tensors.
         title: The encoding in messages, such as "the carrier mistral3"; by default its name.
-        deviation: The deviation of a log-n approximation.
-        more: Other fields of the result.
+        deviation: The relative error where log-n scaling of queries is only approximated.
+        more: Other fields of `GgufResult`, such as `notes`.
 
     Raises:
         UnsupportedBake: As `judge_edit` does.
     """
-    # the whole edit, which llama.cpp must compute exactly
+    # llama.cpp must compute the schedule from the whole edit, or `judge_edit` raises an error
     edit = keep_window_layers(model, edit)
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
-    after = model.after(edit)
-    arch = str(after.get("general.architecture"))
 
-    # other readers are judged by the features that the file uses and how they differ from llama.cpp
-    features = gguf_features(after)
+    # the others are judged by which features of RoPE the edited file uses: a reader may ignore one,
+    # or compute it otherwise than llama.cpp
+    edited_model = model.after(edit)
+    arch = str(edited_model.get("general.architecture"))
+    features = gguf_features(edited_model)
     verdicts = [llamacpp, *judge_readers(features, arch, llamacpp)]
+
     verdicts = [with_deviation(verdict, deviation) for verdict in verdicts]
     return GgufResult(
         encoding,
@@ -413,7 +416,7 @@ def judge_result(
         edit=edit,
         arch=arch,
         features=features,
-        kept=model.before.spec,
+        kept=model.before.spec,  # its window layers do not change
         deviation=deviation,
         **more,
     )

@@ -51,27 +51,38 @@ class _FileSet:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Make the files that the block writes with `write_file` and `draft_of` one set.
+    """Let the files that a block writes with `write_file` or `draft_of` appear all at once.
 
-    Each is on the disk under a hidden name when its own part of the block ends. At the end of the
-    block they get their names one right after another, so that a full disk or an error before that
-    leaves all of them as they were. A kill between two names leaves files of this run and of the
-    one before, each of them whole; the same command writes the rest. A set within another one
-    belongs to that.
+        with together():
+            write_file(Path("report.json"), report)  # as .report.json.ropeconv-partial
+            write_file(Path("report.png"), picture)  # as .report.png.ropeconv-partial
+        # now both have their names
+
+    They are renamed one right after another at the end of the block, so that a full disk or an
+    error before that leaves all files as they were. A kill between two renames leaves files of this
+    run and of the one before, each of them whole; the same command writes the rest.
+
+    In a block inside of another one, files are renamed at the end of the outer block.
+
+    Raises:
+        RopeconvError: After an error, the disk fails so that several drafts cannot be removed.
     """
-    if _open_set.get() is not None:  # the outer set gives these files their names at its end
+    is_inner_block = _open_set.get() is not None
+    if is_inner_block:
         yield
         return
+
     files = _FileSet()
     token = _open_set.set(files)
     try:
-        with files.names:  # its end gives the files their names, or removes their drafts
+        # leaving `names` renames the drafts, or removes them after an error
+        with files.names:
             yield
     except Exception:
-        # on a broken disk several drafts may be left, and the error names only one of them
-        left = [str(draft) for draft in files.drafts.values() if draft.exists()]
-        if len(left) > 1:
-            names = ", ".join(left)
+        # where drafts cannot be removed, the error names only one of them
+        remaining = [str(draft) for draft in files.drafts.values() if draft.exists()]
+        if len(remaining) > 1:
+            names = ", ".join(remaining)
             raise RopeconvError(
                 f"{names} cannot be removed; check the disk, and remove them"
             ) from None

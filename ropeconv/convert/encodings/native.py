@@ -152,23 +152,14 @@ def _keys_of_form(form: Form) -> JsonObject:
 
 
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
-    """The keys of YaRN, with the attention factor in each form that readers know.
+    """Return the keys of YaRN in config.json, such as {"factor": 4.0, "beta_fast": 32.0, ...}.
 
-    transformers reads attention_factor. Others only read the pair of DeepSeek, mscale and
-    mscale_all_dim. With s the factor, the attention factor A and, for latent attention (MLA), the
-    softmax scale S are
-
-        A = (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)
-        S = (0.1 mscale_all_dim ln s + 1)^2
-
-    and solved for the pair
-
-        mscale_all_dim = (sqrt(S) - 1) / (0.1 ln s)
-        mscale = (A sqrt(S) - 1) / (0.1 ln s)
+    transformers reads the attention factor from the key `attention_factor`. Other programs do not,
+    and compute it from the keys `mscale` and `mscale_all_dim` that DeepSeek has introduced.
 
     Args:
         form: YaRN with its settings.
-        schedule: The attention factor and the softmax scale.
+        schedule: The attention factor, and the softmax scale of latent attention (MLA).
         spec: The RoPE of the source.
     """
     rope: JsonObject = {
@@ -177,32 +168,55 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
         "beta_fast": form.beta_fast,
         "beta_slow": form.beta_slow,
     }
-    # With a softmax scale, the pair gives both numbers. vLLM takes an attention_factor of 1, which
-    # MLA usually has, to mean that there is no softmax scale, so that key is left out then.
-    has_softmax_scale = spec.mla and abs(schedule.softmax_scale - 1) > ROUNDING
-    attention_factor = schedule.attention_factor
-    if not has_softmax_scale:
-        rope["attention_factor"] = float(attention_factor)
-    if not form.truncate:
-        rope["truncate"] = False
+    truncate: JsonObject = {} if form.truncate else {"truncate": False}
 
+    # MLA with a softmax scale: the pair gives both numbers. The attention factor of such a model is
+    # usually 1, and an `attention_factor` of 1 means to vLLM that there is no softmax scale either,
+    # so that key is left out.
+    has_softmax_scale = spec.mla and abs(schedule.softmax_scale - 1) > ROUNDING
     if has_softmax_scale:
-        slope = 0.1 * math.log(form.factor)
-        root = math.sqrt(schedule.softmax_scale)
-        rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
-        rope["mscale_all_dim"] = _as_written((root - 1) / slope)
-        return rope
+        return rope | truncate | _mscale_with_softmax_scale(form, schedule)
+
+    rope["attention_factor"] = float(schedule.attention_factor)
+    rope |= truncate
+
+    # MLA without a softmax scale: the pair would add one
     if spec.mla:
         return rope
 
-    # every reader computes the usual factor, 0.1 ln s + 1, without the pair; ln 1 = 0 has no pair
+    # The usual attention factor of YaRN, 0.1 ln(factor) + 1: every program computes it without the
+    # pair. With a factor of 1, the pair could give no other one, since ln(1) is 0.
     usual = temperature_attention_factor(form.factor)
-    is_usual = abs(attention_factor - usual) < SAME
-    if not is_usual and form.factor > 1:
-        mscale, mscale_all_dim = mscale_for(form.factor, attention_factor)
-        rope["mscale"] = mscale
-        rope["mscale_all_dim"] = mscale_all_dim
+    is_usual = abs(schedule.attention_factor - usual) < SAME
+    if is_usual or form.factor <= 1:
+        return rope
+
+    # any other attention factor
+    mscale, mscale_all_dim = mscale_for(form.factor, schedule.attention_factor)
+    rope["mscale"] = mscale
+    rope["mscale_all_dim"] = mscale_all_dim
     return rope
+
+
+def _mscale_with_softmax_scale(form: Yarn, schedule: Schedule) -> JsonObject:
+    """Return the keys mscale and mscale_all_dim that give an attention factor and a softmax scale.
+
+    For a YaRN factor s, models with latent attention (MLA, as in DeepSeek V3) compute from them the
+    attention factor A and the softmax scale S:
+
+        A = (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)
+        S = (0.1 mscale_all_dim ln s + 1)^2
+
+    Solved for the pair, that is
+
+        mscale = (A sqrt(S) - 1) / (0.1 ln s)
+        mscale_all_dim = (sqrt(S) - 1) / (0.1 ln s)
+    """
+    slope = 0.1 * math.log(form.factor)
+    root = math.sqrt(schedule.softmax_scale)
+    mscale = (schedule.attention_factor * root - 1) / slope
+    mscale_all_dim = (root - 1) / slope
+    return {"mscale": _as_written(mscale), "mscale_all_dim": _as_written(mscale_all_dim)}
 
 
 def _as_written(mscale: float) -> float:

@@ -394,38 +394,54 @@ def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
 
 
 def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """Blocks of Q8_0, the same bytes as from gguf-py in half the time; None where that cannot be.
+    """Return rows of numbers as bytes of Q8_0, the same as from gguf-py in half the time.
 
-    A block of 32 numbers x is stored as a scale d = max |x| / 127 and the whole numbers
-    round(x / d), a half rounded away from zero. Where d or 1 / d is infinite or not a number, the
-    result is None.
+    A block of 32 numbers x is stored as a scale d = max |x| / 127, in 16 bits, and the whole
+    numbers round(x / d), in 8 bits each. A half is rounded away from zero.
+
+    Args:
+        values: The rows, [rows, columns].
+
+    Returns:
+        uint8 [rows, columns / 32 * 34]; None where some d or 1 / d is infinite or not a number.
     """
-    # max |x| of each block. Integers are compared faster than floats, and without its sign bit (the
-    # highest), a float is larger where the integer with its bits is.
     blocks = values.reshape(-1, TYPES[Q8_0].block)  # [blocks, 32]
-    bits_without_sign = blocks.view(np.int32) & 0x7FFFFFFF
-    largest = bits_without_sign.max(axis=1, keepdims=True).view(np.float32)
 
-    # d, and 2 / d, for which a block of zeros with its d = 0 has 0
-    scale = largest / np.float32(127)
+    # d, and 2 / d; a block of zeros has d = 0, and 0 for 2 / d too
+    scale = _largest_magnitudes(blocks) / np.float32(127)
     two_over_scale = np.where(scale == 0, np.float32(0), 2 / scale)
     is_finite = scale.max() < np.inf and two_over_scale.max() < np.inf  # false for NaN too
     if not is_finite:
         return None
 
-    # a block of 34 bytes: the scale as float16, then 32 numbers of 8 bits
+    # round(x / d) by way of 2 x / d, which is cut to a whole number (`astype`): for x / d = 1.7
+    # that is 3, and half of it, rounded away from zero, is 2
     doubled = (blocks * two_over_scale).astype(np.int16)
+    rounded = _halve(doubled)
+
+    # a block of 34 bytes: the scale as float16, then 32 numbers of 8 bits
     out = np.empty((len(blocks), TYPES[Q8_0].size), np.uint8)
     out[:, :2] = scale.astype(np.float16).view(np.uint8)
-    out.view(np.int8)[:, 2:] = _halve(doubled)
+    out.view(np.int8)[:, 2:] = rounded
     return out.reshape(len(values), -1)
 
 
-def _halve(doubled: NDArray[np.int16]) -> NDArray[np.int16]:
-    """Return t / 2 for whole numbers t, with a half rounded away from zero.
+def _largest_magnitudes(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return max |x| of each block of numbers x: [blocks, 32] gives [blocks, 1].
 
-    So round(y) follows from t, the integer part of 2y: y = 1.7 has t = 3 and gives 2, and y = -1.7
-    has t = -3 and gives -2. The array is changed.
+    The floats are compared as the integers that have their bits, which is faster. Without the
+    highest bit, which is the sign, both have the same order.
+    """
+    bits_without_sign = blocks.view(np.int32) & 0x7FFFFFFF
+    largest: NDArray[np.float32] = bits_without_sign.max(axis=1, keepdims=True).view(np.float32)
+    return largest
+
+
+def _halve(doubled: NDArray[np.int16]) -> NDArray[np.int16]:
+    """Return t / 2 for whole numbers t, with a half rounded away from zero: 3 gives 2, -3 gives -2.
+
+    So a number y is rounded by way of t, the integer part of 2 y: y = 1.7 has t = 3 and gives 2,
+    and y = 1.4 has t = 2 and gives 1. The array is changed.
     """
     # a shift by one bit divides by 2 and rounds down, which is away from zero for negative numbers;
     # 1 is added to the others

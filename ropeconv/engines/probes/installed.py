@@ -354,17 +354,26 @@ class InstalledRuntime(Asking):
         return verdict
 
     def verdict_with_option(self, planned: PlannedConfig, without: Verdict) -> Verdict | None:
-        """Return the verdict with an option of the server that makes it right; None without one.
+        """Return the verdict with the first option of the server with which it computes a config.
+
+        For instance, vLLM computes some configs only with `--model-impl transformers`. The options
+        that are tried are those of the newest version in ropeconv's table of runtimes.
 
         Args:
-            planned: The config.
-            without: The verdict on the runtime as it starts without the option.
+            planned: The config, and the schedule that it should give.
+            without: The verdict on the server as it starts without an option, such as "ignored".
+
+        Returns:
+            The verdict, which names the option; None where no option helps.
         """
         if planned.config.get("quantization_config"):
             return None  # nobody has loaded quantised weights with an option
-        for option in newest(self.name).options:
-            _, outcome = self.outcome(planned, option.settings)
-            if outcome.status == "exact":
+        newest_version = newest(self.name)
+        for option in newest_version.options:
+            _answer, outcome = self.outcome(planned, option.settings)
+            computes_schedule = outcome.status == "exact"
+            if computes_schedule:
+                # both were run here, so how it is known is the same
                 return with_option(without, option, without.evidence)
         return None
 

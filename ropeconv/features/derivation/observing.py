@@ -560,25 +560,38 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
             self.observer.note_product(queries, keys)
 
     def _see_einsum(self, equation: str, first: Any, second: Any, result: Any) -> None:
-        """Note a product that is written as letters, such as bhqd,bhkd->bhqk.
+        """Note the product of queries and keys if an einsum is one, such as bhqd,bhkd->bhqk.
 
-        The last two letters of the result are the token of the query (q) and of the key (k), and
-        the letter of both factors that the result does not have is the width (d).
+        In this example, q is the token of the query, k that of the key, and d the width of a head.
+        A model may use other letters. They are found by their places: the last two letters of the
+        result are the two tokens, and the width is the one letter of both factors that the result
+        lacks.
+
+        Args:
+            equation: The equation.
+            first: The first factor, which has the queries: [b, h, q, d] in the example.
+            second: The second factor, which has the keys: [b, h, k, d].
+            result: The product: [b, h, q, k].
         """
         match = re.fullmatch(r"(\w+),(\w+)->(\w+)", equation.replace(" ", ""))
-        is_over_tokens = result.shape[-2:] == (TOKENS, TOKENS)
-        if match is None or not is_over_tokens:
+        if match is None:
             return
-        first_letters, second_letters, result_letters = match.groups()
-        query_token = result_letters[-2]  # q
-        key_token = result_letters[-1]  # k
-        summed = set(first_letters) & set(second_letters) - set(result_letters)
-        if len(summed) != 1:
-            return
-        if query_token not in first_letters or key_token not in second_letters:
+        is_token_by_token = result.shape[-2:] == (TOKENS, TOKENS)
+        if not is_token_by_token:
             return
 
-        (width,) = summed  # d
+        # "bhqd", "bhkd" and "bhqk" in the example
+        first_letters, second_letters, result_letters = match.groups()
+        query_token = result_letters[-2]
+        key_token = result_letters[-1]
+        if query_token not in first_letters or key_token not in second_letters:
+            return
+        in_both_factors = set(first_letters) & set(second_letters)  # {"b", "h", "d"}
+        summed = in_both_factors - set(result_letters)  # {"d"}
+        if len(summed) != 1:
+            return
+
+        (width,) = summed
         queries = _put_last(first, first_letters, query_token, width)
         keys = _put_last(second, second_letters, key_token, width)
         self.observer.note_product(queries, keys)
@@ -595,13 +608,13 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _put_last(tensor: Any, letters: str, token: str, width: str) -> Any:
-    """A tensor with its dimensions of tokens and of the width last.
+    """Return a tensor with its axes of tokens and of the width last: bqhd becomes bhqd.
 
     Args:
-        tensor: A tensor with a letter of einsum for each dimension.
-        letters: These letters.
-        token: The letter of its tokens.
-        width: The letter of the width of a head.
+        tensor: A tensor with a letter of einsum for each axis.
+        letters: These letters, such as "bqhd".
+        token: The letter of its tokens, such as "q".
+        width: The letter of the width of a head, such as "d".
     """
     others = [letters.index(letter) for letter in letters if letter not in (token, width)]
     return tensor.permute(*others, letters.index(token), letters.index(width))

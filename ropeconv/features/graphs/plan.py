@@ -216,14 +216,19 @@ class GraphEdit:
     def find_difference(self, written: Graph, name: str) -> str:
         """Return how a graph that was written differs from the schedule; empty where it does not.
 
+        A graph has its RoPE as a vector of frequencies, or as two tables of cos and sin with a row
+        for each position. Either is a constant with a name, which stays when its numbers are
+        replaced.
+
         Args:
-            written: The graph, read again.
-            name: Its name.
+            written: The graph, read again from the disk.
+            name: The name of its file.
         """
-        # The names of constants stay when their numbers are replaced. Another RoPE of the graph,
-        # such as that of window layers, stays as it was.
-        changed_names = {rope.name for rope in self.ropes}
-        ropes = [rope for rope in ropes_of(written, name) if rope.name in changed_names]
+        # the RoPEs whose numbers were replaced; others, such as that of window layers, stay as they
+        # were
+        replaced_names = {rope.name for rope in self.ropes}
+        ropes = [rope for rope in ropes_of(written, name) if rope.name in replaced_names]
+        # `ropes_of` only returns constants whose numbers are those of a RoPE
         if len(ropes) < len(self.ropes):
             return "not all of its constants are those of a rotation"
 
@@ -232,11 +237,15 @@ class GraphEdit:
         for rope in ropes:
             if not rope.matches(expected):
                 return f"{rope.name} has other frequencies or another attention factor"
-            if rope.positions is not None and rope.positions < schedule.context:
-                return f"{rope.name} has {rope.positions:,} rows for {schedule.context:,} tokens"
-            row = self._find_wrong_row(rope)
-            if row is not None:
-                return f"row {row:,} of {rope.name} is not that of the position"
+
+            # tables must have a row for each position of the context, and the right numbers in it
+            # (None: a vector of frequencies, which has no rows)
+            rows = rope.positions
+            if rows is not None and rows < schedule.context:
+                return f"{rope.name} has {rows:,} rows for {schedule.context:,} tokens"
+            wrong_row = self._find_wrong_row(rope)
+            if wrong_row is not None:
+                return f"row {wrong_row:,} of {rope.name} is not that of the position"
         return ""
 
     def _find_wrong_row(self, rope: GraphRope) -> int | None:

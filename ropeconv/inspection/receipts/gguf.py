@@ -627,29 +627,38 @@ def record_of_output(
 ) -> GgufRecord:
     """Return the record for the receipt of an output whose source ropeconv has written too.
 
-    It describes the file before the first run of `ropeconv apply` (the first source), and has what
-    the output lacks of it or has otherwise.
+    Say that model-64k.gguf was made from model.gguf, and that model-128k.gguf is made from
+    model-64k.gguf now. The record of model-128k.gguf then says how it differs from model.gguf, the
+    first of the three, so that `ropeconv restore` can make that again.
 
     Args:
-        file: The source, an output of an earlier run.
-        input_record: The record in its receipt, of the changes so far.
-        before: The first source, which that record restores.
-        edit: The edit that makes the output: it starts from the first source with `--replace`
-            (`replaced`), and otherwise from the file.
-        replaced: Whether the output is made from the first source.
+        file: The source, model-64k.gguf.
+        input_record: The record in its receipt: how model-64k.gguf differs from model.gguf.
+        before: The header of model.gguf, which was restored with that record.
+        edit: The edit that gives the header and the tensors of model-128k.gguf. It is applied to
+            model.gguf with `--replace`, and to model-64k.gguf otherwise.
+        replaced: Whether the output is made with `--replace`.
     """
-    starting_header = before.header if replaced else file.header
-    output = rewrite(starting_header, edit)
-    restorable = _sort_changes(input_record, file.tensors, file.read, edit.changes)
-    # made from the file, the output has the changes of earlier runs too
-    if not replaced:
-        restorable = _add_earlier_changes(input_record, restorable, edit.changes)
-    # where an earlier run did not record what it wrote, all that differs from the first source is
-    # taken for the work of ropeconv
-    if replaced or not input_record.written:
-        starting_header = before.header
+    first_header = before.header
+    changed_tensors = _sort_changes(input_record, file.tensors, file.read, edit.changes)
+
+    # with --replace, the output has none of the changes of earlier runs, nor the values that they
+    # have written
+    if replaced:
+        output = rewrite(first_header, edit)
         input_record = msgspec.structs.replace(input_record, written={})
-    return _record_of(input_record, before.header, starting_header, output, restorable)
+        return _record_of(input_record, first_header, first_header, output, changed_tensors)
+
+    # without it, the output has the changes of earlier runs too
+    output = rewrite(file.header, edit)
+    changed_tensors = _add_earlier_changes(input_record, changed_tensors, edit.changes)
+
+    # Receipts of early versions of ropeconv do not say which values it has written. Then all values
+    # that differ from those of the first file count as written by it, and otherwise only those that
+    # differ from the source: the user may have edited others by hand in between.
+    has_list_of_written = bool(input_record.written)
+    compared_header = file.header if has_list_of_written else first_header
+    return _record_of(input_record, first_header, compared_header, output, changed_tensors)
 
 
 def record_of_export(
@@ -796,9 +805,10 @@ def _record_of(
             the first source.
         first: The header of the first source.
         start: The header from which this run makes the output: that of the first source, or of an
-            earlier output.
+            earlier output. Values of the output that differ from it were written by this run.
         output: The header of the output.
-        restorable: The tensors that differ between both, by how they are brought back.
+        restorable: The tensors of the output that differ from those of the first source, by how
+            they are restored.
     """
     return msgspec.structs.replace(
         input_record,

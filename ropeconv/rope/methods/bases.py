@@ -176,18 +176,31 @@ class ThetaBound(LengthMethod):
         return ""
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """A base that keeps (d - r)/2 + sum_i cos(m theta_i) >= 0 up to the target length.
+        """Return the schedule with a base that keeps the bound of Men et al. (2024).
+
+        A head has d dimensions, of which r rotate: r/2 pairs, and pair i turns by the angle
+        theta_i = base^(-2i/r) per token. At a distance of m tokens, attention prefers a key that is
+        similar to the query over a random one only where
+
+            (d - r)/2 + sum_i cos(m theta_i) >= 0
+
+        The base must keep that for every m below the target length
+        (https://arxiv.org/abs/2405.14591).
 
         Raises:
             RecipeError: Where every base keeps it, and where none was found.
         """
-        # half of the dimensions or more do not rotate
-        if spec.unrotated >= spec.rotary_dim / 2:
-            width = spec.rotary_dim + 2 * spec.unrotated  # for MLA with the content part
+        # The sum of r/2 cosines is at least -r/2. So where `unrotated`, (d - r)/2, is r/2 or more,
+        # the bound holds for every base.
+        smallest_sum = -spec.rotary_dim / 2
+        if spec.unrotated + smallest_sum >= 0:
+            width = spec.rotary_dim + 2 * spec.unrotated  # d; for MLA with the content part
             raise RecipeError(
                 f"--theta-bound: of {width:g} dimensions {spec.rotary_dim} rotate, so every base"
                 " will do; choose one with --theta"
             )
+
+        # the frequencies are computed in float32, whose rounding can break the bound
         theta = _surviving_base(self.target, spec.rotary_dim, spec.head_dim, spec.unrotated)
         if theta is None:
             raise RecipeError(
@@ -199,17 +212,18 @@ class ThetaBound(LengthMethod):
 
 @cache
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
-    """A base that keeps the bound of Men et al. up to a length, in float32 too.
+    """Return a base that keeps the bound of Men et al. (2024) up to a length, in float32 too.
 
-    The bound is (d - r)/2 + sum_i cos(m theta_i) >= 0 at every distance m below the length, and the
-    bases that keep it are intervals. The result is the middle of the first interval that is at
-    least 1 % wide, rounded down.
+    The bound is (d - r)/2 + sum_i cos(m theta_i) >= 0 at every distance m below the length, for
+    heads of d dimensions, of which r rotate, and theta_i = base^(-2i/r). The bases that keep it are
+    intervals. The result is the middle of the first interval that is at least 1 % wide, rounded
+    down.
 
     Args:
         target: The length in tokens.
-        rotary_dim: Dimensions of a head that rotate.
-        head_dim: Dimensions of the head.
-        unrotated: Half of the dimensions that do not rotate.
+        rotary_dim: Dimensions of a head that rotate, r.
+        head_dim: Dimensions of the head, d.
+        unrotated: Half of the dimensions that do not rotate, (d - r)/2.
 
     Returns:
         The base; None where none of the first hundred intervals has one.
@@ -218,7 +232,7 @@ def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: floa
         low, high = wide_base(target, rotary_dim, head_dim, skip=number)
         if math.isinf(low):
             return None
-        middle = float(math.floor(math.sqrt(low * high)))  # on the scale of ln b
+        middle = float(math.floor(math.sqrt(low * high)))  # the middle of ln low and ln high
 
         # runtimes compute float32 frequencies, whose sums may be negative where the exact ones are
         # not

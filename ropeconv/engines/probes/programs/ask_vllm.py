@@ -637,9 +637,12 @@ def attention_of(layer: torch.nn.Module) -> Any:
 def calls_of(attention: Any) -> list[int]:
     """Run an attention once on two tokens, and return how it calls its rotary embedding.
 
-    Nothing is computed: the tensors are on meta, and have only shapes. Two kinds of modules in the
-    attention do not run, and others stand for them: its rotary embedding, whose calls are recorded,
-    and its kernels, which need a GPU.
+    Nothing is computed: the tensors are on torch's device "meta", and have only shapes. Two kinds
+    of modules do not run: the rotary embedding, whose calls are noted, and the kernels, which need
+    a GPU.
+
+    Args:
+        attention: A module of vLLM with a rotary embedding, such as LlamaAttention.
 
     Returns:
         For each call the number of axes of the query tensor: 3 for [tokens, heads, head_dim], 2
@@ -647,45 +650,70 @@ def calls_of(attention: Any) -> list[int]:
     """
     calls: list[int] = []
 
-    def record(positions: Any, query: Any, key: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Stand for the rotary embedding."""
+    def record_call(positions: Any, query: Any, key: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Take the place of the rotary embedding's forward."""
         calls.append(query.dim())
         return query, key
 
-    def attend(kernel: Any, query: Any, *args: Any, output_shape: Any = None, **kwargs: Any) -> Any:
-        """Stand for a kernel: return a tensor of the shape of its result."""
-        if output_shape is not None:
-            return query.new_empty(output_shape)
-        width = getattr(kernel, "head_size", 0)
-        value_width = getattr(kernel, "head_size_v", width)
-        if value_width == width:
-            return query
-        # in MiMo V2 the heads of values have another width than those of queries
-        return query.new_empty(*query.shape[:-1], query.shape[-1] // width * value_width)
-
-    stand_ins: dict[Any, Any] = {attention.rotary_emb: record}
-    for module in attention.modules():
-        is_kernel = type(module).__name__.endswith(KERNELS)
-        is_attention = hasattr(module, "rotary_emb")  # its name may end as that of a kernel
-        if is_kernel and not is_attention:
-            stand_ins[module] = functools.partial(attend, module)
-    with replaced_forwards(stand_ins):
+    replacements: dict[Any, Any] = {attention.rotary_emb: record_call}
+    for kernel in kernels_in(attention):
+        replacements[kernel] = functools.partial(return_shape_of_kernel, kernel)
+    with replaced_forwards(replacements):
         attention.forward(**attention_arguments(attention))
     return calls
 
 
-@contextmanager
-def replaced_forwards(stand_ins: dict[Any, Any]) -> Iterator[None]:
-    """Let other functions stand for the `forward` of some modules inside this block.
+def kernels_in(attention: Any) -> list[Any]:
+    """Return the modules in an attention that compute its scores, on a GPU.
+
+    They are known by the ends of their class names: vLLM's Attention and MLAAttention, for example.
+    LlamaAttention ends so too, but has the rotary embedding.
+    """
+    kernels = []
+    for module in attention.modules():
+        has_name_of_kernel = type(module).__name__.endswith(KERNELS)
+        rotates = hasattr(module, "rotary_emb")
+        if has_name_of_kernel and not rotates:
+            kernels.append(module)
+    return kernels
+
+
+def return_shape_of_kernel(
+    kernel: Any, query: Any, *args: Any, output_shape: Any = None, **kwargs: Any
+) -> Any:
+    """Take the place of a kernel's forward: return a tensor of the shape of its result.
 
     Args:
-        stand_ins: The function for each module.
+        kernel: The module.
+        query: The queries, [tokens, heads * head_size].
+        args: Keys and values, which do not matter for the shape.
+        output_shape: The shape, where the caller names it.
+        kwargs: Further arguments of kernels.
+    """
+    if output_shape is not None:
+        return query.new_empty(output_shape)
+    width = getattr(kernel, "head_size", 0)
+    value_width = getattr(kernel, "head_size_v", width)
+    if value_width == width:
+        return query
+    # in MiMo V2 the heads of values have another width than those of queries
+    *outer_sizes, query_size = query.shape
+    heads = query_size // width
+    return query.new_empty(*outer_sizes, heads * value_width)
+
+
+@contextmanager
+def replaced_forwards(replacements: dict[Any, Any]) -> Iterator[None]:
+    """Replace the `forward` of some modules by other functions inside this block.
+
+    Args:
+        replacements: The function for each module.
     """
     # a module may have a `forward` of its own, which goes before that of its class
-    own_forwards = {module: module.__dict__.get("forward") for module in stand_ins}
+    own_forwards = {module: module.__dict__.get("forward") for module in replacements}
     try:
-        for module, stand_in in stand_ins.items():
-            module.forward = stand_in
+        for module, replacement in replacements.items():
+            module.forward = replacement
         yield
     finally:
         for module, own_forward in own_forwards.items():

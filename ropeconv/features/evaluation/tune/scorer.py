@@ -159,11 +159,13 @@ class Scorer:
         if missing:
             with self.runner.patched(schedule) as engine:
                 for number in missing:
-                    self.by_window[digest, number] = self._read(engine, digest, number)
+                    self.by_window[digest, number] = self._measure_window(engine, digest, number)
         return [self.by_window[digest, number] for number in numbers]
 
-    def _read(self, engine: Engine, digest: str, number: int) -> Losses:
-        """Return the losses on a window (a part of a text), which may be in the journal.
+    def _measure_window(self, engine: Engine, digest: str, number: int) -> Losses:
+        """Return the losses on a window, a part of a text, from a run of the model or the journal.
+
+        The journal has the losses that an interrupted search has computed.
 
         Args:
             engine: The model, patched to compute the schedule.
@@ -171,11 +173,16 @@ class Scorer:
             number: The index of the window.
         """
         window = self.windows[number]
+        run_model = partial(_read_window, engine, window)
         key = ("loss", digest, window.digest)
-        line = self.passes.line(key, partial(_read_window, engine, window))
+        line = self.passes.line(key, run_model)  # only runs it where the journal lacks the key
         self.seconds.append(line.seconds)
-        *tokens, needle = line.numbers  # the loss of each target, and that of the hidden number
-        return Losses(np.array(tokens), window.beyond, needle)
+
+        # the numbers that `_read_window` returns: the loss of each target, and last that of the
+        # number hidden in the text, which is 0 for a window without one
+        target_losses = np.array(line.numbers[:-1])
+        needle_loss = line.numbers[-1]
+        return Losses(target_losses, window.beyond, needle_loss)
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
         """Return the loss to minimise on each window. Parameters as in `losses`."""

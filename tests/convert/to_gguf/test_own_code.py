@@ -164,7 +164,9 @@ def test_the_page_counts_the_record() -> None:
     said = re.search(r"own conversions, .*?, end right in (\d+) architectures", text)
     assert said is not None
     assert int(said[1]) == list(architectures(rows, ("own",)).values()).count("right")
-    said = re.search(r"both, (\d+) of the (\d+) architectures .*? (\d+) are not compared", text)
+    said = re.search(
+        r"both, (\d+) of the (\d+) architectures .*? (\d+) architectures are not compared", text
+    )
     assert said is not None
     assert [int(number) for number in said.groups()] == [
         statuses.count("right"),

@@ -393,8 +393,11 @@ class Advice(Summary):
             return NOT_DECIDED
         if self.measured is None:
             return "not measured"
-        is_judged = self.measured.study.compare_with_bar(self.method.name) is not None
-        return "no" if is_judged else "not judged"
+        # None where the measured model cannot judge methods: it makes too little use of its context
+        bar_result = self.measured.study.compare_with_bar(self.method.name)
+        if bar_result is None:
+            return "not judged"
+        return "no"
 
     @property
     def rank(self) -> tuple[Any, ...]:

@@ -154,17 +154,13 @@ def _from_unscaled(
         trained: The context of the training, in tokens.
         factor: The wanted context over that.
     """
-    if factor <= 1:
+    if factor <= 1:  # no longer than in training
         return "none", ""
 
-    # None for an unchanged RoPE, which is fine where no layer sees a new angle
+    # no method, or numbers of the user's own: no source says anything of these
     method = _method_of_output(recipe, inspection.spec)
     if method is None:
-        if not _is_windowed(inspection.spec, trained):
-            return _from_unchanged(inspection)
-        if "none" in inspection.spec.layers:
-            return "recommended", "its layers without RoPE were not trained at it"
-        return "none", "its layers see no angle beyond their windows"
+        return _from_unchanged(inspection, trained)
     if method is InvFreq:
         return "recommended", "nothing is known of these frequencies without training"
 
@@ -173,27 +169,50 @@ def _from_unscaled(
     if recommended:
         return "none", recommended
 
-    # Measurements without training; their results are ordered from good to bad (`place_by_bar`). A
-    # method on top of an untrained scaling counts as the worse of both.
-    measured = _measured(inspection, method.name, factor)
-    if recipe.on_top:
-        measured_scaling = _measured(inspection, inspection.spec.form.kind, factor)
-        scaling_is_worse = place_by_bar(measured_scaling.result) > place_by_bar(measured.result)
-        if scaling_is_worse:
-            measured = measured_scaling
+    # measurements of the method without training
+    measured = _measured_with_scaling(recipe, inspection, method, factor)
     level, reason = _by_the_bar(measured)
-
-    # the author of the method, who may name the largest factor without training
     was_measured = measured.result is not None
     if was_measured or not method.finetuning_note:
         return level, reason
+
+    # the author of the method, who may name the largest factor without training
     if factor <= method.max_untuned_factor:
         level = "recommended"
     return level, f"{reason}; {method.finetuning_note}"
 
 
-def _from_unchanged(inspection: Inspection) -> tuple[FineTuningLevel, str]:
-    """Return whether a model needs fine-tuning for a longer context with the same RoPE, and why."""
+def _measured_with_scaling(
+    recipe: Recipe, inspection: Inspection, method: type[Method], factor: float
+) -> Untuned:
+    """Return what was measured of a method at a factor, without training.
+
+    With `--on-top`, the model keeps a scaling that it was not trained with either. Then it is the
+    worse result of the two: that of the method, or that of the kind of the scaling.
+    """
+    measured = _measured(inspection, method.name, factor)
+    if not recipe.on_top:
+        return measured
+    measured_scaling = _measured(inspection, inspection.spec.form.kind, factor)
+    # `place_by_bar` orders results from good to bad: the larger number is the worse result
+    scaling_is_worse = place_by_bar(measured_scaling.result) > place_by_bar(measured.result)
+    return measured_scaling if scaling_is_worse else measured
+
+
+def _from_unchanged(inspection: Inspection, trained: int) -> tuple[FineTuningLevel, str]:
+    """Return whether a model needs fine-tuning for a longer context with the same RoPE, and why.
+
+    Args:
+        inspection: The inspection of the model.
+        trained: The context of the training, in tokens.
+    """
+    # layers whose window is within the trained context see no distance that is new to them
+    if _is_windowed(inspection.spec, trained):
+        if "none" in inspection.spec.layers:
+            return "recommended", "its layers without RoPE were not trained at it"
+        return "none", "its layers see no angle beyond their windows"
+
+    # a pair that makes less than one turn within the trained context gets angles that it never had
     start = inspection.first_spec.unscaled()
     if start.fewest_turns < 1:
         return "needed", "its RoPE does not change"

@@ -118,8 +118,18 @@ class _FoldCheck:
                 self._compare(first, layer)
 
     def _compare(self, first: int, layer: int) -> None:
-        """Compare the factors by which the rows of a layer were multiplied with another layer's."""
-        for name, other in self._pairs(first, layer):
+        """Check that a fold has multiplied a layer by the same factors as another one of its kind.
+
+        A factor is measured for each row, from its numbers before the fold and after it.
+
+        Args:
+            first: The number of the first layer of the kind, whose factors are expected.
+            layer: The number of the layer that is checked.
+
+        Raises:
+            Disagreement: A row has another factor.
+        """
+        for name, other in self._pairs(first, layer):  # such as the weights of both for keys
             expected = self._factors(name)
             measured = self._factors(other)
             # rounding may change each of the two by the distance of neighbouring numbers

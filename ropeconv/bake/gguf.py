@@ -773,7 +773,8 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
     # llama.cpp's quantiser reads a file of floats, which is written first and removed at the end
     try:
         for each in conversions:
-            each.floats.write_bytes(each.header_bytes)
+            floats = each.floats
+            floats.write_bytes(each.header_bytes)
             advance(len(each.header_bytes))
         _write_converted_tensors(conversions, advance)
 

@@ -594,8 +594,10 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """Undo moves, from whatever state an error or a kill left: the earlier output is there again.
 
-    A file is known by its inode, which a rename keeps: `move.new` is that of the new file, and
-    `move.old` that of the file that it replaces.
+    A move has given a name such as model.gguf to the new file, which was in `hidden.new` before.
+    The file that had the name before is then in `hidden.new` (the two were exchanged) or in
+    `hidden.old`. Files are known by their inodes, which a rename keeps: `move.new` is that of the
+    new file, and `move.old` that of the file before, or None.
 
     The last name is that of the first shard, without which no other shard can be loaded, or of a
     file beside the output. So that no mixture of two outputs can be loaded meanwhile, it is freed
@@ -603,17 +605,18 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """
     # the new files go back into the hidden folder
     for move in reversed(moves):
-        in_new = hidden.new / move.name
         final = hidden.out.with_name(move.name)
+        in_new = hidden.new / move.name
         in_old = hidden.old / move.name
         is_moved = _inode(final) == move.new
         if not is_moved:
             continue
-        if _inode(in_new) == move.new:
+        inode_in_new = _inode(in_new)
+        if inode_in_new == move.new:
             # It has both names: where no rename refuses a taken name, `rename_new` links and then
             # unlinks, and it stopped between the two.
             final.unlink()
-        elif _inode(in_new) is not None:
+        elif inode_in_new is not None:
             # the two names were exchanged, so the replaced file is there
             exchange(in_new, final, in_old)
         else:
@@ -621,9 +624,11 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
 
     # the replaced files that are still in the hidden folder get their names back
     for move in moves:
+        if move.old is None:  # the name was free
+            continue
         final = hidden.out.with_name(move.name)
         for place in (hidden.new / move.name, hidden.old / move.name):
-            is_replaced_file = move.old is not None and _inode(place) == move.old
+            is_replaced_file = _inode(place) == move.old
             if is_replaced_file and _inode(final) is None:
                 rename_new(place, final)
 

@@ -650,17 +650,20 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
 
 
 def _mscale_pair(inspection: Inspection) -> dict[str, float]:
-    """The numbers mscale and mscale_all_dim of a source, by name; empty without the latter.
+    """Return the settings mscale and mscale_all_dim of YaRN in a model; empty without the latter.
 
-    DeepSeek V2 has them in its YaRN settings: the attention factor and the softmax scale follow
-    from both.
+    DeepSeek V2 has {"mscale": 0.707, "mscale_all_dim": 0.707}: the attention factor and the softmax
+    scale follow from both.
+
+    Args:
+        inspection: The inspection of the model.
     """
     source = inspection.source
     mscale: float | None
     mscale_all_dim: float | None
     if isinstance(source, GgufSource):
         mscale, mscale_all_dim = _read_gguf_mscale(source)
-    else:
+    else:  # a checkpoint has them in the RoPE dictionary of config.json
         assert isinstance(source, Source)
         assert isinstance(inspection, ConfigInspection)
         family = inspection.model_family

@@ -321,8 +321,9 @@ def _is_elsewhere(recorded: SourceRecord, given: Source | GgufSource) -> bool:
 def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | None:
     """Return the plan of a change in place if an earlier run of the same command has made it.
 
-    So the same command twice changes a file once, also where it puts a scaling on top of another.
-    The command is planned again, and the receipt of that plan compared with the one in the file.
+    So the same command twice changes a file once: a second `--yarn 2 --on-top --in-place` does not
+    double the factor again. The command is planned once more, and the receipt of that plan (the
+    record of what was made from what) is compared with the receipt in the file.
 
     Args:
         source: The file.
@@ -332,6 +333,7 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
     Returns:
         The plan; None where the file was not changed so, or cannot be restored.
     """
+    # --replace always starts from the file before any change, so a second run adds nothing
     has_receipt = RECEIPT in source.file.header.values
     if target.replace or not has_receipt:
         return None
@@ -346,16 +348,18 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
         plan = make_plan(source, recipe, target_again)
     except RopeconvError:
         return None
+
+    # a key of the file is not as the command would write it
     if not recipe.on_top and _other_keys(source, plan):
         return None
 
-    # The two receipts must be the same but for what differs always. The recorded one lacks the
-    # --replace that was added here.
+    # Two fields of the receipts differ for the same command too. One is --replace, which was added
+    # to the plan above and is not in the recorded command.
     planned = plan.receipt()
     recorded_target = replace(receipt.target, replace=planned.target.replace)
     recorded = msgspec.structs.replace(receipt, target=recorded_target)
-    # a method that keeps the scaling was planned here on top of the change itself, which gives
-    # another schedule
+    # The other is the schedule, and with it the encoding. A method that keeps the scaling was
+    # planned above for the changed file, so it has the change twice.
     if keeps_scaling:
         planned = msgspec.structs.replace(
             planned, schedule=receipt.schedule, encoding=receipt.encoding

@@ -467,25 +467,26 @@ def judge_edit(
     Args:
         schedule: The schedule that the edit writes.
         model: The model before the edit.
-        edit: The changes.
-        name: The encoding or carrier, for the message.
-        encoding: Its name in the records of executed files.
+        edit: The changes of keys and tensors.
+        name: The encoding in the error message, such as "the carrier mistral3".
+        encoding: The encoding in the records of which files llama.cpp was run with, such as "keys".
+
+    Returns:
+        The verdict: "exact", or "unknown" for an architecture that the table of llama.cpp's
+        architectures does not have.
 
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
-    # the RoPE before and after the edit
-    before = model.before
-    planned = model.after(edit)
+    before = model.before  # the RoPE before the edit
+    edited_model = model.after(edit)
     table = arch_table()
-    why_wrong = _why_wrong(schedule, before, planned.reading(), planned)
+    why_wrong = _why_wrong(schedule, before, edited_model.reading(), edited_model)
     if why_wrong:
         raise UnsupportedBake(
             "this schedule", f"{table.display_name} with {name}", why_wrong, ANOTHER
         )
 
-    # the rules that were applied are those of the source of llama.cpp, but for an architecture that
-    # is in no table and is assumed to be read as others are (--assume-arch-keys)
     make_verdict = partial(
         Verdict,
         runtime=table.key,
@@ -493,6 +494,8 @@ def judge_edit(
         source=table.source,
         through=table.version,
     )
+    # the rules are those in the source of llama.cpp, but an architecture that the table lacks is
+    # only assumed to be read as the others are (--assume-arch-keys)
     if before.arch.assumed:
         reason = (
             f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those"

@@ -267,15 +267,16 @@ def class_of(text: PretrainedConfig) -> type[Module]:
 def keep_on_cpu(rotary: type[Module]) -> None:
     """Make a rotary class compute its frequencies on the CPU, also where a model is built on meta.
 
-    Tensors on meta have no numbers, which suffices for all other modules.
+    Tensors on the device "meta" have shapes and no numbers, which suffices for all other modules.
     """
     import torch
 
     original = rotary.__init__
-    if getattr(original, "on_cpu", False):
+    if getattr(original, "on_cpu", False):  # it was replaced for an earlier model
         return
 
     def init(self: Module, *args: object, **kwargs: object) -> None:
+        """Take the place of `__init__`, in which the class computes its frequencies."""
         with torch.device("cpu"):
             original(self, *args, **kwargs)
 

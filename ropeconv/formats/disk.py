@@ -155,25 +155,41 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         yield start, stop
         return
 
-    # from `at` on, where the next data begins and where it ends (lseek(2)); lseek also moves the
-    # position from which the caller reads on, so that is put back
+    # lseek also moves the position from which the caller reads on, so that is put back
     position = os.lseek(file, 0, os.SEEK_CUR)
     at = start
     while at < stop:
         try:
-            begin = os.lseek(file, at, os.SEEK_DATA)
-            end = min(os.lseek(file, begin, os.SEEK_HOLE), stop)
-        except OSError as problem:
-            end = stop
-            if problem.errno == errno.ENXIO:  # only a hole is left
-                begin = stop
-            else:  # the filesystem cannot say, so all of the rest counts as data
-                begin = at
+            begin, end = _next_data(file, at, stop)
         finally:
             os.lseek(file, position, os.SEEK_SET)
         if begin < end:
             yield begin, end
         at = max(end, at + 1)  # one byte further at least, whatever a filesystem answers
+
+
+def _next_data(file: int, at: int, stop: int) -> tuple[int, int]:
+    """Return where the next data of a sparse file begins and ends, from a byte on (lseek(2)).
+
+    It moves the position of the file.
+
+    Args:
+        file: Descriptor of the file.
+        at: The first byte to look at.
+        stop: The byte behind the last.
+
+    Returns:
+        The first byte of the data, and the byte behind its last; an empty range without data.
+    """
+    try:
+        begin = os.lseek(file, at, os.SEEK_DATA)
+        end = os.lseek(file, begin, os.SEEK_HOLE)
+    except OSError as problem:
+        only_a_hole_is_left = problem.errno == errno.ENXIO
+        if only_a_hole_is_left:
+            return stop, stop
+        return at, stop  # the filesystem cannot say, so all of the rest counts as data
+    return begin, min(end, stop)
 
 
 def write_at(file: int, data: bytes | memoryview, place: int) -> int:

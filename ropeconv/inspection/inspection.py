@@ -446,9 +446,14 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         fine_tuning = receipt.fine_tuning
         spec = _with_trained_context(spec, receipt, first)
 
+    # problems of the header, of the ramp of YaRN, and of the Modelfile that the user may have
+    # named, which can cut prompts off; these options of `apply` write another Modelfile
     problems = list(gguf_problems(reading, file, rope_tensors(file)))
     problems += ramp_problems(reading, file, receipt)
-    problems += limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama")
+    modelfile_options = "--as-is --ollama"
+    problems += limit_problems(modelfile_limits(source), spec, (), modelfile_options)
+
+    # the sizes from which its memory is computed
     cache = gguf_cache(file, arch)
     shape = gguf_shape(file, arch, cache)
     if shape is not None:

@@ -467,10 +467,11 @@ class PthFiles:
         return bytes(content[start - first * row : stop - first * row])
 
     def rows(self, target: TensorTarget, first: int, stop: int) -> memoryview:
-        """Return rows first .. stop - 1 of a tensor as bytes; elements of a vector are rows of one.
+        """Return some rows of a tensor, as transformers has them, as bytes.
 
-        Meta's files have parts of the tensor, and queries and keys with other pairs of rows than
-        transformers rotates. The result has the rows of the whole tensor as transformers has them.
+        Each file of Meta's has a part of every tensor, and the rows of queries and keys in another
+        order. The result has the rows first .. stop - 1 of the whole tensor, in transformers'
+        order. A vector counts as a matrix whose rows have one number.
 
         Raises:
             BadSource: For tensors that are missing or of another dtype or shape.
@@ -484,10 +485,11 @@ class PthFiles:
             # Queries and keys: all heads in which these rows are, since the rows of a head are
             # reordered. Meta rotates the rows (0, 1), (2, 3), ... of a head, and transformers the
             # rows (0, d/2), (1, d/2 + 1), ...: of 4 rows, 0 1 2 3 become 0 2 1 3.
-            begin = first // target.head * target.head
-            end = -(-stop // target.head) * target.head  # rounded up
+            head_rows = target.head
+            begin = first // head_rows * head_rows
+            end = -(-stop // head_rows) * head_rows  # rounded up
             in_meta_order = _join_rows(pieces, axis, begin, end)
-            pairs = in_meta_order.view(-1, target.head // 2, 2, in_meta_order.shape[1])
+            pairs = in_meta_order.view(-1, head_rows // 2, 2, in_meta_order.shape[1])
             heads = pairs.transpose(1, 2).reshape(in_meta_order.shape)
             tensor = heads[first - begin : stop - begin]
         as_bytes = tensor.detach().contiguous().view(torch.uint8).numpy()

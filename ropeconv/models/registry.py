@@ -583,7 +583,9 @@ class _Shares(NamedTuple):
 def _shares_of_keys(
     part: Config, names: Sequence[str], least_of_config: float
 ) -> dict[str, _Shares]:
-    """Return the families that have enough keys in common with a config, by name.
+    """Return the families whose config class has enough keys in common with a config, by name.
+
+    Such as {"llama": _Shares(of_config=0.95, of_class=0.8)}.
 
     Args:
         part: The text part of the config.
@@ -594,6 +596,7 @@ def _shares_of_keys(
     shares = {}
     for name in names:
         of_config, of_class = _shares(keys, config_keys()[name])
+        # the class must be like the config, and the config like the class
         if of_config >= least_of_config and of_class >= ALIKE:
             shares[name] = _Shares(of_config, of_class)
     return shares
@@ -674,8 +677,13 @@ def _with_class(names: Sequence[str], classes: Set[str]) -> list[str]:
 
 
 def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
-    """The weight of the shared keys, over that of all keys of the config, and of the class."""
-    weight = _key_weights()
+    """Return the weight of the keys in common, over that of all keys of the config, and of a class.
+
+    Args:
+        of_config: The keys of the config.
+        of_class: The keys that a config class of transformers has.
+    """
+    weight = _key_weights()  # keys that few families have count more
     shared = sum(weight[key] for key in of_class & of_config)
     if not shared:
         return 0.0, 0.0

@@ -198,20 +198,23 @@ def refused_families(runtime: str) -> dict[str, dict[str, bool]]:
 
     It is {"0.33.0": {"llama": False, "hrm": True}, ...}, from the newest version to the oldest,
     each with the families of which a model was run in it.
+
+    Args:
+        runtime: The name of the runtime, such as "vllm".
     """
     by_version = {}
     for record in reversed(runtime_records(runtime)):
         if record.options:  # the server was started in another way than usual
             continue
 
-        # whether each model that was run was refused, by family
-        outcomes: dict[str, list[bool]] = {}
+        # one answer for each model that was run, such as {"llama": [False, False], "hrm": [True]}
+        refusals_by_family: dict[str, list[bool]] = {}
         for name, model in record.models.items():
             if name not in lab_models() or not model.was_run:
                 continue
             family, _ = lab_models()[name]
-            outcomes.setdefault(family, []).append(model.is_unsupported)
-        by_version[record.version] = {
-            family: all(refusals) for family, refusals in outcomes.items()
-        }
+            refusals_by_family.setdefault(family, []).append(model.is_unsupported)
+
+        refused = {family: all(answers) for family, answers in refusals_by_family.items()}
+        by_version[record.version] = refused
     return by_version

@@ -82,7 +82,10 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
         return shapes, read
 
     def open(self, layers: Sequence[int]) -> FirstLayers:
-        """Open the model, to run single layers of it.
+        """Return the model, to run single layers of it with transformers.
+
+        The embedding, and all else that runs before the layers, is loaded. A layer is read when it
+        runs.
 
         Args:
             layers: The numbers of layers that are known to differ in their RoPE or window.
@@ -90,12 +93,12 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
         Raises:
             NoLayerRuns: Its layers cannot run on their own.
         """
-        shapes, read = self.reader()
+        shapes, read_weight = self.reader()
         return FirstLayers(
             folder=Path(self.config),
             names=list(shapes),
-            read=read,
-            stands_for=self.stands_for,
+            read=read_weight,
+            stands_for=self.stands_for,  # a model type that transformers has, for one that it lacks
             trust=self.trust,
             layers=layers,
         )

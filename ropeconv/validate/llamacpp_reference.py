@@ -88,21 +88,27 @@ def write_divisors(
 ) -> LlamaCppEngine:
     """Copy a GGUF file with other frequencies, and return llama.cpp with the copy, not yet loaded.
 
-    The copy has the tensor rope_freqs, by whose numbers llama.cpp divides the frequencies of the
-    base. `compute_divisors` says which numbers give the schedule.
+    llama.cpp computes the frequencies of a base, and divides them by the numbers of the tensor
+    rope_freqs. The copy has that tensor, and the base is given when it is loaded, so that together
+    they give the schedule (`compute_divisors`).
 
     Args:
         file: The file, whose own scaling is taken away.
         spec: The RoPE of the source.
         schedule: The frequencies and the attention factor.
         folder: Where the copy is written.
-        split: The new base over that of the source.
+        split: The base over that of the source: with 8, the divisors are others than those that an
+            output would have.
     """
     divisors = compute_divisors(file, spec, schedule, split)
-    removed = frozenset({FREQS} & file.tensors.keys())
-    edit = Edit(added={FREQS: divisors.tensor}, removed=removed)
+
+    # the copy, whose rope_freqs replaces one that the file may have
+    old_tensors = frozenset({FREQS} & file.tensors.keys())
+    edit = Edit(added={FREQS: divisors.tensor}, removed=old_tensors)
     for shard, path in enumerate(file.paths):
         write_new(file, shard, edit, folder / path.name)
+
+    # metadata keys, such as the base, with which llama.cpp loads the copy
     return LlamaCppEngine(folder / file.path.name, divisors.keys)
 
 

@@ -37,21 +37,30 @@ def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 
 
 def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
-    """Return how many heads of keys each layer has; 0 for a layer with a state, such as Mamba."""
+    """Return how many heads of keys each layer has; 0 for a layer without attention, as in Mamba.
+
+    A hybrid model with a state in its first layer gives [0, 8, 8, 8], for example.
+
+    Args:
+        sizes: The sizes of the model, with the text part of its config.json.
+        family: The model family.
+    """
     part = sizes.config
     by_layer = family.hooks.kv_heads_by_layer(part, sizes.heads)
-    if by_layer is not None:
+    if by_layer is not None:  # a list in the config, as that of DeciLM
         return by_layer
-    kinds = layer_kinds(part, family, sizes.layers)
-    names = layer_names(part, family, sizes.layers)
-    settings = own_settings(part)  # by layer, where a config lists blocks of their own
+
+    layer_types = layer_names(part, family, sizes.layers)  # e.g. "mamba", "sliding_attention"
+    rotations = layer_kinds(part, family, sizes.layers)  # "global", "local" or "none"
+    settings_by_layer = own_settings(part)  # where a config has other numbers for some layers
     heads = []
-    for layer, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        if name in STATES:
+    for layer, (layer_type, rotation) in enumerate(zip(layer_types, rotations, strict=True)):
+        if layer_type in STATES:
             heads.append(0)
             continue
-        own = positive_int(settings.get(layer, {}), family.keys.kv_heads)
-        heads.append(own or kv_heads(part, family, sizes.heads, kind))
+        own_settings_of_layer = settings_by_layer.get(layer, {})
+        own_heads = positive_int(own_settings_of_layer, family.keys.kv_heads)
+        heads.append(own_heads or kv_heads(part, family, sizes.heads, rotation))
     return heads
 
 

@@ -328,37 +328,42 @@ class ModelRuns:
         return factor
 
     def softmax_scale(self) -> float | None:
-        """Return the scale s by which the class multiplies q.k before the softmax; None if unseen.
+        """Return the number by which the class multiplies q.k before the softmax; None if unseen.
 
-        It is measured: the model runs twice with all queries and keys set to a number, and s is the
-        change of a score over that of q.k. Two runs are needed, since a class may subtract the
-        largest score, and the numbers are small, so that soft caps do not change them. Factors on
-        queries and keys, such as the attention factor, are in the result.
+        It is usually 1 / sqrt(head_dim). The model runs twice, with all queries and keys set to a
+        number, and the change of a score over the change of q.k is measured. One run would not do,
+        since a class may subtract the largest score. The numbers are small, so that the soft cap of
+        Gemma 2 does not change the scores.
+
+        The result includes factors on queries and keys, such as YaRN's attention factor.
         """
-        names = {self.projections.q, self.projections.k}
+        projections = {self.projections.q, self.projections.k}
 
         def run_with(size: float) -> Seen:
             """Run the model with this number in all outputs of the projections."""
 
             def give(name: str, output: torch.Tensor) -> torch.Tensor | None:
-                return torch.full_like(output, size) if name in names else None
+                return torch.full_like(output, size) if name in projections else None
 
             return self.observer.run(give, norms_do_nothing=True)[self.rotating_layer]
 
+        # the score of the first token in the first head for itself, and q.k of the same token
         scores = []
         products = []
         for size in (SMALL, 2 * SMALL):
             seen = run_with(size)
             if seen.score is None:
                 return None
+            first_query = seen.queries[0, 0]
+            first_key = seen.keys[0, 0]
             scores.append(seen.score)
-            products.append(float(seen.queries[0, 0] @ seen.keys[0, 0]))
+            products.append(float(first_query @ first_key))
 
-        first_score, second_score = scores
-        first_product, second_product = products
-        if first_score == second_score or first_product == second_product:
+        low_score, high_score = scores
+        low_product, high_product = products
+        if low_score == high_score or low_product == high_product:
             return None
-        scale = (second_score - first_score) / (second_product - first_product)
+        scale = (high_score - low_score) / (high_product - low_product)
         return scale * self.factor_on("queries") * self.factor_on("keys")
 
     def _row_runs(self) -> tuple[Seen, Seen]:

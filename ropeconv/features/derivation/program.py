@@ -62,6 +62,9 @@ def ask(folder: Path, own_code: bool) -> dict[str, Any]:
     Args:
         folder: The folder with its config.json.
         own_code: Whether to run the modelling file in the folder, in place of transformers' class.
+
+    Returns:
+        The fields of the family, the version of transformers, and the name of the class.
     """
     from transformers import PreTrainedModel, __version__
 
@@ -71,6 +74,7 @@ def ask(folder: Path, own_code: bool) -> dict[str, Any]:
     # transformers would fill weights with random numbers, and models here have none
     PreTrainedModel.init_weights = lambda self: None
 
+    # these are in the answer after an error too, the class as soon as it is found
     known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
     try:
         if own_code:
@@ -80,6 +84,7 @@ def ask(folder: Path, own_code: bool) -> dict[str, Any]:
         else:
             older_names = None
             subject, known["class"] = find_model(folder)
+
         answer = dataclasses.asdict(derive(subject))
         if older_names is not None and older_names.replaced:
             answer["not_derived"].append(older_names.describe())

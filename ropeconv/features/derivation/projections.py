@@ -80,6 +80,9 @@ class Projections:
 def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Projections:
     """Return the modules that make the queries and keys of the first layer that rotates.
 
+    Such as self_attn.q_proj and self_attn.k_proj of model.layers.0. They are found by runs in which
+    the output of a module is random: the queries that change are made from that output.
+
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
             keys.
@@ -89,22 +92,23 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     Raises:
         NotDerivable: No layer rotates, or nothing was found that makes its queries or keys.
     """
-    # The linear layers before the attention: for each, the dimensions of queries and keys that
-    # change with its output. With random outputs of all of them, the layers that rotate are seen.
+    # for each linear layer before the attention, the dimensions of queries and keys that change
     effects = find_effects(observer, calm, is_projection)
-    every = tuple(effects)
-    attention = measure_layers(observer, every)
+    every_projection = tuple(effects)
+
+    # with random outputs of all of them at once, the layers that rotate are seen
+    attention = measure_layers(observer, every_projection)
     rotating_layers = [name for name, item in attention.items() if item.rotates]
     if not rotating_layers:
         raise NotDerivable(_why_still(observer, attention))
     layer = rotating_layers[0]
-
-    # the last ones that make those dimensions of its queries and keys that rotate
     queries = attention[layer].queries
     keys = attention[layer].keys
     assert queries is not None
     if keys is None or not keys.inv_freq:
         raise NotDerivable("its queries rotate, and its keys do not")
+
+    # several modules in a row may change them; the last one makes the dimensions that rotate
     order = calm[layer].ran_before
     q = _last_maker(effects, layer, "queries", queries, order)
     k = _last_maker(effects, layer, "keys", keys, order)
@@ -115,7 +119,7 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
         q,
         k,
         layer,
-        every,
+        every_projection,
         q_norm=_find_norm(norm_effects, layer, "queries", order),
         k_norm=_find_norm(norm_effects, layer, "keys", order),
         input_norm=_find_input_norm(observer, calm[layer], layer, q),

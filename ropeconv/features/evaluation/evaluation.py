@@ -495,17 +495,18 @@ class Evaluation:
         return outcome
 
     def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
-        """Return all numbers that were measured, of each row such as "yarn:4", in their order.
+        """Return all numbers that were measured, by the row of the table, such as "yarn:4".
 
         They come from the journal, which has those of this run and of earlier ones. A row without
         numbers is left out.
         """
         observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
-        for unit in self.units:
+        for unit in self.units:  # a unit is one test sequence, run with the method of one row
             row = unit.row.name
             line = journal.lines.get(unit.key)
             if line is None:  # the run was stopped before
                 continue
+            # what this run had to refuse, such as a row at one length, keeps no earlier numbers
             if self.outcome.refused(row, unit.measure.name, unit.case.column):
                 continue
             # An earlier run may have measured the same tokens as another document, window or depth

@@ -764,15 +764,23 @@ def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
 
 
 def _difference(rope: GraphRope, part: ModelRope) -> str:
-    """Return how the RoPE of a graph differs from another one, in words.
+    """Return how the RoPE of a graph differs from that of another model, in words.
 
     An example is "other frequencies (48 of 64 pairs, by up to 4 times)".
+
+    Args:
+        rope: The RoPE in the graph.
+        part: The RoPE of the other model, such as a config.json, which is known to differ.
     """
     vectors = compare_frequencies(rope.inv_freq, part.inv_freq)
     if vectors is None:  # they have another number of pairs
         return f"{2 * len(rope.inv_freq)} dimensions, not {2 * len(part.inv_freq)}"
-    if rope.holds(part.inv_freq):
+
+    # with the same frequencies, it is the attention factor that differs
+    has_same_frequencies = rope.holds(part.inv_freq)
+    if has_same_frequencies:
         return f"the attention factor {rope.attention_factor:.6g}, not {part.attention_factor:.6g}"
+
     ratio = ""
     if vectors.largest_ratio:
         ratio = f", by up to {vectors.largest_ratio:.4g} times"

@@ -86,19 +86,24 @@ class Subject:
 
     @classmethod
     def of_comparison(cls, comparison: Comparison) -> Subject:
-        """Return what is tested: the source of an output, and the RoPE that it should compute.
+        """Return what is tested: the source of an output, and the RoPE that the output should have.
 
-        The source is a checkpoint, for which a GGUF file is dequantised, with the RoPE that the
-        recipe changes (`present`) and the schedule in the receipt.
+        The source is a checkpoint; a GGUF file is dequantised into one.
+
+        Args:
+            comparison: The output with its receipt, and its source.
         """
+        # the RoPE from which the recipe starts: that of the training, or with --on-top and --as-is
+        # the one that the source has now
         recipe = Recipe.from_dict(comparison.receipt.recipe)
-        # the source's own RoPE for --on-top and --as-is, else the one of its training
-        present = inspect_source(comparison.source).basis(recipe)
+        basis = inspect_source(comparison.source).basis(recipe)
+        start = recipe.start(basis)  # without a scaling, which most recipes replace
+
         source = comparison.checkpoint_or_dequantised()
         case = Extension(
             recipe=recipe,
             source=comparison.spec,
-            start=recipe.start(present),  # in most recipes `present` without its scaling
+            start=start,
             schedule=comparison.schedule,  # the frequencies and factors in the receipt
             weights=source.family.weights,
         )

@@ -361,16 +361,16 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
 def _eval_job(
     plan: RunPlan, source: NamedSource, rows: Sequence[Row], settings: JsonObject, out: Path
 ) -> Job:
-    """Return the evaluation of a source with all rows, a job of one unit.
+    """Return the job that evaluates a source: one task, whose table has all recipes as rows.
 
     Args:
         plan: The plan file.
         source: The model.
-        rows: Its recipes.
+        rows: Its recipes, such as "yarn:4"; "base" is the unchanged model.
         settings: Those of [eval], as `_eval_settings` returns them.
         out: The folder of the outputs.
     """
-    # the methods are compared with the source itself, which is the row "base" without a recipe
+    # the recipes are compared with the unchanged model, whose row has no recipe
     evaluated = list(rows)
     has_base = any(row.recipe is None for row in rows)
     if not has_base:
@@ -383,7 +383,7 @@ def _eval_job(
         settings=settings,
         out=str(out / "eval" / f"{source.name}.json"),
     )
-    return (unit,)
+    return (unit,)  # a job can have several tasks, one after another
 
 
 def _output_job(

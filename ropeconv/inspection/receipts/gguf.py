@@ -166,7 +166,12 @@ def _faults_of_values(values: Mapping[str, ValueRecord]) -> Iterator[str]:
 
 
 def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
-    """Yield what is wrong with the tensors of a record, as in `_faults`."""
+    """Yield what is wrong with the tensors of a record, such as "has no readable contents of NAME".
+
+    Args:
+        record: The record in the receipt of the file. Anybody can have written it.
+        file: The file.
+    """
     # small tensors, whose bytes are in the record
     for name, text in record.contents.items():
         try:
@@ -178,9 +183,9 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
-    # projections whose rows were reordered within each head
+    # projections whose rows were reordered within each head; a rope tensor has no rows
     for name in record.interleaved:
-        tensor = file.tensors.get(name)  # None is noticed later, in `_first_tensors`
+        tensor = file.tensors.get(name)  # if it is None, `_first_tensors` raises an error later
         has_no_heads = tensor is not None and not _has_heads(tensor, record.head_dim)
         if has_no_heads or name in ROPE_TENSORS:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
@@ -507,12 +512,14 @@ def _refuse_edited_keys(file: GgufFile, record: GgufRecord, first: str) -> None:
 def keys_of_others(file: GgufFile, record: GgufRecord) -> tuple[str, ...]:
     """Return the keys that other programs have added to a file since ropeconv wrote it.
 
-    Receipts of earlier versions do not say which keys ropeconv wrote; there are none then.
+    They are neither among the keys that ropeconv has written, nor among those of the first source,
+    the file before ropeconv changed it.
 
     Args:
         file: A file that ropeconv wrote.
         record: The record in its receipt.
     """
+    # receipts of earlier versions do not say which keys ropeconv wrote, so nothing can be said
     if not record.written:
         return ()
     new_arch = str(file.get(ARCH))
@@ -520,10 +527,12 @@ def keys_of_others(file: GgufFile, record: GgufRecord) -> tuple[str, ...]:
     if ARCH in record.values:
         old_arch = str(value_of(record.values[ARCH]).decode())
 
-    # keys of the first source that are as they were there; the others were written or removed
     known = set(record.written)
-    for key in record.keys:
-        if key not in record.values:
+    for key in record.keys:  # of the first source
+        # a key in `values` was changed or removed: ropeconv has written it, or the file lacks it
+        is_unchanged = key not in record.values
+        if is_unchanged:
+            # with another architecture, qwen2.block_count is llama.block_count in the file
             known.add(_rename_arch(key, old_arch, new_arch))
     return tuple(key for key in file.header.values if key not in known and not _is_of_file(key))
 
@@ -647,7 +656,13 @@ def record_of_output(
     if replaced:
         output = rewrite(first_header, edit)
         input_record = msgspec.structs.replace(input_record, written={})
-        return _record_of(input_record, first_header, first_header, output, changed_tensors)
+        return _record_of(
+            input_record,
+            first=first_header,
+            compared=first_header,
+            output=output,
+            restorable=changed_tensors,
+        )
 
     # without it, the output has the changes of earlier runs too
     output = rewrite(file.header, edit)
@@ -658,7 +673,13 @@ def record_of_output(
     # differ from the source: the user may have edited others by hand in between.
     has_list_of_written = bool(input_record.written)
     compared_header = file.header if has_list_of_written else first_header
-    return _record_of(input_record, first_header, compared_header, output, changed_tensors)
+    return _record_of(
+        input_record,
+        first=first_header,
+        compared=compared_header,
+        output=output,
+        restorable=changed_tensors,
+    )
 
 
 def record_of_export(
@@ -763,8 +784,8 @@ def _add_earlier_changes(
 ) -> _Restorable:
     """Return all tensors that were changed by this run of `ropeconv apply` and by earlier ones.
 
-    They are sorted by how they can be restored: small tensors have their old contents in the
-    record, reordered rows are put back, and others are lost.
+    They are sorted by how `ropeconv restore` gets them back: small tensors have their old contents
+    in the record, reordered rows are put back, and others are lost.
 
     Args:
         input_record: The record of the file that is changed, with the tensors that earlier runs
@@ -774,12 +795,14 @@ def _add_earlier_changes(
     """
     # where both have contents of a tensor, those from before the first run count
     contents = {**new.contents, **input_record.contents}
-    interleaved = dict.fromkeys((*input_record.interleaved, *new.interleaved))
-    # rows that were reordered before cannot be brought back after a further change
+
+    # a tensor whose contents are kept needs no reordering; `fromkeys` leaves each name once
+    all_reordered = dict.fromkeys((*input_record.interleaved, *new.interleaved))
+    reordered = [name for name in all_reordered if name not in contents]
+
+    # rows that an earlier run has reordered cannot be put back after a further change
     changed_again = [name for name in input_record.interleaved if name in changes]
     lost = dict.fromkeys((*input_record.changed, *new.lost, *changed_again))
-    # a tensor whose contents are kept needs no reordering
-    reordered = [name for name in interleaved if name not in contents]
     return _Restorable(
         contents=contents,
         interleaved=tuple(reordered),
@@ -791,7 +814,7 @@ def _add_earlier_changes(
 def _record_of(
     input_record: GgufRecord,
     first: GgufHeader,
-    start: GgufHeader,
+    compared: GgufHeader,
     output: RewrittenHeader,
     restorable: _Restorable,
 ) -> GgufRecord:
@@ -804,8 +827,8 @@ def _record_of(
         input_record: The record of the file that is changed, which has the keys and the layout of
             the first source.
         first: The header of the first source.
-        start: The header from which this run makes the output: that of the first source, or of an
-            earlier output. Values of the output that differ from it were written by this run.
+        compared: The header with which the output is compared, that of the first source or of an
+            earlier output: values that differ were written by this run of ropeconv.
         output: The header of the output.
         restorable: The tensors of the output that differ from those of the first source, by how
             they are restored.
@@ -813,7 +836,7 @@ def _record_of(
     return msgspec.structs.replace(
         input_record,
         values=_changed_values(first, output.values),
-        written=_written_values(input_record, start, output.values),
+        written=_written_values(input_record, compared, output.values),
         added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
         contents=dict(restorable.contents),
         interleaved=restorable.interleaved,
@@ -842,7 +865,7 @@ def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict
 
 
 def _written_values(
-    input_record: GgufRecord, start: GgufHeader, values: Mapping[str, GgufValue]
+    input_record: GgufRecord, compared: GgufHeader, values: Mapping[str, GgufValue]
 ) -> dict[str, ValueRecord]:
     """The values that this run or an earlier one has written into an output, by key.
 
@@ -851,12 +874,17 @@ def _written_values(
 
     Args:
         input_record: The record of the file that is changed, with what earlier runs wrote.
-        start: The header from which this run makes the output.
+        compared: The header before this run: values that differ from it were written by this run.
         values: The values of the output, by key.
     """
-    old_arch = start.values[ARCH].decode()
+    # with another architecture, qwen2.block_count is llama.block_count in the output
+    old_arch = compared.values[ARCH].decode()
     new_arch = values[ARCH].decode()
-    before = {_rename_arch(key, old_arch, new_arch): value for key, value in start.values.items()}
+    before = {}
+    for key, value in compared.values.items():
+        before[_rename_arch(key, old_arch, new_arch)] = value
+
+    # first those of earlier runs, and then those of this one
     records = {}
     for key, record in input_record.written.items():
         records[_rename_arch(key, old_arch, new_arch)] = record

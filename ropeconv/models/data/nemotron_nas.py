@@ -16,8 +16,13 @@ class Hooks(FamilyHooks):
     types_key = ""  # no config lists the types
 
     def refusal(self, part: JsonObject) -> str:
+        """Return what is wrong with the settings of single layers; empty where nothing is.
+
+        Such as "config.json has num_hidden_layers = 32 and 30 entries in block_configs; ...".
+        """
         layers = positive_int(part, ("num_hidden_layers",), 32) or 0
         heads = positive_int(part, ("num_attention_heads",), 32) or 0
+        # a list must have an entry for each layer
         for key in (BLOCKS, LISTED):
             described = part.get(key)
             if described is not None and len(described) != layers:
@@ -26,6 +31,7 @@ class Hooks(FamilyHooks):
                     f" {key}; write one for each layer"
                 )
 
+        # the entry of a layer, such as {"attention.n_heads_in_group": 8}
         for number, block in enumerate(part.get(BLOCKS) or []):
             place = f"{BLOCKS}[{number}]"
             group = positive_int(block, (GROUP,))

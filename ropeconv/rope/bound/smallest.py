@@ -187,21 +187,27 @@ class Sweep:
         self.pool = distances
 
     def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
-        """The ln b up to which one distance is proven to violate, and that distance.
+        """Return how far the search can jump from a base, and the distance that proves it.
 
-        No base from `log_base` up to there fits, so the search can skip all of them. All witnesses
-        take one step, over which their sum stays negative; the 16 that get furthest walk on, step
-        by step, until their sums are no longer surely negative.
+        A witness is a distance at which the sum of cosines is negative for a base, so that the base
+        does not fit. Its sum stays negative for some larger bases too, which then do not fit
+        either: the search continues where the sum of the best witness may no longer be negative.
 
         Args:
-            witnesses: Distances that violate at `log_base`, int64 [n].
-            log_base: The ln b to start from.
+            witnesses: Distances with a negative sum at `log_base`, int64 [n].
+            log_base: The logarithm of the base, ln b, to start from.
+
+        Returns:
+            The ln b up to which the sum of one witness is surely negative, and this witness.
         """
-        # the bound on |f''| falls as the base grows, so that of the start holds for the whole walk
+        # A step is safe by a bound on the second derivative of the sum. The bound falls as the base
+        # grows, so that of the start holds for the whole walk.
         distances = witnesses.astype(np.float64)
         log_bases = np.full(len(witnesses), log_base)
         curvatures = self.sums.curvature(distances, log_base)
 
+        # all witnesses take one step, and the 16 that get furthest (TEAM) walk on, each until its
+        # sum is no longer surely negative
         first_steps, _ = self._steps(distances, log_bases, curvatures)
         log_bases += first_steps
         walking = np.argsort(-first_steps)[:TEAM]

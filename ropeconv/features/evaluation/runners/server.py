@@ -76,17 +76,21 @@ class ServerRunner(Runner):
 def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     """Open servers that are running already for an evaluation, with a row of the table for each.
 
+    Args:
+        request: The options of the user; `servers` is such as ["long=http://localhost:8000"], or
+            has only URLs.
+
     Raises:
         RopeconvError: No server answers at a URL, or one does not run `request.model`, or not the
             model of the first.
     """
+    connect_server = hook("connect_server")  # of the feature `servers`
     servers: dict[str, Server] = {}
     rows = list[Row]()
     for text in request.servers:
-        # "long=http://localhost:8000" or only a URL; a server can have several models, of which
-        # one with the name of the row is preferred
+        # a server can have several models, of which one with the name of the row is preferred; the
+        # name of its model is also that of a row without one
         name, url = _name_and_url(text)
-        connect_server = hook("connect_server")  # of the feature `servers`
         server: Server = connect_server(url, prefer=name)
         name = name or server.model
         if name in servers:
@@ -99,7 +103,8 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         rows.append(Row(name, path=output, url=url))
 
     with ExitStack() as stack:
-        # losses of different tokens cannot be compared, so all servers must have one tokenizer
+        # Losses of different tokens cannot be compared, so all servers must have one tokenizer:
+        # that of the checkpoint that the user named, or else that of the first server.
         local_tokenizer, inspection = _open_local(request, stack)
         first = next(iter(servers.values()))
         tokenizer = local_tokenizer or first

@@ -90,22 +90,24 @@ class Queue:
         return ended
 
     def _gone(self, jobs: Mapping[int, Job]) -> set[str]:
-        """Return the ids of jobs that have left the queue of Slurm; none until squeue is due again.
+        """Return the ids of jobs that have left the queue of Slurm.
 
-        A job counts as gone when squeue does not list it twice, one time after the other: a new job
-        may not be listed yet, and a finished one has time to write its result.
+        `squeue` lists the queue, and is only run again after some seconds; until then the result is
+        empty. A job counts as gone when two lists, one after the other, do not have it: a new job
+        may not be listed yet, and a finished one gets time to write its result.
 
         Raises:
             RopeconvError: Slurm never starts one of them.
         """
-        if time.monotonic() < self.next:
+        is_due = time.monotonic() >= self.next
+        if not is_due:
             return set()
         self.next = time.monotonic() + LOOK
-        queue = queued_jobs()
+        queue = queued_jobs()  # such as {"12_3": "Resources"}: why each job waits
         if queue is None:
             return set()
 
-        # the queue is such as {"12_3": "Resources"}: the reason for which each job waits
+        # some reasons to wait do not go away, such as a time limit above that of the partition
         job_ids = {job.job_id for job in jobs.values()}
         for job_id in job_ids:
             why = queue.get(job_id, "")
@@ -113,10 +115,10 @@ class Queue:
                 raise RopeconvError(
                     f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}"
                 )
-        missing = job_ids - queue.keys()
-        missing_twice = missing & self.missed
-        self.missed = missing
-        return missing_twice
+
+        missing_before = self.missed
+        self.missed = job_ids - queue.keys()
+        return self.missed & missing_before
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """End jobs of submitit."""

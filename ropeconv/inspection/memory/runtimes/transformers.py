@@ -48,15 +48,23 @@ class TransformersMemory(RuntimeMemory):
 
         These are the hidden states, cosines and sines, masks, and the tensors of one layer, each
         for every token of the prompt, and keys and values that windows no longer need.
+
+        Args:
+            shape: The sizes of the model, such as its hidden size and its layers.
+            tokens: The tokens of the prompt.
+            machine: Where it runs: attention takes other memory on a CPU.
         """
-        width = self.width(shape)  # bytes of a number
-        hidden_states = width * 4 * shape.hidden  # embeddings, input of the layer, residual, norm
-        cos_and_sin = width * 2 * _cos_sin_pairs(shape) * shape.head_dim
-        masks = _mask_bytes(shape, tokens, width)
+        # for one token; four hidden states are kept at once (embeddings, input of the layer,
+        # residual, result of the norm)
+        bytes_of_number = self.width(shape)
+        hidden_states = bytes_of_number * 4 * shape.hidden
+        cos_and_sin = bytes_of_number * 2 * _cos_sin_pairs(shape) * shape.head_dim
+        masks = _mask_bytes(shape, tokens, bytes_of_number)
 
         # a layer has either its attention or its MLP in memory
-        vectors, scores = _attention_bytes(shape, tokens, width, machine.on_cpu)
-        layer = max(width * _mlp_numbers(shape), vectors + scores)
+        vectors, scores = _attention_bytes(shape, tokens, bytes_of_number, machine.on_cpu)
+        mlp = bytes_of_number * _mlp_numbers(shape)
+        layer = max(mlp, vectors + scores)
         bytes_of_token = hidden_states + cos_and_sin + masks + layer
 
         # a layer with a window drops the keys and values of older tokens only when the first token
@@ -64,7 +72,7 @@ class TransformersMemory(RuntimeMemory):
         def tokens_outside_window(group: CachedLayers) -> int:
             return tokens - _kept_tokens(group, tokens)
 
-        older_keys_and_values = width * numbers(shape.layers, tokens_outside_window)
+        older_keys_and_values = bytes_of_number * numbers(shape.layers, tokens_outside_window)
         return older_keys_and_values + tokens * bytes_of_token
 
     def usable(self, machine: Machine) -> int:

@@ -294,9 +294,13 @@ def _refuse_heads(config: PretrainedConfig) -> None:
     text = config.get_text_config()
     is_own_code = not type(text).__module__.startswith("transformers.models.")
     has_mla = getattr(text, "kv_lora_rank", None) is not None
+    if is_own_code or not has_mla:
+        return
+
+    # transformers refuses to read these from configs whose layers differ; none of them has MLA
     heads = getattr(text, "num_attention_heads", None)
     heads_of_keys = getattr(text, "num_key_value_heads", None)
-    if is_own_code or not has_mla or not heads or not heads_of_keys:
+    if not heads or not heads_of_keys:
         return
     refused = fewer_heads_of_keys(heads, heads_of_keys)
     if refused:

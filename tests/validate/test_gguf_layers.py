@@ -225,7 +225,8 @@ def test_a_file_that_llama_cpp_does_not_run_has_a_reason(tmp_path: Path) -> None
 def test_wrong_layers_leave_nothing(
     plain: Plain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = LayersRecord(8, 255, (LayerRecord("0", 255, error=0.5, allowed=0.01, control=1.0),))
+    layer = LayerRecord("0", 255, error=0.5, allowed=0.01, control=1.0)
+    wrong = LayersRecord(tokens=8, reached=255, layers=(layer,))
     monkeypatch.setattr(gguf_check, "compare_gguf_layers", lambda *given: wrong)
     with pytest.raises(Disagreement, match=r"layer 0 differ by 0\.5"):
         ropeconv.apply(make_plan(plain("llama", "f16"), MIXED, tmp_path / "out.gguf"))

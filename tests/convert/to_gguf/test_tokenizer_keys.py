@@ -101,10 +101,10 @@ def rich_tokenizer(folder: Path, begins: bool) -> None:
 
 
 def rewrite(path: Path, **entries: Any) -> None:
-    """Change entries of a JSON file; None removes one."""
+    """Change entries of a JSON file; None removes one. Other entries stay, also those of null."""
     data = json.loads(path.read_text()) | entries
-    kept = {key: value for key, value in data.items() if value is not None}
-    path.write_text(json.dumps(kept))
+    removed = {key for key, value in entries.items() if value is None}
+    path.write_text(json.dumps({key: data[key] for key in data if key not in removed}))
 
 
 def stock_keys(source: Path, tree: Path, folder: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from ..convert.encoding import DEFAULT_RUNTIMES, ENCODINGS, EncodeRequest
 from ..convert.target import Target
@@ -254,6 +253,8 @@ class MeasuredMethod:
         }
 
 
+IN_FLOAT32 = 1e-6
+"""How far frequencies may differ that are equal in float32."""
 NOT_DECIDED = "not decided"
 """Too few questions were asked to say whether a method works without training."""
 NOT_MEASURED = ("-", "-", "-", "-", "not measured")
@@ -582,7 +583,8 @@ def _advise_on_methods(
             if method is None:
                 continue
             row = _advice(source, inspection, start, method, context, training, outputs, needs)
-            changes_nothing = kind is not AsIs and _computes_the_same(row.schedule, start.current())
+            is_unchanged = row.schedule.computes_same(start.current(), tolerance=IN_FLOAT32)
+            changes_nothing = kind is not AsIs and is_unchanged
             if changes_nothing:
                 passed_over[name] = f"{row.flags} changes no frequency of this model"
                 continue
@@ -596,15 +598,6 @@ def _advise_on_methods(
 def _replaces_scaling(recipe: Recipe) -> bool:
     """Whether a recipe is written in place of a scaling that the model may have."""
     return not recipe.on_top and not isinstance(recipe.method, AsIs)
-
-
-def _computes_the_same(schedule: Schedule, other: Schedule) -> bool:
-    """Whether two schedules have the same factors, and frequencies that are equal in float32."""
-    has_same_frequencies = np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-6, atol=0)
-    has_same_factor = schedule.attention_factor == other.attention_factor
-    return (
-        has_same_frequencies and has_same_factor and schedule.softmax_scale == other.softmax_scale
-    )
 
 
 def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:

@@ -11,8 +11,6 @@ The answer rests on the factor over the context that the weights were trained fo
 
 from dataclasses import replace
 
-import numpy as np
-
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import FineTuningLevel, FineTuningRecord
 from ..rope.forms import InterpolatedForm, Llama3, Yarn
@@ -74,11 +72,7 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
 
     `--llama3 8 --replace` does for Llama 3.1.
     """
-    current = first.current()
-    has_same_frequencies = np.array_equal(schedule.inv_freq, current.inv_freq)
-    has_same_scale = schedule.softmax_scale == current.softmax_scale
-    has_same_factor = schedule.attention_factor == current.attention_factor
-    return has_same_frequencies and has_same_factor and has_same_scale
+    return schedule.computes_same(first.current())
 
 
 def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:

@@ -254,6 +254,20 @@ class Schedule(TableSummary):
             rows.append(row)
         return rows
 
+    def computes_same(self, other: "Schedule", tolerance: float = 0.0) -> bool:
+        """Whether another schedule has the same frequencies and the same two factors on logits.
+
+        Args:
+            other: The other schedule.
+            tolerance: How far frequencies may differ, relative to those of the other.
+        """
+        if self.inv_freq.shape != other.inv_freq.shape:
+            return False
+        has_same_frequencies = np.allclose(self.inv_freq, other.inv_freq, rtol=tolerance, atol=0)
+        has_same_factor = self.attention_factor == other.attention_factor
+        has_same_scale = self.softmax_scale == other.softmax_scale
+        return bool(has_same_frequencies) and has_same_factor and has_same_scale
+
     @property
     def digest(self) -> str:
         """sha256 over all numbers that change a logit.

@@ -435,11 +435,13 @@ def _special(
         """Read the special tokens of the folder, and write them as keys."""
         try:
             special = gguf.SpecialVocab(folder, merges, n_vocab=vocabulary)
-            special.add_special_token |= _flags_of_post_processor(folder, vocabulary)
+            data = read(folder / "tokenizer.json", PostProcessed)
+            named = _named_by_post_processor(folder, data)
+            special.add_special_token |= _flags_of_post_processor(folder, data, named, vocabulary)
             # gguf-py keeps the first id that it finds, so the files of the tokenizer come first,
             # and config.json, where special_token_ids has the others from, before the family
             by_family = _ids_of_family(folder, tokens, rules)
-            by_tokenizer = _ids_of_post_processor(folder, vocabulary)
+            by_tokenizer = _ids_of_post_processor(data, named, vocabulary)
             special.special_token_ids = by_family | special.special_token_ids | by_tokenizer
             # gguf-py lists the names of templates from a set, in another order in each process, and
             # finds the files of additional_chat_templates in any order
@@ -459,7 +461,7 @@ def _special(
     return values
 
 
-def _named_by_post_processor(folder: Path) -> dict[str, str]:
+def _named_by_post_processor(folder: Path, data: PostProcessed | None) -> dict[str, str]:
     """The special tokens of tokenizer_config.json that it lacks, and the post-processor shows.
 
     {"bos_token": "<s>", "cls_token": "<s>"} where <s> is put in front of every text.
@@ -468,7 +470,6 @@ def _named_by_post_processor(folder: Path) -> dict[str, str]:
     gguf/vocab.py); 0.19 takes such a token for an unknown one, and does not add it. It is also
     unknown where the config has an object in place of a text, as for Llama 2: then it becomes cls.
     """
-    data = read(folder / "tokenizer.json", PostProcessed)
     config = read(folder / "tokenizer_config.json", dict[str, Any])
     if data is None or not config:
         return {}
@@ -485,11 +486,12 @@ def _named_by_post_processor(folder: Path) -> dict[str, str]:
     return named
 
 
-def _ids_of_post_processor(folder: Path, vocabulary: int) -> dict[str, int]:
-    """The ids of `_named_by_post_processor`, {"bos": 1, "cls": 1}."""
-    data = read(folder / "tokenizer.json", PostProcessed)
+def _ids_of_post_processor(
+    data: PostProcessed | None, named: Mapping[str, str], vocabulary: int
+) -> dict[str, int]:
+    """The ids of tokens that `_named_by_post_processor` found, {"bos": 1, "cls": 1}."""
     ids = {}
-    for key, text in _named_by_post_processor(folder).items():
+    for key, text in named.items():
         for token in (data.added_tokens if data else None) or ():
             if token.content == text and token.id is not None and token.id < vocabulary:
                 ids[key.removesuffix("_token")] = token.id
@@ -497,7 +499,9 @@ def _ids_of_post_processor(folder: Path, vocabulary: int) -> dict[str, int]:
     return ids
 
 
-def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
+def _flags_of_post_processor(
+    folder: Path, data: PostProcessed | None, named: Mapping[str, str], vocabulary: int
+) -> dict[str, bool]:
     """Whether the post-processor of tokenizer.json adds special tokens, by their names.
 
     {"bos": True, "eos": False} for one that puts bos in front of a text.
@@ -505,16 +509,20 @@ def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
     gguf-py reads this too, but wrongly in three cases, which are corrected here as in llama.cpp's
     converter. gguf 0.19 prefers `add_bos_token` of tokenizer_config.json, although the package
     tokenizers does what the post-processor says. It ignores a byte-level post-processor, which adds
-    nothing. And it does not know a token that only the post-processor names
-    (`_named_by_post_processor`).
+    nothing. And it does not know a token that only the post-processor names.
+
+    Args:
+        folder: The folder of the tokenizer.
+        data: The parts of its tokenizer.json; None without one.
+        named: From `_named_by_post_processor`.
+        vocabulary: Rows of the embeddings.
     """
     import gguf
 
-    data = read(folder / "tokenizer.json", PostProcessed)
     if data is None or data.post_processor is None:
         return {}
     config = read(folder / "tokenizer_config.json", dict[str, Any]) or {}
-    config |= _named_by_post_processor(folder)
+    config |= named
     flags = {}
     if any(step.type == "ByteLevel" for step in data.steps):
         flags = {"bos": False, "eos": False}

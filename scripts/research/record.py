@@ -37,7 +37,7 @@ from ropeconv.rope.spec import RopeSpec
 from .on_top import SCALINGS, trained_longer, with_rope
 from .reproduction.measuring import predict, with_needles
 from .reproduction.text import Corpus, corpus, manual
-from .reproduction.training import RESERVED, Training, build, train
+from .reproduction.training import Training, build, sizes, train
 
 FACTORS = (4, 2, 8)
 TEXTS = 16
@@ -76,21 +76,7 @@ def build_family(family: str, training: Training, vocabulary: int) -> Any:
             },
         }
     torch.manual_seed(training.seed)
-    config = AutoConfig.for_model(
-        family,
-        vocab_size=vocabulary + RESERVED,
-        hidden_size=training.hidden,
-        intermediate_size=3 * training.hidden,
-        initializer_range=training.hidden**-0.5,
-        num_hidden_layers=training.layers,
-        num_attention_heads=training.heads,
-        num_key_value_heads=training.heads,
-        head_dim=training.head_dim,
-        max_position_embeddings=training.length,
-        tie_word_embeddings=True,
-        use_cache=False,
-        **settings,
-    )
+    config = AutoConfig.for_model(family, **sizes(training, vocabulary), **settings)
     return AutoModelForCausalLM.from_config(config)
 
 
@@ -142,6 +128,11 @@ class Measuring:
             "sample": text.sha256[:16],
         }
 
+    def of_row(self, method: str, factor: int | None) -> dict[str, Any]:
+        """Return the fields that all items of a row have."""
+        row = method if factor is None else f"{method}:{factor}"
+        return {**self.shared, "row": row, "method": method, "factor": factor}
+
     def items(
         self, model: Any, method: str, factor: int | None, recipe: Any, lengths: list[int]
     ) -> Iterator[RecordItem]:
@@ -154,8 +145,7 @@ class Measuring:
             recipe: Its recipe; None for none.
             lengths: The lengths in tokens.
         """
-        row = method if factor is None else f"{method}:{factor}"
-        of_row = {**self.shared, "row": row, "method": method, "factor": factor}
+        of_row = self.of_row(method, factor)
         longest = self.text.test.shape[1]
         for length in lengths:
             # the same tokens at the end, after fewer tokens or more
@@ -184,8 +174,7 @@ class Measuring:
             recipe: Its recipe; None for none.
             lengths: The lengths in tokens.
         """
-        row = method if factor is None else f"{method}:{factor}"
-        of_row = {**self.shared, "row": row, "method": method, "factor": factor}
+        of_row = self.of_row(method, factor)
         for length in lengths:
             pieces = self.text.test[:, :length]
             for number, depth in enumerate(DEPTHS):

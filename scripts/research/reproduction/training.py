@@ -81,21 +81,30 @@ def build(training: Training, vocabulary: int) -> Any:
         vocabulary: The tokens of text; those of needles are added.
     """
     torch.manual_seed(training.seed)
-    config = LlamaConfig(
-        vocab_size=vocabulary + RESERVED,
-        hidden_size=training.hidden,
-        intermediate_size=3 * training.hidden,
-        initializer_range=training.hidden**-0.5,
-        num_hidden_layers=training.layers,
-        num_attention_heads=training.heads,
-        num_key_value_heads=training.heads,
-        head_dim=training.head_dim,
-        max_position_embeddings=training.length,
-        tie_word_embeddings=True,
-        use_cache=False,
-        rope_parameters={"rope_type": "default", "rope_theta": training.base},
-    )
-    return LlamaForCausalLM(config)
+    rope = {"rope_type": "default", "rope_theta": training.base}
+    return LlamaForCausalLM(LlamaConfig(**sizes(training, vocabulary), rope_parameters=rope))
+
+
+def sizes(training: Training, vocabulary: int) -> dict[str, Any]:
+    """Return the settings of a config that every family has.
+
+    Args:
+        training: The shape of the model.
+        vocabulary: The tokens of text; those of needles are added.
+    """
+    return {
+        "vocab_size": vocabulary + RESERVED,
+        "hidden_size": training.hidden,
+        "intermediate_size": 3 * training.hidden,
+        "initializer_range": training.hidden**-0.5,
+        "num_hidden_layers": training.layers,
+        "num_attention_heads": training.heads,
+        "num_key_value_heads": training.heads,
+        "head_dim": training.head_dim,
+        "max_position_embeddings": training.length,
+        "tie_word_embeddings": True,
+        "use_cache": False,
+    }
 
 
 def recipe(

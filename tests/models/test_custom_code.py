@@ -61,58 +61,86 @@ LARGE = "plamo"
 """Its widths are those of the published model, so that only the record has its logits."""
 
 
+def shapes_of(
+    outside: dict[str, list[int]], layer: str, inside: dict[str, list[int]]
+) -> dict[str, list[int]]:
+    """The shapes of a model of two layers.
+
+    Args:
+        outside: Of the weights outside the layers.
+        layer: The prefix of a layer, with its number as `{}`.
+        inside: Of the weights of each layer, without the prefix.
+    """
+    shapes = dict(outside)
+    for number in range(2):
+        for name, shape in inside.items():
+            shapes[layer.format(number) + name] = shape
+    return shapes
+
+
 def exaone(folder: Path) -> Path:
     """A tiny EXAONE 3 with the names of LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct."""
-    shapes = {"transformer.wte.weight": [320, 128], "transformer.ln_f.weight": [128]}
-    shapes["lm_head.weight"] = [320, 128]
-    for number in range(2):
-        layer = LAYER.format(number)
-        attention = f"{layer}attn.attention."
-        shapes[f"{attention}q_proj.weight"] = [128, 128]
-        shapes[f"{attention}k_proj.weight"] = [64, 128]
-        shapes[f"{attention}v_proj.weight"] = [64, 128]
-        shapes[f"{attention}out_proj.weight"] = [128, 128]
-        shapes[f"{layer}mlp.c_fc_0.weight"] = [96, 128]
-        shapes[f"{layer}mlp.c_fc_1.weight"] = [96, 128]
-        shapes[f"{layer}mlp.c_proj.weight"] = [128, 96]
-        shapes[f"{layer}ln_1.weight"] = [128]
-        shapes[f"{layer}ln_2.weight"] = [128]
+    outside = {
+        "transformer.wte.weight": [320, 128],
+        "transformer.ln_f.weight": [128],
+        "lm_head.weight": [320, 128],
+    }
+    inside = {
+        "attn.attention.q_proj.weight": [128, 128],
+        "attn.attention.k_proj.weight": [64, 128],
+        "attn.attention.v_proj.weight": [64, 128],
+        "attn.attention.out_proj.weight": [128, 128],
+        "mlp.c_fc_0.weight": [96, 128],
+        "mlp.c_fc_1.weight": [96, 128],
+        "mlp.c_proj.weight": [128, 96],
+        "ln_1.weight": [128],
+        "ln_2.weight": [128],
+    }
+    shapes = shapes_of(outside, LAYER, inside)
     write_checkpoint(folder, config_of("exaone"), random_weights(shapes))
     return folder
 
 
 def minicpm(folder: Path) -> Path:
     """A tiny MiniCPM 1 or 2 with the names of openbmb/MiniCPM-2B-sft-bf16."""
-    shapes = {"model.embed_tokens.weight": [320, 128], "model.norm.weight": [128]}
-    shapes["lm_head.weight"] = [320, 128]
-    for number in range(2):
-        layer = f"model.layers.{number}."
-        shapes[f"{layer}self_attn.q_proj.weight"] = [128, 128]
-        shapes[f"{layer}self_attn.k_proj.weight"] = [64, 128]
-        shapes[f"{layer}self_attn.v_proj.weight"] = [64, 128]
-        shapes[f"{layer}self_attn.o_proj.weight"] = [128, 128]
-        shapes[f"{layer}mlp.gate_proj.weight"] = [96, 128]
-        shapes[f"{layer}mlp.up_proj.weight"] = [96, 128]
-        shapes[f"{layer}mlp.down_proj.weight"] = [128, 96]
-        shapes[f"{layer}input_layernorm.weight"] = [128]
-        shapes[f"{layer}post_attention_layernorm.weight"] = [128]
+    outside = {
+        "model.embed_tokens.weight": [320, 128],
+        "model.norm.weight": [128],
+        "lm_head.weight": [320, 128],
+    }
+    inside = {
+        "self_attn.q_proj.weight": [128, 128],
+        "self_attn.k_proj.weight": [64, 128],
+        "self_attn.v_proj.weight": [64, 128],
+        "self_attn.o_proj.weight": [128, 128],
+        "mlp.gate_proj.weight": [96, 128],
+        "mlp.up_proj.weight": [96, 128],
+        "mlp.down_proj.weight": [128, 96],
+        "input_layernorm.weight": [128],
+        "post_attention_layernorm.weight": [128],
+    }
+    shapes = shapes_of(outside, "model.layers.{}.", inside)
     write_checkpoint(folder, config_of("minicpm"), random_weights(shapes))
     return folder
 
 
 def internlm2(folder: Path) -> Path:
     """A tiny InternLM 2 with the names of internlm/internlm2_5-7b-chat, and two groups of heads."""
-    shapes = {"model.tok_embeddings.weight": [320, 128], "model.norm.weight": [128]}
-    shapes["output.weight"] = [320, 128]
-    for number in range(2):
-        layer = f"model.layers.{number}."
-        shapes[f"{layer}attention.wqkv.weight"] = [256, 128]
-        shapes[f"{layer}attention.wo.weight"] = [128, 128]
-        shapes[f"{layer}attention_norm.weight"] = [128]
-        shapes[f"{layer}ffn_norm.weight"] = [128]
-        shapes[f"{layer}feed_forward.w1.weight"] = [96, 128]
-        shapes[f"{layer}feed_forward.w3.weight"] = [96, 128]
-        shapes[f"{layer}feed_forward.w2.weight"] = [128, 96]
+    outside = {
+        "model.tok_embeddings.weight": [320, 128],
+        "model.norm.weight": [128],
+        "output.weight": [320, 128],
+    }
+    inside = {
+        "attention.wqkv.weight": [256, 128],
+        "attention.wo.weight": [128, 128],
+        "attention_norm.weight": [128],
+        "ffn_norm.weight": [128],
+        "feed_forward.w1.weight": [96, 128],
+        "feed_forward.w3.weight": [96, 128],
+        "feed_forward.w2.weight": [128, 96],
+    }
+    shapes = shapes_of(outside, "model.layers.{}.", inside)
     config = config_of("internlm2") | {"num_attention_heads": 4, "num_key_value_heads": 2}
     write_checkpoint(folder, config, random_weights(shapes))
     return folder

@@ -210,8 +210,8 @@ class OutputCheck:
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """Return a function that asks transformers what it computes from the config in a folder.
 
-    It is called when the output is written. Importing transformers takes seconds, so the probe is
-    told now to begin with that. Where the answer is known from an earlier run and nothing else will
+    It is called when the output is written. Importing transformers takes seconds, so the probe
+    begins with that now. Where the answer is known from an earlier run and nothing else will
     be asked, the probe is stopped instead.
 
     Args:

@@ -318,9 +318,9 @@ def test_replace_refuses_an_edited_key_and_writes_nothing(
 
     # with the value set to what it was, the same command writes
     (key,) = edit.values or edit.dropped
-    mend = Edit({key: read_header(baked).values[key]})
-    write_new(GgufFile.open(path), 0, mend, tmp_path / "mended.gguf")
-    again = make_plan(tmp_path / "mended.gguf", NTK, tmp_path / "again.gguf", replace=True)
+    undo = Edit({key: read_header(baked).values[key]})
+    write_new(GgufFile.open(path), 0, undo, tmp_path / "undone.gguf")
+    again = make_plan(tmp_path / "undone.gguf", NTK, tmp_path / "again.gguf", replace=True)
     assert "llama.rope.scaling.factor" not in read_header(apply(again)).values
 
 

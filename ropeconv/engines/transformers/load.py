@@ -433,7 +433,7 @@ def _write_conversion(source: Source, names: Collection[str], folder: Path) -> N
     """Write files of a checkpoint into a folder: those of a conversion, and links to the others.
 
     The conversion of a GGUF file makes config.json and the weights (generated). A chat template
-    that lies beside the file is not made, and a link to it is enough.
+    beside the file is not made, and a link to it is enough.
 
     Raises:
         RopeconvError: The disk is too small.

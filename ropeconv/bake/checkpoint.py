@@ -263,8 +263,8 @@ def _lost_keys(
         result: The config of the output, with its family.
         recipe: The method and its modifiers.
     """
-    # both dictionaries, e.g. {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}, and notes
-    # where it is not in config.json but the default of the class in transformers
+    # both dictionaries, e.g. {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}; if config.json
+    # has none, the first is the default of the class in transformers, and a note says so
     before, notes_on_class_default = rope_dict(text_part(config, family), family)
     after, _ = rope_dict(text_part(result.config, result.family), result.family)
     if notes_on_class_default:  # config.json has no settings, so none of them can be lost

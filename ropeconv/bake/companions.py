@@ -406,12 +406,12 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         warning=other_base(adapter, plan.source),
     )
 
-    # a place that nothing is in: it must be possible to write there
+    # if nothing is there yet: refuse a place that cannot be written
     is_taken = os.path.lexists(out) and not is_empty(out)
     if not is_taken:
         refuse_early(planned, force=False)
         return planned
-    # the same adapter may be there from an earlier run of the command, and nothing else
+    # else only the same adapter may be there, from an earlier run of the command
     if not has_files(planned):
         raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
     return planned

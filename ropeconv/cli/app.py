@@ -118,9 +118,9 @@ def all_commands() -> dict[str, tuple[str, str]]:
 def complete_app() -> typer.Typer:
     """Return the app with all commands. Raises as `all_commands` does.
 
-    Each command is a `Stub` with the line for the help. When the command is called, the stub calls
-    the function below it, which imports the module of the command (`import_command`). So `ropeconv
-    --help` imports none of them.
+    Each command is a `Stub` with the line for the help and a function. When the command is called,
+    the stub calls its function, which imports the module of the command (`import_command`). So
+    `ropeconv --help` imports none of these modules.
 
     `list methods` is the command `methods` in the group `list`.
     """

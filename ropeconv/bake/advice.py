@@ -590,9 +590,10 @@ def _advise_on_methods(
             # AsIs (--as-is) writes a longer context and keeps the RoPE. It is offered where every
             # pair of dimensions makes a full turn within the trained context, as in Gemma 4, so
             # that no angle at the longer context is new to the model.
-            no_angle_is_new = start.fewest_turns >= 1
-            if kind is AsIs and no_angle_is_new and not keeps_scaling:
-                method = AsIs()
+            if kind is AsIs and not keeps_scaling:
+                no_angle_is_new = start.fewest_turns >= 1
+                if no_angle_is_new:
+                    method = AsIs()
             if method is None:
                 continue
             row = _advice(source, inspection, start, method, context, training, outputs, needs)

@@ -231,8 +231,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     context = plan.schedule.context
     has_code = bool(plan.result.texts)  # the modelling file of `--encoding buffers`
 
-    # The cache has answers by the text of config.json, which is known before it is written. An
-    # output with modelling code has no answers in it.
+    # The cache has answers by the text of config.json, which is known before it is written. It has
+    # no answers about an output with modelling code.
     cache = ProbeCache()
     if not has_code:
         key = cache.key(_config_text(plan), model_type, context, stands_for)

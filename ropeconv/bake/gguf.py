@@ -870,8 +870,8 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             "the projection of its embeddings (Dense in modules.json) is left out, as by"
             " llama.cpp's own converter: embeddings are the pooled states"
         )
-    # tokenizer.json composes e + accent to one character (NFC) first, and llama.cpp does not;
-    # `composed` is a text of which both make other tokens
+    # tokenizer.json first composes e and an accent to one character (NFC), and llama.cpp does not;
+    # `composed` is an example of a text that becomes other tokens for that reason
     if exported.composes:
         example = ""
         if exported.composed is not None:
@@ -881,8 +881,8 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             f" decomposed ones, such as e and a combining accent, becomes other tokens{example};"
             " compose such text before it is sent"
         )
-    # llama.cpp cuts a text into words by other rules than tokenizer.json; `recut` is a text for
-    # which that gives other tokens
+    # llama.cpp cuts some texts into other words than tokenizer.json; `recut` is an example of a
+    # text that becomes other tokens for that reason
     if exported.recut is not None:
         notes.append(
             f"llama.cpp {exported.recut.difference}, and tokenizer.json does not: such text becomes"

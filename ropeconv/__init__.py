@@ -139,18 +139,23 @@ _LAZY = {name: module for module, names in _MODULES.items() for name in names.sp
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use, so that the command line starts without numpy."""
-    if name == "__all__":
+    """Import a name on first use, so that the command line starts without numpy.
+
+    Python calls this for a name that the package does not have yet, such as `ropeconv.apply`.
+    """
+    if name == "__all__":  # for `from ropeconv import *`
         return __dir__()
+
+    # the module of the name: one of the core (`_LAZY`), or of a feature, a plugin of the package
     module = ""
     if name in _LAZY:
         module = f"{__name__}.{_LAZY[name]}"
-    elif not name.startswith("_"):  # Python looks for many of these, for which no feature is loaded
+    elif not name.startswith("_"):  # Python asks for many names such as `__path__`
         module = _functions_of_features().get(name, "")
     if not module:
         raise AttributeError(f"module 'ropeconv' has no attribute {name!r}")
 
-    if name == "METHODS":
+    if name == "METHODS":  # public name of the methods by name, which their module calls REGISTRY
         return import_module(module).REGISTRY
     return getattr(import_module(module), name)
 

@@ -121,16 +121,19 @@ def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "")
         # the losses of both methods beyond the trained context count
         with_both = []
         for study in studies_of(on_top):
-            if name in study.beyond and other in study.beyond:
+            losses = study.beyond  # by method, such as {"linear": 2.91, "yarn": 2.52}
+            if name in losses and other in losses:
                 with_both.append(study)
 
-        # those with fine-tuning if the model is fine-tuned, else and without any, those without it
-        tuned_alike = [study for study in with_both if study.fine_tuned == fine_tuned]
-        untuned = [study for study in with_both if not study.fine_tuned]
-        comparable = tuned_alike or untuned
+        # For a fine-tuned model, studies with fine-tuning. Where there are none, and for any other
+        # model, studies without fine-tuning.
+        with_same_training = [study for study in with_both if study.fine_tuned == fine_tuned]
+        without_training = [study for study in with_both if not study.fine_tuned]
+        comparable = with_same_training or without_training
         if not comparable:
             continue
 
+        # `sign` is 1 where the method has the better loss, -1 where the other one has, else 0
         nearest = _nearest(comparable, factor)
         signs[other] = mean(study.sign(name, other) for study in nearest)
         for study in nearest:
@@ -236,15 +239,16 @@ class MeasuredMethod:
         return inside, beyond, price, found, self.model
 
     def to_dict(self) -> JsonObject:
-        """The numbers as JSON-ready data."""
+        """The numbers as JSON-ready data; losses are in nats per token."""
+        # the hidden facts that were found, in percent, and the 95 % interval of that share
         share, low, high = self.retrieval or (None, None, None)
         return {
             "model": self.study.model,
             "factor": self.study.factor,
             "loss_inside": self.loss_inside,
             "loss_beyond": self.loss_beyond,
-            "price": self.price,
-            "lost": self.lost,
+            "price": self.price,  # what the method costs within the trained length
+            "lost": self.lost,  # what is lost at the new length
             "retrieval": share,
             "retrieval_low": low,
             "retrieval_high": high,
@@ -385,8 +389,8 @@ class Advice(Summary):
     def without_training(self) -> str:
         """Whether it works without training, for a table.
 
-        One of yes, no, not decided (by too few questions), not judged (by the model that was
-        measured) and not measured.
+        One of "yes", "no", "not decided" (too few questions were asked), "not judged" (the measured
+        model makes too little use of its context to judge methods) and "not measured".
         """
         if self.works_untuned:
             return "yes"
@@ -394,7 +398,9 @@ class Advice(Summary):
             return NOT_DECIDED
         if self.measured is None:
             return "not measured"
-        # None where the measured model cannot judge methods: it makes too little use of its context
+        # whether the method lost little enough: "met", "undecided" or "missed"; None where that
+        # cannot be judged. A method that met the bar is a "yes" above, unless only at a shorter
+        # context.
         bar_result = self.measured.study.compare_with_bar(self.method.name)
         if bar_result is None:
             return "not judged"
@@ -413,18 +419,18 @@ class Advice(Summary):
         first_violation = self.profile.reach.first_violation
         if first_violation is not None:
             effective_length = min(first_violation - 1, effective_length)
-        # The loss that a study measured, well or on a model that shows little (`weak`). Losses of
-        # two models cannot be compared, so methods of the one with the longer training come first.
-        # Nor can those at 2 times and at 8 times: a shorter text costs every method less.
-        covered = 0.0
-        trained = 0
+        # The loss of the method in a study; `weak` is a study of a model that shows little. Losses
+        # of two models cannot be compared, so the model with the longer training comes first.
+        # Losses at 2 and at 8 times the trained length cannot be compared either.
+        measured_factor = 0.0
+        trained_length = 0
         lost = 0.0
-        known = self.measured or self.weak
-        if known is not None:
-            covered = known.covered
-            trained = known.study.trained
-            lost = known.lost
-        # what is not known to need training comes before what is
+        measurement = self.measured or self.weak
+        if measurement is not None:
+            measured_factor = measurement.covered
+            trained_length = measurement.study.trained
+            lost = measurement.lost
+        # methods that need no training, then undecided ones, then those that need it
         training = 2
         if self.works_untuned:
             training = 0
@@ -432,23 +438,28 @@ class Advice(Summary):
             training = 1
         # False sorts before True and small numbers before large ones, so what is good is negated
         keeps_rope = isinstance(self.method, AsIs)
-        return (
+        by_evidence = (
             not self.writable,
             not self.recommended,
             not keeps_rope,
             training,
             self.measured is None,
-            -covered,
-            -trained,
+            -measured_factor,
+            -trained_length,
             lost,
+        )
+        by_frequencies = (
             self.profile.outside,  # dimensions with angles that training did not have
             -effective_length,
             self.profile.fast_change,  # how much the pairs change that tell near tokens apart
-            self.method.name,  # for an order that never varies
         )
+        return (*by_evidence, *by_frequencies, self.method.name)  # the name, so that none are equal
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data, with the recipe; keys stay within a schema."""
+        """The fields as JSON-ready data, with the recipe.
+
+        The keys are public: within one version of the schema none is removed or renamed.
+        """
         return {
             "method": self.method.name,
             "recipe": replace(self.recipe, context=self.schedule.context).to_dict(),
@@ -463,8 +474,9 @@ class Advice(Summary):
             "basis": self.basis,
             "recommended": self.recommended or None,
             "evidence": self.measured.to_dict() if self.measured else None,
-            "compared": self.standing.signs,
+            "compared": self.standing.signs,  # 1 for a method that this one is better than
             "studies": [msgspec.to_builtins(study) for study in self.standing.studies],
+            # by format, "safetensors" or "gguf": the encoding, and the support of each runtime
             "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},
         }
 
@@ -564,8 +576,8 @@ def _advise_on_methods(
         inspection: The inspection of the model.
         start: The RoPE that the methods start from.
         context: The length in tokens.
-        training: Why the scaling of the model is kept (`why_scaling_is_kept`), so that methods are
-            put on top of it; empty where they replace it.
+        training: A sentence on why the scaling of the model counts as trained. Methods are then put
+            on top of it. Empty where they replace it.
         outputs: Formats that are planned; None for all that the model can have.
         needs: Options of the output without which no method can be written.
     """
@@ -575,11 +587,13 @@ def _advise_on_methods(
     for name, kind in REGISTRY.items():
         try:
             method = _method_for(kind, start, context, on_top=keeps_scaling)
-            # Gemma 4 has no pair with angles that are new at a longer context: NTK-by-parts changes
-            # none of them, and what other models lose with it says nothing about this one
-            can_keep_rope = kind is AsIs and not keeps_scaling and start.fewest_turns >= 1
-            if can_keep_rope:
-                method = AsIs()
+            # AsIs (--as-is) writes a longer context and keeps the RoPE. It is offered where every
+            # pair of dimensions makes a full turn within the trained context, as in Gemma 4, so
+            # that no angle at the longer context is new to the model.
+            if kind is AsIs and not keeps_scaling:
+                no_angle_is_new = start.fewest_turns >= 1
+                if no_angle_is_new:
+                    method = AsIs()
             if method is None:
                 continue
             row = _advice(source, inspection, start, method, context, training, outputs, needs)
@@ -665,7 +679,7 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
 
     Args:
         kind: The class of the method.
-        start: The RoPE that it starts from, over its whole context.
+        start: The RoPE that it starts from; on top of a trained scaling, with that scaling.
         context: The context to reach, in tokens.
         on_top: Whether it is put on top of a trained scaling.
 
@@ -685,7 +699,8 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
     else:
         method = kind.for_context(start, context)
 
-    # methods with a target length, such as --theta-for 128k
+    # Methods with a target length, such as --theta-for 128k. On top of a scaling, `_method_on_top`
+    # has computed with a shorter target, and the user names the real one.
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
 
@@ -779,12 +794,14 @@ def _required_attention_factor(
         attention_factor = longrope_attention_factor(total_factor_of_context, form.original_context)
         return float(f"{attention_factor:.9g}")  # as many digits as the command line has
 
-    # YaRN brings a factor, which some models cannot have: DeepSeek V4 was trained with YaRN and
-    # without one, and with the mscale pair of Hunyuan YaRN has none. They keep that of the model.
+    # YaRN has an attention factor, 0.1 ln(factor) + 1 by default. Some models can have no other
+    # factor than their own: DeepSeek V4 is computed without one, although it was trained with YaRN.
+    # With their settings (mscale), YaRN may give the factor of the model anyway, as for Hunyuan.
+    # Otherwise the recipe must name it.
     is_yarn = isinstance(recipe.method, YarnMethod)
     if is_yarn and not recipe.on_top and has_fixed_attention_factor(inspection):
-        usual = inherit_settings(recipe, inspection).schedule(start)
-        if usual.attention_factor != start.attention_factor:
+        with_settings_of_model = inherit_settings(recipe, inspection).schedule(start)
+        if with_settings_of_model.attention_factor != start.attention_factor:
             return start.attention_factor
     return None
 
@@ -801,13 +818,13 @@ def _writings(
         source: The model.
         recipe: The method and its modifiers.
         outputs: The formats; None for all that the model can have.
-        needs: Options of the target, such as its runtimes, for outputs of the format that these
-            read.
+        needs: Options of the output, such as {"runtimes": ("vllm",)}. They are for the format that
+            these runtimes read; the other format is planned without options.
 
     Returns:
         The outcome per format, such as {"safetensors": FormatAdvice("native", verdicts), "gguf":
-        FormatAdvice("", (), "why it cannot hold the method")}; and the plan of the first format
-        that can hold the method, None where none can.
+        FormatAdvice("", (), "why the format cannot hold the method")}; and the plan of the first
+        format that can hold the method, None where no format can.
     """
     # a checkpoint can become a checkpoint or a GGUF file, and a GGUF file only another one
     formats: Sequence[Format] = ("safetensors", "gguf")
@@ -816,20 +833,20 @@ def _writings(
     elif isinstance(source, GgufSource):
         formats = ("gguf",)
 
+    needs_are_for_gguf = _for_gguf(needs)  # else for checkpoints
+
     writings: dict[str, FormatAdvice] = {}
     first_plan = None
     for name in formats:
-        # the options are for the format that the named runtimes read
         is_gguf = name == "gguf"
-        options_are_for_gguf = _for_gguf(needs)
         options: Mapping[str, Any] = {}
-        if options_are_for_gguf == is_gguf:
+        if needs_are_for_gguf == is_gguf:
             options = needs
         try:
             target = Target(to=name, replace=_replaces_scaling(recipe), **options)
             plan = make_plan(source, recipe, target)
         except RopeconvError as problem:
-            writings[name] = FormatAdvice("", (), str(problem))
+            writings[name] = FormatAdvice(encoding="", verdicts=(), reason=str(problem))
             continue
         writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
         if first_plan is None:
@@ -963,9 +980,10 @@ def matrix() -> tuple[MatrixCell, ...]:
         config = sample_config(family)
         spec = read_spec(config, family)
         unscaled = spec.unscaled() if spec.scaled else spec
-        # each way with a method that is written so, such as NTK as a new base
+        # each way with a method that is written so: ("theta", ("ntk", "native")) is NTK, which
+        # config.json holds as a new base
         for way, (name, encoding) in METHODS.items():
-            method = REGISTRY[name]
+            method = REGISTRY[name]  # the class of the method, such as that of NTK
             try:
                 recipe = Recipe(method(factor))  # type: ignore[call-arg]
                 request = EncodeRequest(

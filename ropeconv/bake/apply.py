@@ -191,14 +191,18 @@ class OutputCheck:
         Args:
             version: The installed version of transformers.
         """
-        # the status is "exact", "ignored", ...; some, such as "unsupported", come with an error
+        # The status is "exact", "ignored" and so on. With "unsupported", transformers raises an
+        # error, which the user sees. With "ignored" or "differs" (SILENT) it raises none.
         status = self.plan.transformers_status(version)
         is_silent_error = status in SILENT
-        runtimes = self.plan.target.runtimes or ("transformers",)
+        runtimes = self.plan.target.runtimes or ("transformers",)  # the values of --runtime
         is_for_transformers = "transformers" in runtimes or ALL in runtimes
         if not is_silent_error or not is_for_transformers:
             return
-        verdict = self.plan.result.verdict_of(find(f"transformers@{version}")[0])
+
+        # the verdict has the reason in words
+        table_row = find(f"transformers@{version}")[0]
+        verdict = self.plan.result.verdict_of(table_row)
         raise Disagreement(
             f"transformers {version}, which is installed here, computes another RoPE from this"
             f" output ({verdict.reason or status}); install a version that `ropeconv list"
@@ -210,9 +214,9 @@ class OutputCheck:
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """Return a function that asks transformers what it computes from the config in a folder.
 
-    It is called when the output is written. Importing transformers takes seconds, so the probe
-    begins with that now. Where the answer is known from an earlier run and nothing else will
-    be asked, the probe is stopped instead.
+    The function is called when the output is written. Importing transformers takes seconds, so the
+    probe, a process beside this one, begins with it now (`prefetch`). A probe that is not needed is
+    stopped: the answer is cached, and there are no weights with which layers could run.
 
     Args:
         plan: The plan of the output.
@@ -227,8 +231,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     context = plan.schedule.context
     has_code = bool(plan.result.texts)  # the modelling file of `--encoding buffers`
 
-    # the text of config.json is known before anything is written, and with it the answer in the
-    # cache; with weights, layers will run, for which the probe is needed all the same
+    # The cache has answers by the text of config.json, which is known before it is written. It has
+    # no answers about an output with modelling code.
     cache = ProbeCache()
     if not has_code:
         key = cache.key(_config_text(plan), model_type, context, stands_for)
@@ -269,25 +273,24 @@ def change_in_place(
         edit: The keys and tensors that change.
         verify: Called with the changed file before the change is final; where it raises, the change
             is undone.
-        beside: A file that changes together with it.
+        beside: A small file that is written in the same step, such as a Modelfile.
 
     Raises:
-        RopeconvError: For links into a cache, for a file with other names, for one that another
-            process changes, or has changed since it was planned, where the filesystem cannot make
-            space and where the disk fails; the file does not change then.
+        RopeconvError: The file is a link into the cache of the Hub, or has a hard link under
+            another name; another process changes it, or has changed it since it was planned; the
+            filesystem cannot make space, or the disk fails. The file does not change then.
     """
     neighbour = None
     if beside is not None:
         neighbour = Neighbour(beside.name, beside.text)
     try:
-        # A generator that makes the change in phases, and yields the name of each when it is done.
-        # After "durable" all bytes are on the disk, and the journal of the old ones is still there.
-        # An error that is thrown into the generator then makes it undo the change, and raise the
-        # error.
+        # `change_by_phases` is a generator: each step makes one phase of the change, and yields its
+        # name. After the phase "durable" the new bytes are on the disk, and the old ones are still
+        # in a journal. An error that is thrown into the generator then undoes the change, and is
+        # raised again here.
         changing = change_by_phases(source.file, edit, neighbour)
         for phase in changing:
-            can_be_verified = phase == "durable"
-            if not can_be_verified:
+            if phase != "durable":
                 continue
             try:
                 verify(source.path)
@@ -427,7 +430,13 @@ def _apply_gguf(
 ) -> AppliedPlan:
     """Write a GGUF file, or change one in place, and read it back.
 
-    Parameters are those of `apply`; `shared` is its `probe` where that may run several outputs.
+    Args:
+        plan: The plan of the file.
+        options: How it is written.
+        check: Whether it is checked; False for `--no-check`.
+        advance: Called with the bytes done since the last call.
+        beside: A small file that is written in the same step, such as a Modelfile.
+        shared: A process with transformers that checks several outputs; None for one of its own.
     """
     output_check = GgufOutputCheck(plan, shared)
 
@@ -497,10 +506,10 @@ class GgufOutputCheck:
         self.record = msgspec.structs.replace(self.record, layers=layers, llama_cpp=runtime())
 
     def _decode(self, path: Path) -> None:
-        """Let llama.cpp decode a few tokens, and record that in `self.record`.
+        """Let llama.cpp decode a few tokens with a conversion.
 
-        Where that cannot be tried, `self.reason` says what is not checked and why: people see it
-        after "Not checked: ".
+        The result is added to `self.record`, which goes into the receipt. Where llama.cpp cannot be
+        tried, `self.reason` says what is not checked and why; users see it after "Not checked: ".
 
         Raises:
             RopeconvError: llama.cpp cannot run the file.
@@ -512,7 +521,7 @@ class GgufOutputCheck:
         # why it cannot run the file, and why that could not be found out; both empty if it runs
         problem, why_unknown = why_not_run(path)
         if problem:
-            assert isinstance(self.plan, ExportPlan)
+            assert isinstance(self.plan, ExportPlan)  # the plan of a conversion, for `converter`
             repair = "convert it with llama.cpp and patch that, or keep safetensors"
             if self.plan.converter is not None:  # llama.cpp has converted it
                 repair = self.plan.converter.repair
@@ -588,13 +597,13 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     family = detect(config)
     spec = read_spec(config, family)
 
-    # both give the frequencies to compute, and the factor by which queries grow with their position
-    # (log-n attention); None without one
+    # a recipe and a plan both give the frequencies, and the factor by which queries grow with their
+    # position (log-n attention); None for models without log-n attention
     query_scaling: LogN | QueryScaling | None
     if isinstance(recipe_or_plan, Recipe):
         recipe = recipe_or_plan
-        # `start` returns the RoPE that the method is applied to: for a recipe that keeps the
-        # scaling of the model, the same object
+        # `start` returns the RoPE that the method is applied to: `spec` itself for a recipe that
+        # keeps the scaling of the model (on_top, --as-is), else a new object without the scaling
         keeps_scaling = recipe.start(spec) is spec
         if spec.scaled and not keeps_scaling:
             raise RopeconvError(

@@ -75,13 +75,16 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> E
         for data in tensors.values():
             yield np.ascontiguousarray(data, "<f4").data.cast("B")
 
-    # the index with the new shard; first that of a checkpoint in one file, under its new name
+    # the index of the source; for a checkpoint in one file, a new index that has this file under
+    # its new name, model-00001-of-00001.safetensors
     index = source.text(INDEX)
     renamed = dict[str, str]()
     if index is None:
         total = sum(tensor.stop - tensor.start for tensor in source.tensors.values())
         index = index_text(total, dict.fromkeys(source.tensors, RENAMED))
         renamed = {SINGLE: RENAMED}
+
+    # the same with the new shard, model-rope.safetensors
     new_index = with_shard(index, SHARD, sizes)
 
     file = PlannedFile("write", SHARD, file_size, make=partial(write_blocks, blocks))
@@ -102,18 +105,19 @@ class CheckpointPlan(Plan):
         Small files such as config.json have another text; a shard may be added; and a checkpoint in
         one file, model.safetensors, then becomes one of several.
         """
-        # small files of the output with another text, such as config.json; large files that the
-        # source lacks; and files of the source (`origin`) under another name, by their new names
-        texts = {}
-        added = []
-        renamed = {}
+        # `origin` of a file is the name of the file of the source that it is copied from; empty for
+        # a file that is written anew
+        texts = {}  # small files such as config.json
+        added = []  # large files that the source does not have, such as a new shard
+        renamed = {}  # names in the source, by names in the output
         for file in self.files:
-            has_origin = file.origin != ""
+            is_from_source = file.origin != ""
+            is_made = file.action in ("write", "convert")
             if file.text is not None:
                 texts[file.name] = file.text
-            elif not has_origin and file.action in ("write", "convert"):
+            elif is_made and not is_from_source:
                 added.append(file.name)
-            if has_origin and file.origin != file.name:
+            if is_from_source and file.origin != file.name:
                 renamed[file.name] = file.origin
 
         # tensors that a fold multiplied, which cannot be restored exactly
@@ -228,14 +232,14 @@ def _check_weights(source: Source) -> None:
         _tensors(source)  # raises, except for a config.json
 
 
-PLACED = frozenset(
+KEYS_OF_EVERY_OUTPUT = frozenset(
     (
         "rope_type type rope_theta factor original_max_position_embeddings max_position_embeddings"
         " partial_rotary_factor"
     ).split()
 )
 """Keys of a RoPE dictionary that every output has, in it or beside it."""
-OF_SCALING = frozenset(
+KEYS_OF_SCALING = frozenset(
     (
         "attention_factor beta_fast beta_slow truncate mscale mscale_all_dim low_freq_factor"
         " high_freq_factor short_factor long_factor short_mscale long_mscale"
@@ -259,17 +263,19 @@ def _lost_keys(
         result: The config of the output, with its family.
         recipe: The method and its modifiers.
     """
-    # both dictionaries, e.g. {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}
-    before, class_default = rope_dict(text_part(config, family), family)
+    # both dictionaries, e.g. {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}; if config.json
+    # has none, the first is the default of the class in transformers, and a note says so
+    before, notes_on_class_default = rope_dict(text_part(config, family), family)
     after, _ = rope_dict(text_part(result.config, result.family), result.family)
-    if class_default:  # config.json has no settings, so none of them can be lost
+    if notes_on_class_default:  # config.json has no settings, so none of them can be lost
         return
 
-    # Keys that may be missing: the output has them in another place (PLACED), or they belong to the
-    # scaling that a new one replaces (OF_SCALING). --as-is replaces none.
-    may_be_missing = PLACED
+    # Keys that may be missing: every output has `factor` and the like, maybe beside the dictionary;
+    # and `beta_fast` and the like belong to a scaling. --as-is keeps the scaling, so it must keep
+    # these too; any other method replaces it.
+    may_be_missing = KEYS_OF_EVERY_OUTPUT
     if not isinstance(recipe.method, AsIs):
-        may_be_missing = PLACED | OF_SCALING
+        may_be_missing = KEYS_OF_EVERY_OUTPUT | KEYS_OF_SCALING
     lost = []
     for key, value in before.items():
         is_setting = value is not None and not isinstance(value, dict)
@@ -440,8 +446,8 @@ def _with_raised_limits(
         limits: The limits of the source that are below the context.
         context: The tokens that the output declares.
     """
-    # a limit has its place in the text; config.json is written anew, so there the places of the
-    # source do not hold, and its limits are searched for again
+    # A limit has its offset in the text of the source. config.json is written anew with other
+    # offsets, so its limits are searched for again.
     to_raise = [limit for limit in limits if limit.file != "config.json"]
     for limit in limits_in_text("config.json", texts["config.json"]):
         if limit.tokens < context:
@@ -452,6 +458,7 @@ def _with_raised_limits(
         by_file.setdefault(limit.file, []).append(limit)
     raised = {}
     for name, limits_of_file in by_file.items():
+        # config.json, and files that a conversion makes, have a new text; others that of the source
         text = texts.get(name) or source.text(name) or ""
         raised[name] = raise_limits(limits_of_file, context, text.encode()).decode()
     return raised

@@ -100,74 +100,79 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
         faults += _faults_of_adapter(adapter, receipt)
     draft = place_beside(output, names.draft)
     if draft is not None:
-        faults += _faults_of_pair(draft, names.draft_digest, "draft")
+        faults += _faults_of_pair(draft, "draft", names.draft_digest)
     target = place_beside(output, names.drafts_for)
     if target is not None:
-        faults += _faults_of_pair(target, names.drafts_for_digest, "target")
+        faults += _faults_of_pair(target, "target", names.drafts_for_digest)
     return faults
 
 
 def _faults_of_adapter(adapter: Path, output_receipt: Receipt) -> list[str]:
     """Return what is wrong with the LoRA adapter that was written for an output, as clauses.
 
-    An adapter is copied into a folder beside the output, with a receipt of its own that names the
-    schedule of the output. The receipt of the output has a digest of the copied files.
+    An adapter is copied into a folder beside the output, with a receipt (a list of its files) that
+    names the schedule of the output. The receipt of the output has a digest of the copied files.
 
     Args:
         adapter: The folder of the adapter.
         output_receipt: The receipt of the output.
     """
-    receipt = read_companion(adapter)
-    if receipt is None:
+    adapter_receipt = read_companion(adapter)
+    if adapter_receipt is None:
         return [f"its adapter {adapter.name} has no receipt"]
-    faults = [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, receipt)]
-    if receipt.schedule != output_receipt.schedule.digest:
+    faults = [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, adapter_receipt)]
+    if adapter_receipt.schedule != output_receipt.schedule.digest:
         faults.append(f"{adapter.name} is of another output, of another schedule")
 
-    # the output has no digest of an adapter from the Hub, so there is nothing to compare
+    # the output must have been written with this adapter; it has no digest of an adapter that came
+    # from the Hub, whose files were not read
+    digest_in_output = output_receipt.target.adapter_digest
+    if not digest_in_output:
+        return faults
     sha256_by_name = {}
-    for file in receipt.files:
+    for file in adapter_receipt.files:
         if file.action == "copy":
             sha256_by_name[file.name] = file.sha256 or ""
-    recorded_digest = output_receipt.target.adapter_digest
-    if recorded_digest and recorded_digest != copies_digest(sha256_by_name):
+    if digest_in_output != copies_digest(sha256_by_name):
         faults.append(f"{adapter.name} is not the adapter that it was written with")
     return faults
 
 
-def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
-    """Return what is wrong with the draft model beside its target, or with that target, as clauses.
+def _faults_of_pair(model: Path, kind: str, recorded_digest: str) -> list[str]:
+    """Return what is wrong with a draft model or with its target, as clauses.
 
-    A model (the target) and the small draft model that speculates for it are written together. The
-    receipt of each has a digest of the recipe, the source and the target options of the other, so
-    that a draft for another target is noticed.
+    In speculative decoding, a small draft model proposes tokens for a large one, the target. The
+    two are written together. The receipt of the draft has a digest of the target (of its source,
+    recipe and options), and the receipt of the target has one of the draft. So a draft for another
+    target is noticed.
 
     Args:
-        place: The draft or the target that is checked.
-        digest: The digest of it in the receipt of the other; empty in one of an earlier version.
-        kind: Which of the two is checked, "draft" or "target".
+        model: The model that is checked.
+        kind: "draft" or "target", as which of the two it is checked.
+        recorded_digest: The digest of that model, from the receipt of the other one. Empty if the
+            other one was written by an earlier version of ropeconv, without a digest.
     """
     try:
-        receipt = read_receipt(place)
-        is_of_pair = not digest or digest == member_digest(receipt)
+        receipt = read_receipt(model)
+        is_of_pair = not recorded_digest or recorded_digest == member_digest(receipt)
         if not is_of_pair:
-            return [f"{place.name} is not the {kind} that it was written with"]
+            return [f"{model.name} is not the {kind} that it was written with"]
 
         # only the files of a draft are compared here; `validate` of a target compares its own
-        if kind != "draft" or not place.is_dir():
+        if kind != "draft" or not model.is_dir():
             return []
-        check_files(place, receipt)
+        check_files(model, receipt)
         faults = []
         listed = {file.name for file in receipt.files} | {RECEIPT}
-        for name in sorted(set(files_of(place)) - listed):
+        for name in sorted(set(files_of(model)) - listed):
             if not is_document(name):
                 faults.append(
-                    f"{place.name}: {name} was added (a runtime may load it: move it out of the"
+                    f"{model.name}: {name} was added (a runtime may load it: move it out of the"
                     " folder)"
                 )
         return faults
     except BadSource as problem:
-        return [f"its {kind} {place.name}: {problem}"]
+        return [f"its {kind} {model.name}: {problem}"]
 
 
 def copies_digest(digests: Mapping[str, str]) -> str:

@@ -92,15 +92,16 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
 
     # warnings: another vocabulary, and a length that may not be the trained one
     warnings = []
-    other_vocabulary = misfit(source, inspection, plan.source)
+    other_vocabulary = warn_of_vocabulary(source, inspection, plan.source)
     if other_vocabulary:
         warnings.append(other_vocabulary)
-    doubtful_length = "" if trained else declared_length(inspection, plan)
+    doubtful_length = "" if trained else warn_of_length(inspection, plan)
     if doubtful_length:
         warnings.append(doubtful_length)
 
-    # The same recipe and target as those of the model, for the place beside it. The receipts of the
-    # two name each other (`paired`), each with a digest of the recipe and source of the other.
+    # The options of the target, for a place beside it. These fields go into the receipt, the record
+    # of how an output was made: the receipt of the draft names the target, with a digest of how the
+    # target was made. (`name_draft` does the same for the receipt of the target.)
     target = dataclasses.replace(
         plan.target,
         out=draft_out(plan.out),
@@ -114,21 +115,29 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
     return dataclasses.replace(planned_draft, warnings=(*warnings, *planned_draft.warnings))
 
 
-def declared_length(inspection: Inspection, plan: Plan) -> str:
-    """Return a sentence on a head that declares the length of its target; empty for others.
+def warn_of_length(inspection: Inspection, plan: Plan) -> str:
+    """Return a warning on a head that declares the length of its target; empty for other drafts.
 
     A head, such as EAGLE's, is a draft of one or few layers that reads the hidden states of its
     target. It runs at the same positions, so its config often has the length of the target, and not
-    that of its own training.
+    the length of its own training.
+
+    Args:
+        inspection: The inspection of the draft.
+        plan: The plan of the target.
     """
     spec = inspection.first_spec
     is_head = inspection.draft is not None
     if not is_head or spec.scaled:
         return ""
-    # "declared" by config.json, "header" of a GGUF file; else the trained length is known
+
+    # where the trained length of the draft is from: max_position_embeddings ("declared"), the
+    # context_length of a GGUF file ("header"), or a place that says how the draft was trained
     is_only_declared = spec.original_context_source in ("declared", "header")
+    if not is_only_declared:
+        return ""
     has_length_of_target = spec.context == plan.source_spec.context
-    if not is_only_declared or not has_length_of_target:
+    if not has_length_of_target:
         return ""
     return (
         f"{inspection.source.reference} declares the {spec.context:,} tokens of its target, and"
@@ -157,8 +166,8 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     spec = inspection.spec
     _refuse_length(inspection, context, trained)
 
-    # the length from which the method starts: as the user says it, else what a draft that keeps its
-    # scaling declares, else what it was trained on before any scaling
+    # The length from which the method starts. The user may give it. On top of a scaling, it is the
+    # length that the draft declares. Otherwise it is the length before any scaling.
     on_top = recipe.on_top and spec.scaled
     if trained is not None:
         start_length = trained
@@ -176,8 +185,8 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     elif not isinstance(method, LengthMethod):
         _refuse_other_rope(inspection, plan, start_length)
 
-    # The recipe names the context where that of the target does, and where the user has stated the
-    # trained length of the draft.
+    # The recipe of the draft has `--context` if the recipe of the target has it, or if the user
+    # gave the trained length of the draft.
     explicit_context = None
     if recipe.context is not None or trained is not None:
         explicit_context = context
@@ -229,10 +238,14 @@ def _refuse_other_rope(inspection: Inspection, plan: Plan, length: int) -> None:
 
 
 def paired(plan: Plan) -> Plan:
-    """Return the plan of a model (the target) whose receipt names the draft beside it.
+    """Return the plan of a model, changed so that its receipt names a draft model beside it.
 
-    The receipt of a folder is a file that is written last. The receipt of a GGUF file is in its
-    header, whose size it changes, so the file is planned again.
+    The draft of an output OUT is OUT-draft. The receipt, the record of how OUT was made, has that
+    name. The receipt of a folder is a file that is written last. The receipt of a GGUF file is in
+    its header and changes its size, so a GGUF file is planned again.
+
+    Args:
+        plan: The plan of the model, which is the target in speculative decoding.
 
     Raises:
         UsageError: For a change in place.
@@ -263,12 +276,12 @@ def name_draft(plan: Plan, draft: Plan) -> Plan:
     return make_plan(plan.source, plan.recipe, target)  # its header has the receipt
 
 
-def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
-    """Return a sentence on a draft with another vocabulary than its target; else empty.
+def warn_of_vocabulary(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
+    """Return a warning on a whole model as the draft with another vocabulary; else empty.
 
-    The target checks the tokens that the draft proposes, so both must have the same. That is only a
-    warning for a whole model as the draft, which some runtimes accept. A head reads the hidden
-    states of its target, and cannot run beside a model with other sizes, which is an error.
+    The target checks the tokens that the draft proposes, so both need the same vocabulary. Some
+    runtimes accept a whole model with another one, so this is only a warning. A head reads the
+    hidden states of its target, and cannot run beside a model with other sizes: an error.
 
     Args:
         draft: The draft: a smaller model, or a head that reads the hidden states of its target.
@@ -290,12 +303,12 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
         is_unknown = not size or not target_size  # the config does not say it
         if is_unknown or size == target_size:
             continue
-        if is_head:
+        if is_head:  # no size may differ
             raise BadSource(
                 f"--draft {draft.reference} is for a model with {key} {size}, and"
                 f" {target.reference} has {key} {target_size}; give the draft of this target"
             )
-        if key == "vocab_size":
+        if key == "vocab_size":  # a whole model may have another hidden size than its target
             return (
                 f"{draft.reference} has {key} {size}, and its target has {key} {target_size};"
                 " vLLM refuses such a pair"
@@ -374,6 +387,8 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         raise UsageError(
             f"--adapter {reference} has no {ADAPTER}, so it is not a PEFT adapter; give its folder"
         )
+    # a matrix of the adapter with another shape than that of the model, in words: "is for a
+    # ...q_proj.weight of 4,096 x 4,096, and that of BASE is 2,048 x 2,048"
     misplaced = misplaced_tensor(adapter, inspect_source(plan.source))
     if misplaced:
         raise BadSource(f"--adapter {reference} {misplaced}; give the adapter of this model")
@@ -391,11 +406,13 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         warning=other_base(adapter, plan.source),
     )
 
-    # if the place has the same files already, as when `apply` is run again, they are kept
+    # if nothing is there yet: refuse a place that cannot be written
     is_taken = os.path.lexists(out) and not is_empty(out)
     if not is_taken:
         refuse_early(planned, force=False)
-    elif not has_files(planned):
+        return planned
+    # else only the same adapter may be there, from an earlier run of the command
+    if not has_files(planned):
         raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
     return planned
 
@@ -497,7 +514,11 @@ def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
 
 
 def _complete_receipt(plan: AdapterPlan, fsync: bool) -> None:
-    """Write the receipt of an adapter whose files are there, unless it has the right one."""
+    """Write ropeconv.json of an adapter whose files are there, unless it is there too, and right.
+
+    The receipt in it lists each file with its size and digest, and names the output (a checkpoint)
+    that the adapter is for. An adapter is a companion of that output.
+    """
     records = []
     for file in plan.files:
         place = plan.out / file.name
@@ -506,14 +527,15 @@ def _complete_receipt(plan: AdapterPlan, fsync: bool) -> None:
             action=file.action,
             size=place.stat().st_size,
             sha256=sha256(place),
-            origin=file.origin or None,
+            origin=file.origin or None,  # the receipt has null for a file that is not a copy
         )
         records.append(record)
-    right_receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))
+    receipt_without_files = plan.companion()
+    right_receipt = msgspec.structs.replace(receipt_without_files, files=tuple(records))
 
     try:
-        present_receipt = read_companion(plan.out)  # None without one
-    except BadSource:  # a damaged one is replaced
+        present_receipt = read_companion(plan.out)  # None if the folder has no receipt
+    except BadSource:  # a damaged receipt is replaced
         present_receipt = None
     if present_receipt != right_receipt:
         write_receipt(plan.out, right_receipt, fsync)

@@ -224,15 +224,17 @@ def study_for(
     possible = []
     for study in among:
         has_scaling_alike = bool(study.on_top) == bool(on_top)
-        if has_scaling_alike and not study.fine_tuned and method in study.lost:
+        was_measured = method in study.lost  # the loss of each method, by its name
+        if has_scaling_alike and not study.fine_tuned and was_measured:
             possible.append(study)
     if not possible:
         return None
 
-    # of these, if there are any, the ones with answers to questions, which say more than losses;
-    # and of these, if there are any, the ones on top of the same kind of scaling
+    # Studies with answers to questions are preferred, since these say more than losses.
+    # `compare_with_bar` is None for a study without answers.
     with_answers = [study for study in possible if study.compare_with_bar(method) is not None]
     preferred = with_answers or possible
+    # studies on top of the same kind of scaling, such as "yarn", are preferred to other kinds
     on_same_kind = [study for study in preferred if study.on_top == on_top]
     preferred = on_same_kind or preferred
 
@@ -246,25 +248,33 @@ def study_for(
 
 
 def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None:
-    """Return the study that orders a method where no model that needs it was measured.
+    """Return a study of a method on a model that hardly needs one; None where there is none.
 
-    It is of a model that loses little without any method. Its losses judge no method, and say more
-    about the order of methods than their frequencies do (`scripts/pages/regret.py`). A study that
-    decides no pair of methods has no order: its differences are chance.
+    Some models lose little at a longer context without any method. Their losses do not show whether
+    a method works. They still show which method is better, and show it better than the frequencies
+    of the methods do (`scripts/pages/regret.py`). So methods without another study are sorted by
+    this one.
 
     Args:
         method: The name of the method.
         factor: The wanted length over the trained one.
         on_top: The scaling that the model was trained with and keeps; empty for none.
     """
-    weak = [study for study in evidence().studies if study.judges_nothing and study.better]
-    return study_for(method, factor, on_top, weak)
+    weak_studies = []
+    for study in evidence().studies:
+        loses_little = study.judges_nothing  # at most MOST_LOST, without any method
+        # pairs such as ("yarn", "linear"), the better method first; without any, all differences
+        # between methods may be chance
+        decides_pairs = bool(study.better)
+        if loses_little and decides_pairs:
+            weak_studies.append(study)
+    return study_for(method, factor, on_top, among=weak_studies)
 
 
-def place_by_bar(result: BarResult | None) -> int:
-    """Return the place of a method by the bar, the best first; it is the last where it missed it.
+def untuned_rank(result: BarResult | None) -> int:
+    """Return the rank of a result without training: 0 is the best, for a method that met the bar.
 
-    A method that was not measured has that place too.
+    It is 1 for "undecided", and 2 for a method that missed the bar or was not measured.
     """
     if result == "met":
         return 0
@@ -373,11 +383,12 @@ def trained_scaling(inspection: Inspection) -> str:
     # dynamic scaling changes nothing inside the trained length, so nothing was trained with it
     if isinstance(first.form, DynamicNtk):
         return ""
-    # with `finetuned` among the settings of its scaling, the config says that it was trained
-    if not marked_as_trained(inspection):
-        was_only_edited = bool(why_edited(inspection))
-        if was_only_edited:
-            return ""
+    # a sign that the scaling was added later, unless the config says that it was trained, by
+    # `finetuned` among the settings of the scaling
+    says_it_was_trained = marked_as_trained(inspection)
+    sign_of_edit = "" if says_it_was_trained else why_edited(inspection)
+    if sign_of_edit:
+        return ""
     return (
         f"the {first.form.kind} scaling for {first.context:,} tokens counts as trained: no receipt,"
         " card or length says that it was added later"
@@ -398,13 +409,14 @@ def why_edited(inspection: Inspection) -> str:
     There are three signs: the scaling covers more tokens than the model declares; it is the very
     edit that the publisher tells users to make for longer texts; or the card says so.
     """
-    # 1. A publisher declares the context that was trained, while an edit often adds only a scaling:
-    # the model declares 32,768 tokens, and YaRN by 4 over 32,768 covers 131,072. Where the trained
-    # context is itself only known as declared context / factor, as in LongChat, the product covers
-    # what is declared, and says nothing.
+    # 1. The scaling covers more tokens than the model declares. A publisher who trains with a
+    # scaling declares its length. A user who edits often adds only the scaling: the model still
+    # declares 32,768 tokens, and YaRN with factor 4 over 32,768 covers 131,072.
     spec = inspection.first_spec
-    covered = spec.covered_context
+    covered = spec.covered_context  # trained context x factor
     declared = max(spec.context, _reached_length(inspection))
+    # LongChat does not say its trained context, which is then computed as declared / factor; that
+    # times the factor shows nothing
     trained_follows_from_factor = spec.original_context_source == "factor"
     if covered > declared and not trained_follows_from_factor:
         return (
@@ -439,7 +451,8 @@ def _published_edit(inspection: Inspection) -> str:
     if not isinstance(form, Yarn):
         return ""
 
-    # an output of ropeconv has other keys, which say nothing about the model before it
+    # An output of ropeconv has the keys that ropeconv writes, which say nothing about the keys that
+    # the model had before.
     is_output = inspection.first is not None
     if not is_output:
         settings = {key for key, value in _settings(inspection).items() if value is not None}
@@ -447,7 +460,7 @@ def _published_edit(inspection: Inspection) -> str:
         if has_other_keys:
             return ""
 
-    # nor may the numbers be others than the defaults
+    # all numbers must be the defaults
     usual_factor = temperature_attention_factor(form.factor)
     has_usual_factor = abs(spec.attention_factor - usual_factor) < 1e-6
     has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)

@@ -175,7 +175,8 @@ def write_ahead(
 
     Such outputs are GGUF files of one model in several types (F16, Q8_0), which are converted from
     one reading of its weights. Each file is left in a hidden folder beside the place of its output,
-    as by an interrupted run. `execute_plan` finds it there, checks it, and gives it its name.
+    where an interrupted `execute_plan` leaves its finished files. The caller then calls
+    `execute_plan` for each plan. That finds the file, checks it, and gives it its final name.
 
     Args:
         plans: The outputs.
@@ -196,17 +197,19 @@ def write_ahead(
             opened.enter_context(make_folder(plan.out.parent, options.fsync))
             hidden = opened.enter_context(locked(plan.out, keep=True))
             folders.append(hidden)
-            # the journal lists the files that an earlier run has finished
+            # the journal lists the files that an earlier run has finished; `settle` first undoes a
+            # replacement in the middle of which that run was killed
             journal = settle(hidden, OutputJournal.read(hidden.journal))
             writers.append(_begin(plan, hidden, journal, options, advance))
 
         try:
-            # Each output is one file. One that an earlier run finished has no file left to write:
-            # then nothing is written together, and `execute_plan` writes the others one by one.
+            # Each output is one file, or none is left to write if an earlier run has finished it
+            # (`resume`). In that case nothing is written together, and `execute_plan` writes the
+            # others one by one.
             unwritten = [writer.resume() for writer in writers]
             all_are_unwritten = all(len(files) == 1 for files in unwritten)
             if all_are_unwritten:
-                drafts = []
+                drafts = []  # paths of the incomplete files
                 for writer, [file] in zip(writers, unwritten, strict=True):
                     drafts.append(writer.draft(file))
                 make(drafts, advance)
@@ -268,7 +271,7 @@ def _keeps_finished(plan: FilePlan, force: bool) -> bool:
 
 
 def _write(
-    whole: FilePlan,
+    plan: FilePlan,
     hidden: HiddenFolder,
     journal: OutputJournal,
     options: ApplyOptions,
@@ -279,37 +282,38 @@ def _write(
     """Write the output into the hidden folder, check it, and write its receipt last.
 
     Args:
-        whole: The output with all its files.
+        plan: The output with all its files.
         hidden: The hidden folder beside the output.
         journal: The journal in it, which lists finished files.
         options: How the plan is executed.
-        verify: Checks the finished files; as in `execute_plan`.
+        verify: Checks the finished files, and returns the result for the receipt or raises.
         advance: Called with the bytes done since the last call.
-        beside: A small file for the same set.
+        beside: A small file that gets its final name together with the output, such as a Modelfile.
     """
-    # a staged output leaves out the files that are copied unchanged; the caller takes them from the
-    # source, and the receipt lists them too
-    plan = whole
+    # With `staged`, files that are copied unchanged are not written here: the caller takes them
+    # from the source, for an upload. The receipt lists all files.
+    plan_to_write = plan
     if options.staged:
-        not_copied = tuple(file for file in whole.files if file.action != "copy")
-        plan = replace(whole, files=not_copied)
+        not_copied = tuple(file for file in plan.files if file.action != "copy")
+        plan_to_write = replace(plan, files=not_copied)
 
-    writer = _begin(plan, hidden, journal, options, advance)
+    writer = _begin(plan_to_write, hidden, journal, options, advance)
     root = writer.root
 
     # A folder has a receipt, of a model or of a companion such as an adapter. The receipt of a GGUF
     # file is one of its keys, so it is written with the file.
-    receipt = whole.receipt() if plan.is_folder else None
-    companion = whole.companion()
+    receipt = plan.receipt() if plan.is_folder else None
+    companion = plan.companion()
 
     # the files, but for those that an earlier run has finished; then the check of the output
     pending = writer.resume()
-    refuse_full(plan, pending, hidden.root, options.link)
+    refuse_full(plan_to_write, pending, hidden.root, options.link)
     writer.write(pending)
     check = verify(root)
 
-    # the receipt comes last: it has the size and digest of every file, and the check
-    records = tuple(writer.record(file) for file in whole.files)
+    # The receipt comes last: it has the size and digest of every file, and the check. `record`
+    # returns the planned size and digest for a file that was not written here.
+    records = tuple(writer.record(file) for file in plan.files)
     if receipt is not None:
         receipt = msgspec.structs.replace(receipt, files=records, check=check)
         write_receipt(root, receipt, options.fsync)
@@ -317,7 +321,6 @@ def _write(
         companion = msgspec.structs.replace(companion, files=records)
         write_receipt(root, companion, options.fsync)
 
-    # a small file that gets its name with the output, such as a Modelfile
     if beside is not None:
         place = hidden.new / beside.name
         place.write_bytes(beside.text.encode())
@@ -337,9 +340,18 @@ def _begin(
 ) -> Writer:
     """Return the writer of an output, after removing what another plan left in its hidden folder.
 
-    Parameters are those of `_write`. Raises RopeconvError where the source has changed.
+    Args:
+        plan: The files that are written.
+        hidden: The hidden folder beside the output, which may have files of an interrupted run.
+        journal: The journal in it. It has a digest (`stamp`) of the plan and lists finished files.
+        options: How the plan is executed.
+        advance: Called with the bytes done since the last call.
+
+    Raises:
+        RopeconvError: The source has changed.
     """
-    # files of an earlier run are only used for the same plan, options and source
+    # Files of an earlier run are only used for the same plan, options and source, which have the
+    # same digest. Otherwise the folder is emptied, and the journal begins with the new digest.
     stamp = _stamp(plan, options)
     if journal.stamp != stamp:
         hidden.clear()
@@ -519,9 +531,11 @@ class Writer:
     def record(self, file: PlannedFile) -> FileRecord:
         """Return the record of a file for the receipt, with its real size and sha256.
 
-        Copies have a sha256 with `checksum` or where the source lists it: hashing 100 GB would take
-        longer than copying them by the kernel. Files that are not staged are recorded as planned.
+        A copy is hashed only with `--checksum`, since that takes longer than copying it. Otherwise
+        it has the sha256 that the source lists, as the Hub does, or None.
         """
+        # a file that the caller takes from the source (`staged`) was not written here, so it has
+        # its planned size
         size = file.size
         digest = file.sha256
         finished = self.journal.finished.get(file.name)
@@ -603,8 +617,8 @@ class Writer:
         Raises:
             BadSource: It is not as planned.
         """
-        # 1. Size and samples: samples of 4 MB in all are enough to see a file that was replaced
-        # while it was copied.
+        # 1. The size, and samples of 4 MB in all, which show that a file was replaced while it was
+        # copied.
         sample = sample_digest(draft)
         if not self._is_as_planned(file, draft, sample):
             raise BadSource(
@@ -615,10 +629,10 @@ class Writer:
         if file.text is not None:
             planned_digest = hashlib.sha256(file.text.encode()).hexdigest()
 
-        # 2. The sha256, for which the whole file is read. A copy is hashed only with --checksum. A
-        # file that was made here is hashed where its digest is in the plan, or goes into the
-        # receipt of a folder. (The receipt of a GGUF file is in that file, and cannot have its
-        # digest.)
+        # 2. The sha256, for which the whole file is read, so only where it is needed. For a copy
+        # the user asks for it with --checksum. For a file that was made here there are two reasons:
+        # the plan has a digest to compare with, and the receipt of a folder lists digests. (The
+        # receipt of a GGUF file is inside that file, so it cannot have the digest of the file.)
         is_copy = file.action in COPIED
         if is_copy:
             needs_digest = self.options.checksum

@@ -41,9 +41,9 @@ from .findings import (
 from .gguf import ExportPlan, GgufPlan
 from .plan import GgufOutput, PlannedFile
 
-WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "_commit_hash")
+KEYS_WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "_commit_hash")
 """Keys that no runtime computes with."""
-OF_CODE = ("auto_map", "architectures", "model_type")
+KEYS_OF_CODE = ("auto_map", "architectures", "model_type")
 """Keys that name the code of a model."""
 
 
@@ -240,20 +240,29 @@ class FolderCheck:
             self.findings.differs(clause, harmless=options.edited)
             return
 
-        # keys without effect are edits, which the user may accept, and keys that name classes are
-        # code
+        # A key that no runtime computes with, such as _commit_hash, is harmless where the user
+        # accepts edits. A key that names classes, such as auto_map, is harmless where the user
+        # accepts other code. Any other key changes what is computed.
         for key, clause in differences:
-            has_no_effect = key in WITHOUT_EFFECT
-            names_code = name == "config.json" and key.split(".")[0] in OF_CODE
+            has_no_effect = key in KEYS_WITHOUT_EFFECT
+            names_code = name == "config.json" and key.split(".")[0] in KEYS_OF_CODE
             is_accepted_edit = options.edited and has_no_effect
             is_accepted_code = options.code and names_code
             harmless = is_accepted_edit or is_accepted_code
             self.findings.differs(f"{name} {clause}", harmless=harmless)
 
     def _compare_other(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file that is neither a text of the plan nor weights, such as a tokenizer."""
+        """Compare a file with the one that it was copied from, such as a tokenizer.
+
+        It is neither weights nor a text that ropeconv writes, such as config.json.
+
+        Args:
+            file: The file of the plan.
+            path: The file in the output.
+        """
         with scratch() as folder:
-            # byte by byte first, which takes no memory
+            # byte by byte first, which takes no memory: the whole file is one range of bytes that
+            # must be equal to those of the planned file
             planned = self._find_planned(file, folder)
             size = planned.stat().st_size
             if path.stat().st_size == size:
@@ -261,24 +270,32 @@ class FolderCheck:
                 if first_difference(path, [expected]) is None:
                     return
 
-            # a file that differs, as a text where it is small enough to be read
+            # A file that differs is compared as a text, so that a message can name the keys of a
+            # JSON file. A file that is too long for that has no text (None).
             planned_text = read_bytes(planned, file.name) if size <= LONGEST else None
             self._compare_text(file.name, path, planned_text)
 
     def _compare_weights(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file of weights, byte by byte; with `quick` only its header."""
+        """Compare a file of weights, byte by byte; with --quick only a small part of it.
+
+        Args:
+            file: The file of the plan.
+            path: The file in the output.
+        """
         size = path.stat().st_size
         if size != file.size:
             self.findings.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
             return
 
-        # the shard of stored frequencies is small, and is always compared whole
+        # model-rope.safetensors, the shard that ropeconv adds for frequencies, is small and is
+        # always compared as a whole
         quick = self.findings.options.quick
-        if quick and file.name != SHARD:
+        has_frequencies = file.name == SHARD
+        if quick and not has_frequencies:
             self._compare_quickly(file, path)
             return
         if not quick:
-            self.findings.bytes += size
+            self.findings.bytes += size  # for the result: the bytes of weights that were compared
 
         # the Hub lists the sha256 of weights, so that the source need not be downloaded for this
         if file.action == "copy" and file.sha256 is not None:
@@ -290,8 +307,8 @@ class FolderCheck:
 
         with scratch() as folder:
             ranges = self._expect_ranges(file, folder)
-            place = first_difference(path, ranges, self.advance)
-            self._record_place(file.name, path, place)
+            differing_byte = first_difference(path, ranges, self.advance)
+            self._record_difference(file.name, path, differing_byte)
 
     def _expect_ranges(self, file: PlannedFile, folder: Path) -> list[Range]:
         """The bytes that a file of weights should have, as ranges that are read or made again.
@@ -324,31 +341,38 @@ class FolderCheck:
     def _compare_quickly(self, file: PlannedFile, path: Path) -> None:
         """Compare a file of weights for --quick, which reads only a small part of it.
 
-        For a file that is copied, that is its header. For one with a fold (`--encoding weights`,
-        which multiplies the attention factor into weights), it is the multiplied tensors.
+        For a copied file, only the header is compared. `--encoding weights` multiplies the
+        attention factor into some weights (a fold): for a file with such tensors, they are
+        compared. Other files are left out.
+
+        Args:
+            file: The file of the plan.
+            path: The file in the output.
         """
-        # the ranges of a fold, but for those of the tensors that it does not change
-        folded = self._fold_ranges(file)
-        if folded:
+        # a file with a fold: only the ranges of bytes that the fold multiplies
+        ranges_with_fold = self._fold_ranges(file)
+        if ranges_with_fold:
             multiplied = []
-            for part in folded:
+            for part in ranges_with_fold:
                 if isinstance(part, GeneratedRange) and part.multiplied:
                     multiplied.append(part)
-            # whole=False: all bytes outside of these ranges are passed over
-            place = first_difference(path, multiplied, whole=False)
-            self._record_place(file.name, path, place)
+            # whole=False: bytes outside of these ranges are not compared
+            differing_byte = first_difference(path, multiplied, whole=False)
+            self._record_difference(file.name, path, differing_byte)
             return
 
-        # the header of a copied file
-        if file.action == "copy" and file.name.endswith(WEIGHTS):
-            source_header = self.plan.source.headers.get(file.origin or file.name)
-            header = read_header(path)
-            if source_header is None:
-                return
-            # equal dictionaries may have their tensors in another order
-            has_same_order = list(header.tensors) == list(source_header.tensors)
-            if header != source_header or not has_same_order:
-                self.findings.differs(f"{file.name} has another header")
+        # a copied file: its header
+        is_copied_weights = file.action == "copy" and file.name.endswith(WEIGHTS)
+        if not is_copied_weights:
+            return
+        source_header = self.plan.source.headers.get(file.origin or file.name)
+        header = read_header(path)
+        if source_header is None:
+            return
+        # equal dictionaries may have their tensors in another order
+        has_same_order = list(header.tensors) == list(source_header.tensors)
+        if header != source_header or not has_same_order:
+            self.findings.differs(f"{file.name} has another header")
 
     def _fold_ranges(self, file: PlannedFile) -> list[Range]:
         """The ranges of a shard with factors in its weights; none for other files."""
@@ -364,15 +388,15 @@ class FolderCheck:
             file.make(folder / "made", lambda done: None)
         return planned
 
-    def _record_place(self, name: str, path: Path, place: int | None) -> None:
-        """Record the tensor at the first byte that differs; None for equal files."""
-        if place is None:
+    def _record_difference(self, name: str, path: Path, differing_byte: int | None) -> None:
+        """Record the tensor that has the first byte that differs; None for equal files."""
+        if differing_byte is None:
             return
         try:
-            where = tensor_at(path, place) if name.endswith(WEIGHTS) else "something"
+            where = tensor_at(path, differing_byte) if name.endswith(WEIGHTS) else "something"
         except BadSource:
             where = "the header"
-        self.findings.differs(f"{where} of {name} differs from byte {place:,} on")
+        self.findings.differs(f"{where} of {name} differs from byte {differing_byte:,} on")
 
 
 def _has_digest(file: PlannedFile, path: Path) -> bool:
@@ -392,7 +416,7 @@ LONGEST_VALUE = 1000
 """Bytes of a value that a message shows."""
 SMALL = 1 << 16
 """Bytes of an edited tensor up to which it is compared with --quick too."""
-QUANTISER = ("general.file_type", "general.quantization_version")
+KEYS_OF_QUANTISER = ("general.file_type", "general.quantization_version")
 """Keys that llama.cpp's quantiser writes."""
 DESCRIPTIVE = "general."
 EFFECTIVE = (
@@ -438,36 +462,38 @@ class GgufCheck:
         """Compare a GGUF file that was converted from a checkpoint with its plan.
 
         The numbers of ropeconv's own converter can be computed again, tensor by tensor. Those of
-        llama.cpp's converter and quantiser cannot, so these are run again, unless `quick`.
+        llama.cpp's converter and quantiser cannot, so these programs are run again. With --quick
+        they are not: then only headers and a few tensors are compared.
         """
-        planned = rewrite(plan.exported.model.header, plan.edit)
+        planned = rewrite(plan.exported.model.header, plan.edit)  # the header of the file
         is_quantised = plan.quantisation is not None
+        by_llama_cpp_converter = isinstance(plan.exported, StockExport)
         if self.findings.options.quick:
             if is_quantised:
                 self._compare_quantised(plan, planned)
             else:
-                self._compare_first(planned, 0)
+                self._compare_first_shard(planned)
             return
 
-        # Tensors that llama.cpp's converter wrote in this process: their digests are known, if
-        # nothing changed them afterwards.
+        # If llama.cpp's converter ran in this process, and nothing changed its tensors afterwards,
+        # their digests are known.
         if isinstance(plan.exported, StockExport):
             is_changed = is_quantised or bool(plan.edit.changes)
             digests = None if is_changed else plan.exported.written_digests()
             if digests is not None:
-                self._compare_first(planned, 0, digests=digests)
+                self._compare_first_shard(planned, digests=digests)
                 return
 
-        is_by_llama_cpp = is_quantised or isinstance(plan.exported, StockExport)
-        if is_by_llama_cpp:
-            self._compare_remade(plan)
+        if is_quantised or by_llama_cpp_converter:
+            self._compare_with_second_conversion(plan)
         else:
-            self._compare_first(planned, 0)
+            self._compare_first_shard(planned)
 
     def _compare_edit(self, plan: GgufPlan) -> None:
         """Compare all shards of an edited model."""
         source = plan.source.file
-        self._compare_first(rewrite(source.header, plan.edit), _tail(source.header))
+        planned = rewrite(source.header, plan.edit)  # the header after the edit
+        self._compare_first_shard(planned, bytes_behind=_bytes_behind_tensors(source.header))
         if len(source.shards) != len(self.file.shards):
             shards = counted(len(self.file.shards), "shard")
             belong = counted(len(source.shards), "belongs", "belong")
@@ -476,16 +502,17 @@ class GgufCheck:
         for number in range(1, len(source.shards)):
             self._compare_shard(source, number)
 
-    def _compare_remade(self, plan: ExportPlan) -> None:
-        """Make a conversion of llama.cpp again in a temporary folder, and compare with that.
+    def _compare_with_second_conversion(self, plan: ExportPlan) -> None:
+        """Convert the checkpoint again in a temporary folder, and compare with the result.
 
-        Only llama.cpp knows the numbers of its own converter, and what its quantiser writes.
+        This is for files by llama.cpp's converter or quantiser, whose numbers ropeconv cannot
+        compute. A GGUF file is a header, with keys and the list of tensors, and then their data.
         """
         with scratch() as folder:
             remade = folder / "remade.gguf"
             plan.write_whole(remade, lambda done: None)
 
-            # the header that llama.cpp wrote stands for the planned one
+            # the header that the second conversion has is the planned one
             remade_header = read_gguf(remade)
             planned = RewrittenHeader(
                 values=remade_header.values,
@@ -493,8 +520,8 @@ class GgufCheck:
                 alignment=remade_header.alignment,
                 kept=remade_header.data_size,
             )
-            # the data must be equal, but may begin at another byte: the receipt in the header may
-            # be of another version, and so of another length
+            # The data must be equal. It may begin at another byte, since the receipt, which is a
+            # key of the header, has another length if another version of ropeconv wrote it.
             start = self.file.header.data_start
             data = CopiedRange(
                 start=start,
@@ -502,37 +529,42 @@ class GgufCheck:
                 origin=remade,
                 place=remade_header.data_start,
             )
-            self._compare_first(planned, _tail(remade_header), remade=data)
+            bytes_behind = _bytes_behind_tensors(remade_header)
+            self._compare_first_shard(planned, bytes_behind=bytes_behind, second_conversion=data)
 
-    def _compare_first(
+    def _compare_first_shard(
         self,
         planned: RewrittenHeader,
-        tail: int,
-        remade: CopiedRange | None = None,
+        bytes_behind: int = 0,
+        second_conversion: CopiedRange | None = None,
         digests: Mapping[str, str] | None = None,
     ) -> None:
-        """Compare the first or only shard of a model: its header, its end and its data.
+        """Compare the first or only shard of a model: its header, its end, and then its data.
+
+        The data is compared in one of four ways. With --quick only a few tensors are. With
+        `digests` each tensor is compared by its sha256. With `second_conversion` it is compared
+        with the data of another file. Otherwise the plan gives the bytes of each tensor.
 
         Args:
-            planned: The header that it should have.
-            tail: Bytes that may follow its last tensor.
-            remade: The data of a conversion that was made again; None for that of the plan.
-            digests: The sha256 of each tensor before those that the edit adds; None where the data
-                is compared byte by byte.
+            planned: The header that the shard should have.
+            bytes_behind: The number of bytes that may follow the last tensor.
+            second_conversion: The data in a file that llama.cpp has converted again.
+            digests: The sha256 of each tensor by name, without tensors that the edit adds.
         """
         header = self.file.header
         path = self.file.path
         self.findings.files += 1
 
-        is_comparable = self._compare_header(planned, by_llama_cpp=remade is not None)
-        if not is_comparable:
+        by_llama_cpp = second_conversion is not None
+        has_planned_tensors = self._compare_header(planned, by_llama_cpp=by_llama_cpp)
+        if not has_planned_tensors:
             return
-        # after the last tensor there may be no bytes, or as many (`tail`) as in the file that it
-        # was made from
+        # after the last tensor there may be nothing, or as much as in the file that the shard was
+        # made from
         end_of_data = header.data_start + planned.data_size
-        bytes_behind = header.size - end_of_data
-        if bytes_behind not in (0, tail):
-            self.findings.differs(f"it has {bytes_behind:,} bytes after its last tensor")
+        actual_bytes_behind = header.size - end_of_data
+        if actual_bytes_behind not in (0, bytes_behind):
+            self.findings.differs(f"it has {actual_bytes_behind:,} bytes after its last tensor")
             return
 
         # the data: with --quick only the tensors with frequencies, and small ones of the edit
@@ -545,8 +577,8 @@ class GgufCheck:
         # Byte by byte, by ranges that must cover the file from its first byte. The header was
         # compared above, so its range is the file itself, which is always equal.
         ranges: list[Range] = [CopiedRange(start=0, stop=header.data_start, origin=path, place=0)]
-        if remade is not None:
-            ranges.append(remade)
+        if second_conversion is not None:
+            ranges.append(second_conversion)
         else:
             ranges += self._expect_data(planned.tensors, header.data_start, shard=0)
         self._compare_ranges(path, header, ranges)
@@ -554,13 +586,14 @@ class GgufCheck:
     def _compare_header(self, planned: RewrittenHeader, by_llama_cpp: bool) -> bool:
         """Compare the header of the first shard, and return whether it has the planned tensors.
 
-        Without them their data cannot be compared.
+        If it has other tensors, their data cannot be compared.
 
         Args:
             planned: The header that it should have.
-            by_llama_cpp: Whether llama.cpp wrote it, in a layout of its own.
+            by_llama_cpp: Whether llama.cpp wrote the header, in a layout of its own.
         """
         header = self.file.header
+        # differences of keys, such as ("llama.rope.freq_base", "it has llama.rope.freq_base = ...")
         clauses = list(unlike_keys(header, planned))
         self._record_keys(clauses)
 
@@ -570,13 +603,14 @@ class GgufCheck:
             self.findings.differs(_unlike_tensors(header.tensors, planned.tensors))
             return False
 
-        # ropeconv writes the bytes of a header in one way, so equal keys must have equal bytes;
-        # llama.cpp has a layout of its own, which is not compared
-        has_planned_keys = not clauses
-        must_have_same_bytes = has_planned_keys and not by_llama_cpp
-        if must_have_same_bytes and not _has_layout(self.file.path, header, planned):
-            harmless = self.findings.options.edited
-            self.findings.differs("its header has another layout", harmless=harmless)
+        # ropeconv writes the keys and tensors of a header in one way, so that equal ones have equal
+        # bytes; llama.cpp writes them in another way, which is not compared
+        has_other_keys = bool(clauses)
+        if has_other_keys or by_llama_cpp:
+            return True
+        if not _has_layout(self.file.path, header, planned):
+            accepts_edits = self.findings.options.edited  # as --ignore-receipt does
+            self.findings.differs("its header has another layout", harmless=accepts_edits)
         return True
 
     def _compare_digests(self, header: GgufHeader, digests: Mapping[str, str]) -> None:
@@ -593,18 +627,25 @@ class GgufCheck:
     def _compare_quantised(self, plan: ExportPlan, planned: RewrittenHeader) -> None:
         """Compare the parts of a quantised file that its quantiser does not change, for --quick.
 
-        llama.cpp's quantiser sets two keys, may reorder the keys, and chooses a type for each
-        tensor. So other keys and all shapes are compared, and tensors that kept their type.
+        llama.cpp's quantiser sets general.file_type and general.quantization_version, may reorder
+        the keys, and chooses a type for each tensor. So the other keys and all shapes are compared,
+        and the data of tensors whose type it did not change.
+
+        Args:
+            plan: The plan of the conversion.
+            planned: The header of the file before it is quantised.
         """
         header = self.file.header
-        self.findings.files += 1
+        self.findings.files += 1  # files that were compared, for the result
         assert plan.quantisation is not None
 
-        # the keys; `unlike_keys` gives an empty key for differences such as another order of them
+        # the keys
         with_quantisation = {**planned.values, **plan.quantisation.values}
         clauses = []
         for key, clause in unlike_keys(header, replace(planned, values=with_quantisation)):
-            if key and key not in QUANTISER:
+            is_of_whole_header = key == ""  # such as another order of the keys
+            is_by_quantiser = key in KEYS_OF_QUANTISER
+            if not is_of_whole_header and not is_by_quantiser:
                 clauses.append((key, clause))
         self._record_keys(clauses)
 
@@ -616,12 +657,14 @@ class GgufCheck:
                 self.findings.differs(f"its tensor {name} is not there or has another shape")
                 return
 
-        # the bytes of tensors that kept their type, since these were not quantised
+        # the data of tensors that kept their type, since these were not quantised
         same_type = {}
         for name, info in header.tensors.items():
             if info.type == planned.tensors[name].type:
                 same_type[name] = info
         self._compare_quick_tensors(self.file.path, same_type, header.data_start, shard=0)
+
+        # which types the quantiser chooses is only known by quantising the file (such as F16) again
         outtype = plan.exported.outtype
         self.findings.unverified.append(
             f"to compare the types of tensors, {outtype} must be made again"
@@ -657,9 +700,9 @@ class GgufCheck:
                 continue
             # whole=False: only the bytes of this tensor, and not the rest of the shard
             expected = self._expect_data({name: info}, start, shard)
-            place = first_difference(path, expected, whole=False)
-            if place is not None:
-                self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
+            byte = first_difference(path, expected, whole=False)
+            if byte is not None:
+                self.findings.differs(f"{name} of {path.name} differs from byte {byte:,} on")
 
     def _compare_shard(self, source: GgufFile, number: int) -> None:
         """Compare a later shard, which is copied with its header; the second has the number 1."""
@@ -707,20 +750,21 @@ class GgufCheck:
             start: The byte of the shard at which its data begins.
             shard: The number of the shard, from 0.
         """
-        # new tensors, such as rope_freqs.weight: their bytes are in the edit, which adds them to
-        # the first shard
+        # new tensors, such as rope_freqs.weight, which an edit adds to the first shard: their bytes
+        # are in the edit
         plan = self.plan
         ranges = list[Range]()
         added = plan.edit.added if shard == 0 else {}
-        for name in added.keys() & tensors.keys():
+        for name, data in added.items():
+            if name not in tensors:
+                continue
             first = start + tensors[name].offset
             stop = first + tensors[name].size
-            # a range gets its bytes from a function that returns an iterator of chunks: here one
-            chunks = partial(iter, (added[name],))
-            ranges.append(StreamedRange(first, stop, chunks))
+            # `chunks` is a function without arguments that returns an iterator of bytes
+            ranges.append(StreamedRange(first, stop, chunks=partial(iter, (data,))))
 
-        # the others: made again by the conversion of a checkpoint, or those of the source of an
-        # edit, which may have changed them
+        # Other tensors. Those of a converted checkpoint are converted again. Those of an edited
+        # GGUF file are read from its source, and changed where the edit changes them.
         others = {name: info for name, info in tensors.items() if name not in added}
         if isinstance(plan, ExportPlan):
             ranges += _convert_ranges(plan, others, start)
@@ -729,7 +773,7 @@ class GgufCheck:
         return sorted(ranges, key=lambda part: part.start)
 
 
-def _tail(header: GgufHeader) -> int:
+def _bytes_behind_tensors(header: GgufHeader) -> int:
     """The number of bytes of a file after its last tensor."""
     return header.size - header.data_start - header.data_size
 
@@ -793,7 +837,8 @@ def _edited_range(plan: GgufPlan, info: TensorInfo, start: int, shard: int) -> R
     source_path = plan.source.file.shards[shard].path()
     source_start = source_header.data_start + source_header.tensors[info.name].offset
 
-    # the writer (`write_new`) removes tensors from the first shard only, and does not change them
+    # An edit may have a change of a tensor that it also removes from the first shard. The writer
+    # (`write_new`) does not make such a change, so it is not expected here either.
     change = plan.edit.changes.get(info.name)
     is_removed = shard == 0 and info.name in plan.edit.removed
     if change is None or is_removed:
@@ -873,13 +918,14 @@ def _computed_values(values: Mapping[str, GgufValue]) -> dict[str, GgufValue]:
     return {key: value for key, value in values.items() if key not in (RECEIPT, RESERVED)}
 
 
-def _unlike_tensors(ours: Mapping[str, TensorInfo], planned: Mapping[str, TensorInfo]) -> str:
-    for name in dict.fromkeys((*planned, *ours)):
-        if name not in ours:
+def _unlike_tensors(actual: Mapping[str, TensorInfo], planned: Mapping[str, TensorInfo]) -> str:
+    """The first difference between the tensors of a file and the planned ones, as a clause."""
+    for name in dict.fromkeys((*planned, *actual)):
+        if name not in actual:
             return f"it has no tensor {name}"
         if name not in planned:
             return f"it has a tensor {name}, which is not there"
-        if ours[name] != planned[name]:
+        if actual[name] != planned[name]:
             return f"its tensor {name} has another shape, type or place"
     return "its tensors are in another order"
 
@@ -892,8 +938,9 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
         header: Its header, which has the planned keys.
         planned: The planned header.
     """
-    # The receipt may be of another version, so that of the file is taken. The key of reserved
-    # spaces, which keeps space for later edits, is left out: `layout` fills the header with it.
+    # Two keys are not compared. The receipt may be one of another version of ropeconv, so the
+    # receipt in the file is taken. One key (RESERVED) holds only spaces: it keeps free bytes for
+    # later edits, and `layout` below adds as many spaces as fill the header.
     values = dict(planned.values)
     values.pop(RESERVED, None)
     if RECEIPT in values:

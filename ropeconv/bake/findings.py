@@ -150,7 +150,8 @@ class CopiedRange:
 
         def compared(reader: RangeReader, at: int) -> int | None:
             size = min(BLOCK, self.stop - at)
-            return reader.unlike_file(at, self.origin, self.place + at - self.start, size)
+            place_in_origin = self.place + at - self.start
+            return reader.difference_from_file(at, self.origin, place_in_origin, size)
 
         return (partial(compared, at=at) for at in range(self.start, self.stop, BLOCK))
 
@@ -221,8 +222,10 @@ class RangeReader:
     def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
-    def unlike_file(self, start: int, origin: Path, origin_start: int, size: int) -> int | None:
-        """Compare bytes of the file with bytes of another file.
+    def difference_from_file(
+        self, start: int, origin: Path, origin_start: int, size: int
+    ) -> int | None:
+        """Return the place of the first byte that differs from another file; None for equal bytes.
 
         Args:
             start: The first byte in the file.
@@ -231,7 +234,8 @@ class RangeReader:
             size: How many bytes are compared.
 
         Returns:
-            The place of the first byte of the file that differs; None for equal bytes.
+            The place in the file, as a number of bytes from its beginning. Where the other file
+            ends too early, it is the place at which that has no more bytes.
         """
         _, origin_buffer = self._buffers
         origin_file = os.open(origin, os.O_RDONLY)
@@ -240,11 +244,11 @@ class RangeReader:
         finally:
             os.close(origin_file)
 
-        difference = self._unlike(start, expected)
+        first_difference = self._unlike(start, expected)
         origin_ends_early = len(expected) < size
-        if difference is None and origin_ends_early:
+        if first_difference is None and origin_ends_early:
             return start + len(expected)
-        return difference
+        return first_difference
 
     def unlike(self, at: int, expected: bytes | memoryview) -> int | None:
         """Compare bytes of the file, from `at` on, with the expected ones.
@@ -403,7 +407,7 @@ def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
     # the header, and then the tensors in the order of the file
     header = source.headers[name]
     ranges = [_unchanged_range(source, name, 0, header.data_start)]
-    read = partial(source.read, name)
+    read_shard = partial(source.read, name)  # read_shard(start, stop) returns bytes of the shard
     in_order = sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop))
     for tensor in in_order:
         start = header.data_start + tensor.start
@@ -411,9 +415,16 @@ def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
         if tensor.name not in scalings:
             ranges.append(_unchanged_range(source, name, start, stop))
             continue
-        make = partial(_multiply_piece, read, start, tensor.dtype, scalings[tensor.name])
-        unit = np.dtype(STORED[tensor.dtype]).itemsize
-        ranges.append(GeneratedRange(start=start, stop=stop, make=make, unit=unit, multiplied=True))
+
+        # a tensor that the fold multiplies: it is computed in pieces, by make(start, size), each of
+        # a multiple of the size of one number
+        make = partial(_multiply_piece, read_shard, start, tensor.dtype, scalings[tensor.name])
+        bytes_per_number = np.dtype(STORED[tensor.dtype]).itemsize
+        ranges.append(
+            GeneratedRange(
+                start=start, stop=stop, make=make, unit=bytes_per_number, multiplied=True
+            )
+        )
     return ranges
 
 

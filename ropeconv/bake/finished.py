@@ -49,21 +49,22 @@ def may_be_finished(plan: FilePlan) -> bool:
     return False
 
 
-def is_finished(plan: FilePlan, again: Path) -> bool:
-    """Return whether an earlier output has exactly the bytes of one that was written again.
+def is_finished(plan: FilePlan, new_folder: Path) -> bool:
+    """Return whether the output of a plan is there already, with exactly the bytes of a new one.
 
-    The results of later measurements in its receipts do not count.
+    The new output was written into a hidden folder, and is compared with the one at `plan.out`.
+    Results of later measurements in the receipts are not compared.
 
     Args:
         plan: The plan of the output.
-        again: The folder in which everything has its final name.
+        new_folder: The hidden folder, in which the new files have their final names.
     """
     # a GGUF model: its shards
     if not plan.is_folder:
-        return all(_same(again / file.name, _place(plan, file.name)) for file in plan.files)
+        return all(_same(new_folder / file.name, _place(plan, file.name)) for file in plan.files)
 
     # a folder: the same files and no others
-    new_root = again / plan.out.name
+    new_root = new_folder / plan.out.name
     names = set(_names(new_root))
     if names != set(_names(plan.out)):
         return False
@@ -92,6 +93,9 @@ def member_digest(receipt: Receipt) -> str:
 
 
 def _place(plan: FilePlan, name: str) -> Path:
+    """The final path of a file: in the folder of the output, or beside the first shard of a GGUF
+    model.
+    """
     return plan.out / name if plan.is_folder else plan.out.with_name(name)
 
 

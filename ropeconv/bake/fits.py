@@ -66,7 +66,11 @@ CACHE_SETTINGS = {
 
 
 def formulas_of(runtime: str) -> str:
-    """Return the runtime whose formulas hold for one, a key of `MEMORY`; empty for others."""
+    """Return the runtime by whose formulas the memory of a runtime is computed.
+
+    That is "llama.cpp" for koboldcpp, which runs the same code, and most runtimes have their own.
+    Empty for a runtime whose memory is not known. The result is a key of `MEMORY`.
+    """
     if runtime in LIKE_LLAMA_CPP:
         return LLAMA_CPP
     return runtime if runtime in MEMORY else ""
@@ -91,7 +95,8 @@ def with_own_types(fit: Fit, runtime: str, cache_type: str) -> Fit:
         return fit
     words_by_type = cache_setting.types  # e.g. {"q8_0": "--quantkv 1 --flashattention"}
 
-    # the type that the user chose; where it is no option of the command, it is shown beside that
+    # The type that the user chose. koboldcpp has an option for it, which the command has anyway.
+    # Other runtimes set it elsewhere, so the words are shown beside the command (`setting`).
     if cache_type and cache_type not in words_by_type:
         raise UsageError(
             f"--cache-type {cache_type}: {cache_setting.title} does not have it; choose one of"
@@ -100,14 +105,14 @@ def with_own_types(fit: Fit, runtime: str, cache_type: str) -> Fit:
     if cache_type and not cache_setting.in_command:
         fit = replace(fit, setting=words_by_type[cache_type])
 
-    # a smaller type that is recommended, so that a longer context fits
-    smaller = fit.thrift
-    if smaller is None:
+    # the advice (`thrift`) to take a smaller type, such as q8_0, so that a longer context fits
+    advice = fit.thrift
+    if advice is None:
         return fit
-    if smaller.cache_type not in words_by_type:
+    if advice.cache_type not in words_by_type:
         return replace(fit, thrift=None)
-    in_runtime = replace(smaller, option=words_by_type[smaller.cache_type])
-    return replace(fit, thrift=in_runtime)
+    advice_for_runtime = replace(advice, option=words_by_type[advice.cache_type])
+    return replace(fit, thrift=advice_for_runtime)
 
 
 def runtimes_with(cache_type: str, shape: ModelShape | None, is_folder: bool) -> tuple[str, ...]:
@@ -178,38 +183,51 @@ def shown_fit(
     """
     if shape is None:
         return None
-    shown = _shown_with_type(options.cache_type, shape, tuple(verdicts), is_folder, named)
+    # the runtime for which a command is shown, such as "vllm" or "koboldcpp"
+    cache_type = options.cache_type
+    shown = _runtime_with_type(cache_type, shape, tuple(verdicts), is_folder, named)
 
-    # the runtime whose formulas for memory hold, such as llama.cpp's for koboldcpp
-    runtime = formulas_of(shown)
-    if not runtime:
+    # its memory, by the formulas of a runtime with the same code: llama.cpp for koboldcpp
+    runtime_of_formulas = formulas_of(shown)
+    if not runtime_of_formulas:
         return None
-    fit = find_fit(runtime, shape, tokens, chosen_machine(options), options.cache_type)
-    return with_own_types(fit, "ollama" if in_ollama else shown, options.cache_type)
+    fit = find_fit(runtime_of_formulas, shape, tokens, chosen_machine(options), cache_type)
+
+    # the words by which the shown runtime sets the type of the KV cache: OLLAMA_KV_CACHE_TYPE=q8_0,
+    # say, where llama-server has --cache-type-k q8_0
+    runtime_to_start = "ollama" if in_ollama else shown
+    return with_own_types(fit, runtime_to_start, cache_type)
 
 
-def _shown_with_type(
+def _runtime_with_type(
     cache_type: str,
     shape: ModelShape,
     verdicts: tuple[Verdict, ...],
     is_folder: bool,
     named: tuple[str, ...],
 ) -> str:
-    """Return the first runtime that supports a model and has a type of the KV cache.
+    """Return the first runtime that supports a model and has a type of the KV cache, or empty.
 
-    It is empty where no runtime supports the model. The parameters are as in `shown_fit`.
+    Args:
+        cache_type: The type, such as "q8_0" (`--cache-type`); empty for the usual one.
+        shape: The model.
+        verdicts: Which runtimes support the model.
+        is_folder: Whether it is a checkpoint, and not a GGUF file.
+        named: The runtimes that the user names with --runtime, which come first.
 
     Raises:
         UsageError: Runtimes support the model, and none of them has the type.
     """
-    with_type = runtimes_with(cache_type, shape, is_folder)
-    shown = ""
-    if with_type or named:
-        shown = shown_runtime(verdicts, is_folder, named, usual=with_type)
-    if shown:
-        return shown
+    runtimes_with_type = runtimes_with(cache_type, shape, is_folder)
+    # `shown_runtime` chooses among the named runtimes, else among `usual`
+    has_choice = bool(runtimes_with_type) or bool(named)
+    if has_choice:
+        runtime = shown_runtime(verdicts, is_folder, named, usual=runtimes_with_type)
+        if runtime:
+            return runtime
 
-    supports_it = shown_runtime(verdicts, is_folder, named)  # with any type of the cache
-    if supports_it:
+    # a runtime that supports the model, with any type of the cache
+    supporting_runtime = shown_runtime(verdicts, is_folder, named)
+    if supporting_runtime:
         raise UsageError(_who_has(cache_type, shape, is_folder))
     return ""

@@ -29,9 +29,9 @@ from .checkpoint import CheckpointPlan
 
 Numbers = NDArray[np.float64]
 
-ROWS = 64
+SAMPLED_ROWS = 64
 """Rows of a tensor that are read."""
-COLUMNS = 32
+SAMPLED_COLUMNS = 32
 """Numbers of a row that are read."""
 GOLDEN = 0.6180339887
 """The step from row to row, as a part of all rows: it meets every place in heads of any width."""
@@ -55,8 +55,8 @@ class _Weights:
 
         Each number of a vector, such as a bias, is a row.
         """
-        # [4096, 1024] has 4096 rows of 1024 numbers; a vector [4096] has 4096 rows of 1 number,
-        # since the product of no sizes is 1
+        # A tensor [4096, 1024] has 4096 rows of 1024 numbers. A vector [4096] has 4096 rows of one
+        # number: its `row_shape` is empty, and math.prod(()) is 1.
         path, header = self.files[name]
         tensor = header.tensors[name]
         row_count, *row_shape = tensor.shape
@@ -66,12 +66,12 @@ class _Weights:
         # `widen` makes a float
         stored_type = np.dtype(STORED[tensor.dtype])
         row_bytes = row_width * stored_type.itemsize
-        read_bytes = min(row_width, COLUMNS) * stored_type.itemsize
+        read_bytes = min(row_width, SAMPLED_COLUMNS) * stored_type.itemsize
 
         rows = []
         tensor_start = header.data_start + tensor.start
         with open_regular(path) as file:
-            for row in sample_rows(row_count):
+            for row in sample_rows(row_count):  # up to 64 numbers of rows, spread over the tensor
                 start = tensor_start + row * row_bytes
                 raw = read_exactly(file, path.name, start, start + read_bytes)
                 rows.append(widen(np.frombuffer(raw, stored_type), tensor.dtype))
@@ -79,10 +79,10 @@ class _Weights:
 
 
 def sample_rows(count: int) -> list[int]:
-    """Return the numbers of the rows that are read of a tensor with so many."""
-    if count <= ROWS:
+    """Return the numbers of the rows that are read, for a tensor that has `count` rows."""
+    if count <= SAMPLED_ROWS:
         return list(range(count))
-    rows = {int(number * GOLDEN % 1 * count) for number in range(ROWS)}
+    rows = {int(number * GOLDEN % 1 * count) for number in range(SAMPLED_ROWS)}
     return sorted(rows | {0, count - 1})
 
 
@@ -144,27 +144,31 @@ class _FoldCheck:
                     f" {expected[row]:.6g}; report it"
                 )
 
-    def _pairs(self, first: int, layer: int) -> Iterator[tuple[str, str]]:
-        """Yield the names of each tensor of a layer and of the same tensor of another layer."""
+    def _pairs(self, layer: int, other_layer: int) -> Iterator[tuple[str, str]]:
+        """Yield the names of the tensors that two layers both have, and that a fold may multiply.
+
+        Such as ("model.layers.0.self_attn.k_proj.weight",
+        "model.layers.5.self_attn.k_proj.weight") for the layers 0 and 5.
+        """
         family = self.plan.source.family
-        prefix = layer_prefix(first, family, self.before.files)
-        other_prefix = layer_prefix(layer, family, self.before.files)
+        prefix = layer_prefix(layer, family, self.before.files)  # "model.layers.0."
+        other_prefix = layer_prefix(other_layer, family, self.before.files)
         if prefix is None or other_prefix is None:
             return
         for name in self.before.files:
-            # "model.layers.0.self_attn.k_proj.weight" and "model.layers.5.self_attn.k_proj.weight"
-            if not name.startswith(prefix) or EXPERTS in name:
+            is_of_expert = EXPERTS in name  # a fold multiplies attention only
+            if not name.startswith(prefix) or is_of_expert:
                 continue
-            other = other_prefix + name.removeprefix(prefix)
-            if other not in self.before.files:
+            other_name = other_prefix + name.removeprefix(prefix)
+            if other_name not in self.before.files:
                 continue
             tensor = self.before.tensor(name)
             is_scalar = not tensor.shape
             if is_scalar or tensor.dtype not in FLOATS:
                 continue
             # layers of one kind may have heads of other sizes
-            if tensor.shape == self.before.tensor(other).shape:
-                yield name, other
+            if tensor.shape == self.before.tensor(other_name).shape:
+                yield name, other_name
 
     def _factors(self, name: str) -> Numbers:
         """By what each row of a tensor is multiplied, float64 [rows]; 1 for a row of zeros."""

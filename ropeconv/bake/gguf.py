@@ -220,44 +220,46 @@ def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> Gguf
     """Choose the encoding that writes the schedule into the file.
 
     Raises:
-        UnsupportedBake: No encoding can. For another method on top of a scaling, the message names
-            a repair, if it works: more of the scaling that the file has.
+        UnsupportedBake: No encoding can. `--linear 2 --on-top` of a model with yarn scaling does
+            not fit into a GGUF header; then the message advises `--yarn 2 --on-top`, if that fits.
     """
     try:
         return select_gguf(start.schedule, model, target)
     except UnsupportedBake as refusal:
-        repair = _widen_instead(start, model, target)
+        repair = _advise_to_widen(start, model, target)
         if not repair:
             raise
         name = f"the GGUF architecture {arch_of_header(model).name}"
         raise UnsupportedBake("this schedule", name, refusal.reason, repair) from None
 
 
-def _widen_instead(start: PlanStart, model: GgufModel, target: Target) -> str:
+def _advise_to_widen(start: PlanStart, model: GgufModel, target: Target) -> str:
     """Advise to widen the scaling that a file has, in place of another method on top of it.
 
-    A GGUF header has keys for one scaling. So `--linear 2 --on-top` of a yarn scaling does not fit,
-    and `--yarn 2 --on-top`, which changes the numbers of that, does.
+    A GGUF header has keys for one scaling. A linear scaling (`--linear 2 --on-top`) does not fit
+    into a header with a yarn scaling. `--yarn 2 --on-top` fits, since it only doubles the factor of
+    the yarn scaling.
 
     Returns:
-        The advice, as the end of a message; empty where this does not fit either.
+        The advice, such as "pass --yarn 2 --on-top, which widens the yarn scaling that the file
+        has". Empty where the wider scaling cannot be written either.
     """
     wider = _wider_scaling(start)
     if wider is None:
         return ""
     try:
         select_gguf(wider.schedule(start.spec), model, target)
-    except RopeconvError:
+    except RopeconvError:  # it cannot be written
         return ""
     options = " ".join(flags(wider) or ())
     return f"pass {options}, which widens the {start.spec.form.kind} scaling that the file has"
 
 
 def _wider_scaling(start: PlanStart) -> Recipe | None:
-    """Return the recipe that reaches the same length by more of the scaling that a file has.
+    """Return the recipe that reaches the same length with the kind of scaling that a file has.
 
     For `--linear 2 --on-top` of a yarn scaling it is `--yarn 2 --on-top`. It is None for a recipe
-    that does not put another method on top, and where no flag can widen the scaling.
+    that does not put another method on top, and for a scaling that no option of ropeconv makes.
     """
     recipe = start.recipe
     form = start.spec.form
@@ -268,13 +270,13 @@ def _wider_scaling(start: PlanStart) -> Recipe | None:
     if not has_known_scaling:
         return None
 
-    # The factor of the method over the declared context, such as 2 of `--linear 2`. A method may
-    # name a length in its place, such as 256k; `relative` gives the method with that length as if
-    # the model were not scaled, which has the same factor over the trained context.
+    # The factor over the declared context, such as 2 of `--linear 2`. `factor_over` divides by the
+    # trained context, so a method with a length is first scaled down: 256k over 128k declared
+    # tokens, of which 32k were trained, becomes 64k over 32k. Both are the factor 2.
     declared = start.spec.context
     trained = start.spec.original_context
-    as_if_unscaled = recipe.method.relative(declared, trained)
-    factor = as_if_unscaled.factor_over(trained)
+    scaled_down = recipe.method.relative(declared, trained)
+    factor = scaled_down.factor_over(trained)
     if factor is None:
         return None
     widening = parse_recipe(f"{form.kind}:{factor:.12g}")  # e.g. "yarn:2"
@@ -459,6 +461,9 @@ class ExportPlan(GgufOutput):
         The output is a conversion with the method in it. `restore` makes the GGUF file that the
         same conversion gives without a method. So the record has the keys of that file, such as
         llama.rope.freq_base, and the contents of small tensors that the method changes.
+
+        Three headers play a part: that of the conversion without the method (`plain`); the same
+        with the method in the name of the model (`header`); and, by the edit, that of the output.
         """
         source = self.source
         exported = self.exported
@@ -474,8 +479,8 @@ class ExportPlan(GgufOutput):
         if len(self.files) > 1:
             later_keys += SPLIT_KEYS
         record = record_of_export(
-            plain=exported.unlabelled,  # without the name of the method in the name of the model
-            header=exported.model.header,
+            plain=exported.unlabelled,  # the model has its own name, such as "Qwen3 8B"
+            header=exported.model.header,  # such as "Qwen3 8B yarn4"
             read=convert_tensor,
             edit=self.result.edit,
             later_keys=later_keys,
@@ -602,12 +607,12 @@ def _with_parts(plan: ExportPlan, groups: list[list[str]], names: list[str]) -> 
         groups: The names of the tensors of each file.
         names: The names of the files, as `model-00001-of-00003.gguf`.
     """
-    # The header has keys about shards, which it gets from the number of files in the plan. So the
-    # plan first gets files without sizes.
+    # The size of the first file follows from the header, and the header has keys about the number
+    # of files. So the plan first gets files without sizes, and its header is made from that.
     unsized = tuple(PlannedFile("convert", name, size=0, estimated=True) for name in names)
     plan_in_parts = replace(plan, files=unsized)
     header = rewrite(plan_in_parts.exported.model.header, plan_in_parts.edit)
-    header_size = len(header.place(0))
+    header_size = len(header.place(0))  # in bytes; 0 since there is no earlier header
     tensor_sizes = quantised_sizes(header.tensors, plan_in_parts.planned_types)
 
     writer = PartWriter(plan_in_parts, tuple(tuple(group) for group in groups))
@@ -658,15 +663,20 @@ class PartWriter:
 
 
 def _choose_converter(inspection: ConfigInspection, target: Target) -> StockConverter | None:
-    """llama.cpp's own converter, where it converts a checkpoint; None for ropeconv's.
+    """Return the converter of llama.cpp (convert_hf_to_gguf.py) if it is to convert a checkpoint.
 
-    It converts where the user names it, and families whose conversion ropeconv does not know.
+    It does so if the user passes --converter, or if ropeconv cannot convert the family itself.
+
+    Returns:
+        The converter; None where ropeconv converts the checkpoint, or refuses it with a reason.
 
     Raises:
-        UnsupportedBake: There is none for such a family.
+        UnsupportedBake: ropeconv cannot convert the family, and there is no llama.cpp here.
     """
     family = inspection.model_family
-    is_known = family.gguf is not None or bool(family.no_gguf)
+    ropeconv_converts = family.gguf is not None
+    ropeconv_refuses = bool(family.no_gguf)  # the reason why no GGUF file can be made
+    is_known = ropeconv_converts or ropeconv_refuses
     if target.converter is None and is_known:
         return None
     converter = find_converter(target.converter)
@@ -677,7 +687,8 @@ def _choose_converter(inspection: ConfigInspection, target: Target) -> StockConv
             "ropeconv does not know its conversion, and no llama.cpp is installed that may",
             "pass --converter PATH, a checkout of llama.cpp with its convert_hf_to_gguf.py",
         )
-    return replace(converter, is_optional=family.gguf is not None)
+    # if the converter fails, a message advises to leave --converter out, where that is possible
+    return replace(converter, is_optional=ropeconv_converts)
 
 
 def _data_size(
@@ -790,7 +801,10 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
 
 
 def _write_converted_tensors(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
-    """Write the tensors of conversions behind their headers, without the changes of the method.
+    """Write the tensors of conversions behind their headers.
+
+    Some methods change tensors, such as a fold, which multiplies weights. These changes are made
+    later (`_write_edit`).
 
     Args:
         conversions: The conversions, whose headers are written.
@@ -802,6 +816,8 @@ def _write_converted_tensors(conversions: Sequence[ConversionTarget], advance: A
     for each in conversions:
         data_start = len(each.header_bytes)
         if isinstance(each.exported, StockExport):
+            # it remembers a digest of each tensor that it writes, but not of those that are changed
+            # later
             changed_later = tuple(each.edit.changes)
             each.exported.write_data(each.floats, data_start, each.header, advance, changed_later)
         else:
@@ -854,6 +870,8 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             "the projection of its embeddings (Dense in modules.json) is left out, as by"
             " llama.cpp's own converter: embeddings are the pooled states"
         )
+    # tokenizer.json first composes e and an accent to one character (NFC), and llama.cpp does not;
+    # `composed` is an example of a text that becomes other tokens for that reason
     if exported.composes:
         example = ""
         if exported.composed is not None:
@@ -863,6 +881,8 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             f" decomposed ones, such as e and a combining accent, becomes other tokens{example};"
             " compose such text before it is sent"
         )
+    # llama.cpp cuts some texts into other words than tokenizer.json; `recut` is an example of a
+    # text that becomes other tokens for that reason
     if exported.recut is not None:
         notes.append(
             f"llama.cpp {exported.recut.difference}, and tokenizer.json does not: such text becomes"

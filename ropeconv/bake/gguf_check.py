@@ -37,9 +37,9 @@ from ..validate.layers import CheckpointFiles
 from .gguf import SPLIT_KEYS, ExportPlan, GgufPlan
 from .plan import GgufOutput
 
-END = 4096
+END_SIZE = 4096
 """Bytes at the beginning and at the end of a tensor that are compared with the source."""
-QUANTISER = ("general.file_type", "general.quantization_version")
+KEYS_OF_QUANTISER = ("general.file_type", "general.quantization_version")
 """Keys that llama.cpp's quantiser writes."""
 
 
@@ -60,7 +60,7 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
         file, spec = _read_back(path)
 
     # the first difference: of what llama.cpp computes from the file, then of its keys and tensors
-    schedule = _written(plan)
+    schedule = _expected_schedule(plan)
     wrong = _unlike_schedule(schedule, plan.result.kept, spec)
     if not wrong:
         wrong = next(_unlike_plan(plan, file), "")
@@ -85,7 +85,9 @@ def run_first_layers(plan: GgufOutput, path: Path) -> LayersRecord:
     if isinstance(plan, GgufPlan) and not plan.target.in_place:
         source = plan.source.file
     with assumed_keys(plan.target.assume_arch_keys):
-        return compare_gguf_layers(GgufFile.open(path), source, plan.before, _written(plan))
+        return compare_gguf_layers(
+            GgufFile.open(path), source, plan.before, _expected_schedule(plan)
+        )
 
 
 def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRecord:
@@ -103,14 +105,18 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
     if any(source.local(name) is None for name in weights):
         return LayersRecord(reason="the weights of its checkpoint are not on this disk")
 
+    # what llama.cpp should compute from the file: frequencies and attention factor
     file = GgufFile.open(path)
-    schedule = _written(plan)
+    schedule = _expected_schedule(plan)
     family = source.family
     _, vocabulary = file.tensors["token_embd.weight"].shape  # GGUF has the columns first
     # a model_type that transformers does not know is loaded as the one that --family names
     stands_for = family.text_type if family.assumed else ""
 
-    # the checkpoint runs in the process of the probe, with the frequencies of the method
+    # The checkpoint runs in the process of the probe, with the frequencies of the method. The
+    # question has all that transformers needs for that: the files, the tokens, and how the model is
+    # built.
+    compares_states = gives_no_logits(file, arch_of(file))  # hidden states, as of an encoder
     with folder_of(source, weights=False) as config:
         question = ConversionQuestion(
             source=CheckpointFiles(
@@ -122,15 +128,16 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
             ids=choose_tokens(vocabulary, schedule.original_context),
             layers=plan.before.first_of_each_kind,
             queries=family.weights.queries,
-            mla=plan.before.mla,
-            states=gives_no_logits(file, arch_of(file)),
+            mla=plan.before.mla,  # multi-head latent attention, as in DeepSeek V3
+            states=compares_states,
         )
 
+        ask_probe = partial(_call_in_probe, probe)
         with assumed_keys(plan.target.assume_arch_keys):
-            return compare_converted_layers(file, question, schedule, partial(_ask, probe))
+            return compare_converted_layers(file, question, schedule, ask_probe)
 
 
-def _ask(probe: Probe, function: str, given: JsonObject) -> JsonObject:
+def _call_in_probe(probe: Probe, function: str, given: JsonObject) -> JsonObject:
     """Call a function of validate/converted_layers.py in the process of a probe.
 
     Where transformers fails there, it returns {"reason": "transformers could not run it (...)"}.
@@ -161,8 +168,12 @@ def refuse_wrong_layers(layers: LayersRecord) -> None:
         )
 
 
-def _written(plan: GgufOutput) -> Schedule:
-    """The schedule of a file, or the ramp that llama.cpp computes in place of YaRN's own."""
+def _expected_schedule(plan: GgufOutput) -> Schedule:
+    """The frequencies that llama.cpp should compute from a file: those of the method.
+
+    For some models, llama.cpp computes YaRN with another ramp between low and high frequencies than
+    the model has. The plan of such an output has that ramp.
+    """
     if plan.result.ramp is None:
         return plan.schedule
     return plan.result.ramp.apply_to(plan.schedule)
@@ -192,7 +203,8 @@ def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
             f"the written files have {len(file.tensors)} tensors, and the source has"
             f" {len(source.tensors)}"
         )
-    compared = _compare_tensors(source, Edit(), file)
+    nothing_edited = Edit()
+    compared = _compare_tensors(source, nothing_edited, file)
     return _record(schedule, spec, file, compared)
 
 
@@ -222,19 +234,22 @@ def _disagreement(clause: str) -> Disagreement:
     )
 
 
-def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) -> str:
-    """How what llama.cpp computes from a file differs from the planned frequencies; empty if not.
+def _unlike_schedule(schedule: Schedule, in_windows: RopeSpec | None, spec: RopeSpec) -> str:
+    """Return how the RoPE that llama.cpp computes from a file differs from the plan; or empty.
 
     Args:
         schedule: The frequencies, attention factor and context that were written.
-        kept: The RoPE that the layers with a window must still have; None where these layers are
-            not compared.
+        in_windows: The RoPE that layers with a sliding window must still have, since methods do not
+            change it; None where these layers are not compared.
         spec: The RoPE that llama.cpp computes from the file.
     """
     if spec.context != schedule.context:
         return f"the written header declares {spec.context:,} tokens, not {schedule.context:,}"
-    expected_in_windows = kept or spec  # `spec` differs from itself in nothing
-    reason = difference(schedule, expected_in_windows, spec)
+    # `difference` always compares the layers with a window too. To leave them out, they are
+    # compared with themselves.
+    if in_windows is None:
+        in_windows = spec
+    reason = difference(schedule, in_windows, spec)
     if reason:
         return f"llama.cpp would not compute the schedule from the written header: {reason}"
     return ""
@@ -266,7 +281,7 @@ def _unlike_keys(
     if isinstance(plan, ExportPlan):
         ignored.update(SPLIT_KEYS)
         if plan.quantisation is not None:
-            ignored.update(QUANTISER)
+            ignored.update(KEYS_OF_QUANTISER)
             set_by_quantiser = dict(plan.quantisation.values)
 
     planned = _keys(planned_header.values, ignored) | set_by_quantiser
@@ -287,12 +302,14 @@ def _unlike_tensors(
             planned |= later_header.tensors
     if file.tensors.keys() != planned.keys():
         yield f"the written file has {len(file.tensors)} tensors, and {len(planned)} were planned"
+        return
 
     for name, info in planned.items():
         written = file.tensors[name]
         planned_type = info.type
         if isinstance(plan, ExportPlan) and plan.quantisation is not None:
-            # without llama.cpp, the types that its quantiser chooses are not planned
+            # The quantiser of llama.cpp chooses the type of each tensor, which the plan has only if
+            # llama.cpp was installed when the plan was made. Otherwise any type is accepted.
             planned_type = plan.planned_types.get(name, written.type)
         if info.shape != written.shape or written.type != planned_type:
             yield f"the written tensor {name} has another shape or type than was planned"
@@ -324,7 +341,7 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
         # how much is compared at each end; of a tensor that is changed, as much as can be changed
         # on its own, such as the rows of a head
         change = edit.changes.get(name)
-        end_size = change.unit if change is not None else min(END, info.size)
+        end_size = change.unit if change is not None else min(END_SIZE, info.size)
         first_place = 0
         last_place = info.size - end_size
         for place in {first_place, last_place}:  # the same one for a small tensor

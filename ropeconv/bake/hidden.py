@@ -80,54 +80,54 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
     for path in _places(plan):
         if not os.path.lexists(path) or is_empty(path):
             continue
-        refuse_foreign(path, plan.out, path)
+        refuse_foreign(path, first_shard=plan.out, path_for_user=path)
         if not force:
             raise RopeconvError(
                 f"{path} exists; choose another place with -o, or replace it with --force"
             )
 
 
-def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
-    """Raise RopeconvError where `--force` does not replace a file or folder.
+def refuse_foreign(earlier: Path, first_shard: Path, path_for_user: Path) -> None:
+    """Raise RopeconvError where `--force` must not replace a file or folder.
 
-    --force deletes what it replaces. So it takes only a model that ropeconv could write again: one
-    with a receipt (the record of how it was made), and no folder to which files were added.
+    --force deletes what it replaces. So it replaces only a model that ropeconv could write again:
+    one with a receipt (the record of how it was made), and no folder to which files were added.
 
-    An earlier output may have been moved into the hidden folder already, so the paths differ: for
-    model.gguf these are `place` = `out` = .ropeconv-model.gguf/old/model.gguf, and `known_as` is
-    model.gguf.
+    The file may have moved into the hidden folder beside the output already. Then `earlier` is
+    .model.gguf.ropeconv-partial/old/model.gguf, and `path_for_user` is still model.gguf.
 
     Args:
-        place: Where the earlier output, or one of its shards, is now.
-        out: Where its first shard is now, which has the receipt of a GGUF file.
-        known_as: The path that the user knows, for the message.
+        earlier: The file or folder that would be replaced: an earlier output, or one of its shards.
+        first_shard: The first of its shards, which has the receipt of a GGUF model; for a folder,
+            or a single file, the same path as `earlier`.
+        path_for_user: The path that the message names.
     """
-    if not _has_receipt(place, out):
+    if not _has_receipt(earlier, first_shard):
         raise RopeconvError(
-            f"{known_as} exists and has no receipt of ropeconv, so --force will not replace it;"
-            " choose another place with -o, or remove it"
+            f"{path_for_user} exists and has no receipt of ropeconv, so --force will not replace"
+            " it; choose another place with -o, or remove it"
         )
-    if not place.is_dir():
+    if not earlier.is_dir():
         return
     # a folder with an adapter, a graph or a set of profiles, which has a receipt of another kind
-    is_companion = read_companion(place) is not None
+    is_companion = read_companion(earlier) is not None
     if is_companion:
-        raise RopeconvError(f"{known_as} exists; remove it, or choose another place with -o")
+        raise RopeconvError(f"{path_for_user} exists; remove it, or choose another place with -o")
 
-    added = _added_files(place)
+    added = _added_files(earlier)
     if added:
         first, *others = added
         more = f" and {len(others)} more" if others else ""
         raise RopeconvError(
-            f"{known_as} has {first}{more}, which ropeconv did not write and --force would delete;"
-            " move it away, or choose another place with -o"
+            f"{path_for_user} has {first}{more}, which ropeconv did not write and --force would"
+            " delete; move it away, or choose another place with -o"
         )
 
 
-def _has_receipt(place: Path, out: Path) -> bool:
-    """Whether ropeconv wrote a file or folder; `out` is the first shard of several."""
-    # only the first shard has the receipt; while shards are replaced, it may have moved away
-    first = out if out.exists() else place
+def _has_receipt(place: Path, first_shard: Path) -> bool:
+    """Whether ropeconv wrote a file or folder; the first of several shards has the receipt."""
+    # while shards are replaced, the first one may have moved away
+    first = first_shard if first_shard.exists() else place
     if place.is_dir() or not is_gguf(first):
         return (place / RECEIPT).is_file()
     try:
@@ -255,13 +255,14 @@ def discard_stopped_run(out: Path) -> None:
 def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
     """Make and lock the hidden folder in which an output is written.
 
-    At the end the lock is removed, and the folder too if nothing else is in it. After an error
-    files that are finished may be there: they stay, so that the same command can continue with
-    them. Without an error none may be there, unless `keep` is set.
+    At the end the lock is removed, and the folder too if it is empty then. After an error it may
+    have finished files. These stay, so that the same command can continue with them. Without an
+    error the caller has moved all files away, so the folder must be empty, unless `keep` is set.
 
     Args:
         out: The place of the output.
-        keep: Whether finished files stay without an error too, for the run that publishes them.
+        keep: Whether the caller leaves finished files in the folder, for a later run that moves
+            them to their final names.
 
     Raises:
         RopeconvError: Another process has the folder, or it cannot be removed.
@@ -274,10 +275,11 @@ def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
     try:
         yield hidden
     except BaseException:  # the run failed or was stopped
-        with suppress(OSError):  # raised for a folder with finished files
+        # `_remove` raises OSError for a folder with finished files, which stays
+        with suppress(OSError):
             _remove(hidden)
         raise
-    else:
+    else:  # the run ended without an error
         try:
             _remove(hidden)
         except OSError as problem:
@@ -288,7 +290,8 @@ def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
                 " check the disk, and remove that"
             ) from None
     finally:
-        # on NFS the removed lock is in the folder until it is closed, so that only now it is empty
+        # On NFS, the file of the lock stays in the folder until it is closed. So the folder may be
+        # empty only now, and is removed here.
         lock.close()
         with suppress(OSError):
             hidden.root.rmdir()
@@ -481,8 +484,8 @@ def take_names(
     if beside is not None:
         move_beside = _plan_move(hidden, beside.name, may_replace=True)
 
-    # All moves in their order, and those whose names are freed before. Of the latter, the file
-    # beside the output comes first: without it, the shards are still those of one output.
+    # All moves in their order, and the moves whose names are freed before all others. The name of
+    # the file beside the output is freed first: without it, the shards still belong together.
     all_moves = list(moves)
     freed_first = []
     if move_beside is not None:
@@ -537,8 +540,8 @@ def _refuse_replaced(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     first_shard = _replaced_place(hidden, moves[-1])
     for move in moves:
         if move.old is not None:
-            known_as = hidden.out.parent / move.name
-            refuse_foreign(_replaced_place(hidden, move), first_shard, known_as)
+            path_for_user = hidden.out.parent / move.name
+            refuse_foreign(_replaced_place(hidden, move), first_shard, path_for_user)
 
 
 def _replaced_place(hidden: HiddenFolder, move: Move) -> Path:
@@ -565,72 +568,82 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
     """Give a finished file its final name, in exchange with a file that it replaces.
 
     Args:
-        hidden: The hidden folder beside the output, with the finished file.
-        move: The final name, and the inode of the file that has it now (`old`), None without one.
+        hidden: The hidden folder beside the output. The finished file is in its folder `new`, and a
+            file that was replaced may be in its folder `old`.
+        move: The final name, and the inode of the file that it replaces (`old`); None if the name
+            is free.
 
     Raises:
         RopeconvError: Another program has taken the name meanwhile.
         OSError: The disk refuses the move.
     """
-    new = hidden.new / move.name
-    final = hidden.out.with_name(move.name)
-    old = hidden.old / move.name
-    # of several shards, `take_names` has moved the first one away already, so its name is free
-    was_moved_away = _inode(old) is not None
-    if move.old is not None and not was_moved_away:
-        exchange(new, final, old)
+    path_in_new = hidden.new / move.name
+    path_in_old = hidden.old / move.name
+    final_path = hidden.out.with_name(move.name)
+
+    # A file that is replaced has the final name, unless the caller has moved it into `old` already.
+    # `take_names` does that with the first of several shards, to free its name before all others.
+    replaces_file = move.old is not None
+    was_moved_away = _inode(path_in_old) is not None
+    if replaces_file and not was_moved_away:
+        exchange(path_in_new, final_path, path_in_old)
         return
+
+    # the name is free
     try:
-        rename_new(new, final)
+        rename_new(path_in_new, final_path)
     except OSError as problem:
         if problem.errno not in TAKEN:
             raise
         raise RopeconvError(
-            f"{final} was created by another program meanwhile; move that away and run again, or"
-            " choose another place with -o"
+            f"{final_path} was created by another program meanwhile; move that away and run again,"
+            " or choose another place with -o"
         ) from None
 
 
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """Undo moves, from whatever state an error or a kill left: the earlier output is there again.
 
-    A move has given a name such as model.gguf to the new file, which was in `hidden.new` before.
-    The file that had the name before is then in `hidden.new` (the two were exchanged) or in
-    `hidden.old`. Files are known by their inodes, which a rename keeps: `move.new` is that of the
-    new file, and `move.old` that of the file before, or None.
+    A move gives a name such as model.gguf to a new file, which was in `hidden.new` before. If it
+    replaces an earlier file, that is afterwards in `hidden.new` (the two were exchanged) or in
+    `hidden.old`. A file is recognised by its inode, which a rename keeps: `move.new` is the inode
+    of the new file, and `move.old` that of the earlier file, or None.
 
     The last name is that of the first shard, without which no other shard can be loaded, or of a
-    file beside the output. So that no mixture of two outputs can be loaded meanwhile, it is freed
-    first here, and restored last.
+    file beside the output. It is freed first here, and restored last. So no mixture of two outputs
+    can be loaded meanwhile.
     """
-    # the new files go back into the hidden folder
+    # 1. Each new file that has its final name goes back into the hidden folder.
     for move in reversed(moves):
-        final = hidden.out.with_name(move.name)
-        in_new = hidden.new / move.name
-        in_old = hidden.old / move.name
-        is_moved = _inode(final) == move.new
-        if not is_moved:
+        final_path = hidden.out.with_name(move.name)
+        path_in_new = hidden.new / move.name
+        path_in_old = hidden.old / move.name
+        was_moved = _inode(final_path) == move.new
+        if not was_moved:
             continue
-        inode_in_new = _inode(in_new)
-        if inode_in_new == move.new:
-            # It has both names: where no rename refuses a taken name, `rename_new` links and then
-            # unlinks, and it stopped between the two.
-            final.unlink()
-        elif inode_in_new is not None:
-            # the two names were exchanged, so the replaced file is there
-            exchange(in_new, final, in_old)
-        else:
-            rename_new(final, in_new)
 
-    # the replaced files that are still in the hidden folder get their names back
+        # what is in `hidden.new` now: the new file too, the earlier file, or nothing
+        inode_in_new = _inode(path_in_new)
+        if inode_in_new == move.new:
+            # The new file has both names. On some filesystems, `rename_new` makes a hard link and
+            # then removes the first name, and it was stopped between the two.
+            final_path.unlink()
+        elif inode_in_new is not None:
+            # the two files were exchanged
+            exchange(path_in_new, final_path, path_in_old)
+        else:
+            rename_new(final_path, path_in_new)
+
+    # 2. Each earlier file that is still in the hidden folder gets its name back.
     for move in moves:
         if move.old is None:  # the name was free
             continue
-        final = hidden.out.with_name(move.name)
-        for place in (hidden.new / move.name, hidden.old / move.name):
-            is_replaced_file = _inode(place) == move.old
-            if is_replaced_file and _inode(final) is None:
-                rename_new(place, final)
+        final_path = hidden.out.with_name(move.name)
+        for path in (hidden.new / move.name, hidden.old / move.name):
+            is_earlier_file = _inode(path) == move.old
+            is_name_free = _inode(final_path) is None
+            if is_earlier_file and is_name_free:
+                rename_new(path, final_path)
 
 
 def _inode(path: Path) -> int | None:

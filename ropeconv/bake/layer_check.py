@@ -173,7 +173,8 @@ def _source_weights(
         plan: The plan of the output.
         probe: The process that says which tensors of a source on the Hub are needed.
         config: The folder with the config.json of the source.
-        stands_for: The model type with which transformers loads the source; empty for its own.
+        stands_for: The model_type with which transformers loads the source, such as "llama" for a
+            model type that transformers does not know (--family); empty for its own.
         place: An empty folder for a file with these tensors.
 
     Raises:
@@ -183,6 +184,9 @@ def _source_weights(
     is_on_disk = all(source.local(name) is not None for name in source.weights())
     if is_on_disk:
         return [source.path(name) for name in source.weights()]
+
+    # A source on the Hub has gigabytes that the first layers do not need. Only their tensors are
+    # downloaded, and only the first rows of the embeddings, which have a row for each token.
     needed_rows = _needed_rows(plan, probe, config, stands_for)
     fetched = place / SINGLE
     _fetch_tensors(source, needed_rows, fetched)

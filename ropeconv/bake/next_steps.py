@@ -109,20 +109,19 @@ def run_commands(
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
 
-    # The template has the commands of each runtime and purpose, with these words in them, quoted
-    # for a shell. `schedule` is the option of a diffusion model, `pipeline` the program of an
-    # encoder.
+    # The template (run.jinja) has the commands of each runtime and purpose. It puts these words
+    # into them, which are quoted for a shell.
     runtime = runtime_to_show(plan, draft)
     text = render(
         "run.jinja",
         runtime=runtime,
         purpose=purpose,
-        schedule=_schedule(plan, purpose),
+        schedule=_diffusion_options(plan, purpose),  # for a language model that denoises its text
         path=shlex.quote(str(path)),
         folder=shlex.quote(str(path.parent)),
         file=shlex.quote(path.name),
         model=shlex.quote(path.stem.lower()),
-        pipeline=feature_extraction(str(path)),
+        pipeline=feature_extraction(str(path)),  # a program that runs an encoder
         mmproj=projector and shlex.quote(str(projector)),
         ollama=_ollama_name(path),
         context=context,
@@ -210,9 +209,10 @@ def feature_extraction(path: str) -> str:
 
 
 def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
-    """Return the runtime whose command is shown; empty where none supports the output.
+    """Return the runtime whose command is shown to the user; empty where none supports the output.
 
-    It must support the output, and its draft if it has one; `shown_runtime` chooses among these.
+    It must support the output, and its draft if it has one. Among such runtimes, it is the first
+    that the user named with --runtime, else vLLM, SGLang or transformers, or llama.cpp for GGUF.
 
     Args:
         plan: The plan of the output.
@@ -226,14 +226,15 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         }
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
+    # with --cache-type, only runtimes that have the type of KV cache, such as q8_0
     target = plan.target
-    with_cache_type = runtimes_with(plan.asked.cache_type, plan.shape, plan.is_folder)
+    runtimes_with_type = runtimes_with(plan.asked.cache_type, plan.shape, plan.is_folder)
     return shown_runtime(
         verdicts,
         plan.is_folder,
         named=target.runtimes,
         allow_untested=target.allow_untested,
-        usual=with_cache_type,
+        usual=runtimes_with_type,
     )
 
 
@@ -253,22 +254,26 @@ def options_of(verdicts: Iterable[Verdict | RuntimeRecord], name: str) -> str:
 
 
 def _cache_option(plan: Plan, runtime: str) -> str:
-    """Return the option of a runtime for the type of --cache-type, after a blank; empty for none.
+    """Return the option with which a runtime has the KV cache in the type of --cache-type.
+
+    For llama.cpp and `--cache-type q8_0` it is " --cache-type-k q8_0 --cache-type-v q8_0", with a
+    blank before it, to be put behind a command. Empty where the runtime needs no option.
 
     Args:
-        plan: The plan of the output.
-        runtime: Its name.
+        plan: The plan of the output, with the options of the user on memory (`asked`).
+        runtime: The name of the runtime.
     """
-    # by the type, the option, e.g. {"q8_0": "--cache-type-k q8_0 --cache-type-v q8_0"}
-    formulas = formulas_of(runtime)
-    if not formulas:
+    # The table MEMORY has the memory of each runtime, and its options by type of the cache. Some
+    # runtimes run llama.cpp's code, so they share its row, but have options of their own:
+    # koboldcpp has --quantkv 1.
+    row_of_runtime = formulas_of(runtime)
+    if not row_of_runtime:
         return ""
-    options = MEMORY[formulas].cache_options
-    if runtime in CACHE_SETTINGS:  # it runs llama.cpp's code, with options of its own
-        options = CACHE_SETTINGS[runtime].types
+    options_by_type = MEMORY[row_of_runtime].cache_options
+    if runtime in CACHE_SETTINGS:
+        options_by_type = CACHE_SETTINGS[runtime].types
 
-    # `asked` are the options on the machine that the output is to fit: --memory and --cache-type
-    option = options.get(plan.asked.cache_type, "")
+    option = options_by_type.get(plan.asked.cache_type, "")
     return f" {option}" if option else ""
 
 
@@ -286,7 +291,7 @@ def _is_found(plan: Plan, path: Path) -> bool:
     return os.path.exists(place) and os.path.samefile(beside, place)
 
 
-def _schedule(plan: Plan, purpose: Purpose) -> str:
+def _diffusion_options(plan: Plan, purpose: Purpose) -> str:
     """The options of llama-diffusion-cli for the schedule of an output; empty for other models."""
     if purpose != "diffusion" or not isinstance(plan, GgufOutput):
         return ""

@@ -26,10 +26,10 @@ from .plan import Plan
 
 FLAGS = {"vllm": "--hf-overrides", "sglang": "--json-model-override-args"}
 """The option of each server that takes overrides."""
-ROPE = ("rope_scaling", "rope_parameters")
-OLDER = {"mrope": "default", "su": "longrope"}
-"""Types that transformers and vLLM read as other ones."""
-FLAT = ("qwen2_vl", "qwen2_5_vl")
+ROPE_DICTIONARIES = ("rope_scaling", "rope_parameters")
+NEW_NAMES_OF_TYPES = {"mrope": "default", "su": "longrope"}
+"""The rope_type as which transformers and vLLM read an older name."""
+MAY_BE_FLAT = ("qwen2_vl", "qwen2_5_vl")
 """Model types whose config.json may be flat; in transformers 5 their config has a `text_config`."""
 
 
@@ -64,7 +64,7 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
 
     # The config.json of Qwen2-VL has the RoPE of its text model at the top. transformers 5 moves
     # that into a text_config, and only then vLLM merges the override, so it must be in there too.
-    is_moved = before.get("model_type") in FLAT and "text_config" not in before
+    is_moved = before.get("model_type") in MAY_BE_FLAT and "text_config" not in before
     if not is_moved:
         return with_needed(plan, changes)
     if any(name.startswith("sglang") for name in plan.target.runtimes):
@@ -76,10 +76,11 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
 
 
 def with_needed(plan: Plan, changes: JsonObject) -> JsonObject:
-    """Return overrides with those that a server needs to compute them exactly.
+    """Return the overrides of a plan, and further keys that a server needs to compute it exactly.
 
-    The JSON may be pasted after the option of the server, where it must say the same as the
-    command of `override_commands`.
+    Such a key is {"original_max_position_embeddings": 4096}. The commands that ropeconv prints
+    (`override_commands`) have it too, and the JSON must say the same, since users may paste it into
+    a command of their own.
 
     Args:
         plan: The output that the overrides stand for.
@@ -89,12 +90,14 @@ def with_needed(plan: Plan, changes: JsonObject) -> JsonObject:
         UsageError: For a runtime without an option for overrides, and for two servers that need
             different ones.
     """
-    # vLLM and SGLang may each need further keys, such as {"original_max_position_embeddings": 4096}
     overrides_of_servers = []
     for server in named_servers(plan):
+        # the options with which the server must be started, e.g. " --hf-overrides '{...}'"; the
+        # keys that it needs are in the JSON of its option for overrides
         options = options_of(plan.result.verdicts, server)
-        needed = needed_overrides(options, FLAGS[server])
-        overrides_of_servers.append(merged(changes, needed))
+        override_option = FLAGS[server]
+        needed_keys = needed_overrides(options, override_option)
+        overrides_of_servers.append(merged(changes, needed_keys))
 
     first, *others = overrides_of_servers
     if any(other != first for other in others):
@@ -120,7 +123,7 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
         # of it
         if key == "rope_scaling":
             continue
-        if isinstance(value, dict) and isinstance(old, dict) and key not in ROPE:
+        if isinstance(value, dict) and isinstance(old, dict) and key not in ROPE_DICTIONARIES:
             changes[key] = changed_keys(old, value)
         else:
             changes[key] = value
@@ -140,7 +143,7 @@ def removed_keys(before: Config, after: Config) -> Iterator[str]:
 
     # all other keys, level by level
     for key, value in before.items():
-        if key in ROPE:
+        if key in ROPE_DICTIONARIES:
             continue
         if key not in after:
             yield key
@@ -181,17 +184,20 @@ def _removed_settings(before: Config, after: Config) -> Iterator[str]:
         after: The new config, of which the override has rope_parameters.
     """
     old = dict[str, object]()
-    for name in ROPE:
+    for name in ROPE_DICTIONARIES:
         old.update(_settings(before.get(name)))
     new = dict(_settings(after.get("rope_parameters")))
-    first_dictionary = next((name for name in ROPE if before.get(name)), "")  # for the message
+
+    # a message names a setting with the first dictionary that the config has
+    dictionaries = [name for name in ROPE_DICTIONARIES if before.get(name)]
+    first_dictionary = dictionaries[0] if dictionaries else ""
 
     for setting, value in old.items():
         is_lost = setting not in new
         if setting == "type":
-            # This is the older name of `rope_type`, under which the new config has the type. It may
-            # stay if it is the same type, also by an older name of that ("su" for "longrope").
-            old_type = OLDER.get(str(value), value)
+            # `type` is the older name of `rope_type`. It stays beside the `rope_type` of the new
+            # config, which is harmless if both are the same type. "su" and "longrope" are.
+            old_type = NEW_NAMES_OF_TYPES.get(str(value), value)
             is_lost = old_type != new.get("rope_type")
         if is_lost:
             yield f"{first_dictionary}.{setting}"

@@ -337,15 +337,16 @@ class Plan(FilePlan):
         Raises:
             UsageError: For a `--memory` or `--cache-type` that the runtime cannot have.
         """
-        shape = None if self.draft else self.shape  # a draft runs beside its target
+        # a draft runs beside its target, whose memory is not known here
+        shape = None if self.draft else self.shape
         return shown_fit(
             shape,
-            self.context,
-            self.result.verdicts,
-            self.is_folder,
+            tokens=self.context,
+            verdicts=self.result.verdicts,
+            is_folder=self.is_folder,
             options=self.asked,  # --memory and --cache-type
-            named=self.target.runtimes,
-            in_ollama=self.with_ollama,
+            named=self.target.runtimes,  # --runtime
+            in_ollama=self.with_ollama,  # --ollama
         )
 
     @cached_property

@@ -58,13 +58,15 @@ def find_projector(plan: Plan) -> Path | None:
 def projector_command(plan: ExportPlan) -> str:
     """Return the command that writes the projector of an output; empty where none is needed.
 
-    It is llama.cpp's, with the path of its converter where that is known.
+    It is llama.cpp's convert_hf_to_gguf.py, with its path if that is known.
     """
     if not has_projector(plan.source) or find_projector(plan) is not None:
         return ""
     converter = plan.converter
     if converter is None:
-        with suppress(RopeconvError):  # ROPECONV_CONVERTER names something else
+        # one that is installed, or that the environment variable ROPECONV_CONVERTER names; it
+        # raises for a path that is not a converter, and then the command has only the name
+        with suppress(RopeconvError):
             converter = find_converter()
     script = SCRIPT if converter is None else str(converter.script)
 

@@ -170,10 +170,12 @@ class Sample:
         if not has_spread:  # equal numbers have no skew, which the bootstrap is for
             return student_margin
 
-        # Neighbours in a text are alike, so that n numbers are worth fewer independent ones, n_eff.
-        # An error falls with the root of their number, so that of n is multiplied by
-        # sqrt(n / n_eff).
+        # The standard error s / sqrt(n) is for n independent numbers. Neighbours in a text are
+        # alike, so that n numbers are worth only n_eff independent ones. The error is then
+        # s / sqrt(n_eff), which is s / sqrt(n) times sqrt(n / n_eff).
         error = self.error * math.sqrt(self.count / self.effective_count)
+        # how many standard errors from 0 the mean must be, by the bootstrap; `by_cluster` has one
+        # number for each text, or for each window where there are few texts
         errors_needed = bootstrap_t(self.by_cluster)
         return max(student_margin, errors_needed * error)
 
@@ -244,15 +246,19 @@ def bootstrap_t(values: NDArray[np.float64]) -> float:
     if values.mean() < 0:
         deviations = -deviations
 
-    # how often each number is in each draw, [draws, n]; then m' - m and s'^2 of each draw
+    # how often each number is in each draw, [draws, n]
     draws = _draws(count)
+    # m' - m, and s'^2 = (mean of squares - square of mean) n / (n - 1), [draws]
     means = draws @ deviations / count
-    variances = (draws @ deviations**2 / count - means**2) * count / (count - 1)
+    mean_squares = draws @ deviations**2 / count
+    variances = (mean_squares - means**2) * count / (count - 1)
 
     # A draw that is n times the same number has s' = 0, and t would be infinite. So s' is at least
     # a part of the standard deviation s of the numbers, s / n.
     least_variance = float(deviations.var(ddof=1)) / count**2
     errors = np.sqrt(np.maximum(variances, least_variance) / count)
+    # ALPHA (0.0027) is the level of the two-sided test, so that each side has ALPHA / 2. Few skewed
+    # numbers have draws with too narrow a tail, so the quantile is read further out, at ALPHA / 20.
     quantile = 1 - ALPHA / TAIL
     return float(np.quantile(means / errors, quantile, method="higher"))
 
@@ -341,19 +347,19 @@ def prove(
 
 
 def judge(sample: Sample, share: bool = False) -> Proof:
-    """Return the mean of differences, with its standard error and how far from 0 it must be.
+    """Return the mean of differences, its standard error, and its margin.
 
-    It counts as decided where it is beyond that margin.
+    The margin is how far from 0 the mean must be to be significant. For losses it is the larger one
+    of Student's t and a bootstrap (`Sample.margin`).
 
-    The differences of losses between two rows, for example, are judged by `Sample.margin`. Those of
-    answers, which are right or wrong, by two tests: Student's t, and McNemar's, which only counts
-    the questions that one row answers and the other does not. If all answers change in the same
-    way, there is no spread for Student's t, so the margin is at least three errors of McNemar's
-    test. It replaces the bootstrap.
+    Answers are right or wrong, so their differences are 1, 0 or -1. For these, McNemar's test
+    replaces the bootstrap. It counts only the questions that one row answers and the other does
+    not. It also works where all answers change in the same way, so that there is no spread for
+    Student's t.
 
     Args:
         sample: The differences between two rows, one for each window or question.
-        share: Whether they are differences of shares.
+        share: Whether they are differences of answers, whose mean is a difference of shares.
     """
     if not share:
         return Proof(sample.mean, sample.error, sample.margin, sample.count)
@@ -362,6 +368,7 @@ def judge(sample: Sample, share: bool = False) -> Proof:
     error = max(error_by_mcnemar, sample.error or 0.0)
     margin = sample.student_margin  # None where there are too few differences for a test
     if margin is not None:
+        # three standard errors, the level of all tests here (ALPHA)
         margin = max(3 * error_by_mcnemar, margin)
     return Proof(sample.mean, error, margin, sample.count)
 

@@ -15,17 +15,17 @@ def quality(plan: Plan) -> str:
     """Return a sentence on how much the method of a plan was measured to help and to cost.
 
     Such as "loss -2.10 nats beyond the trained length, +0.02 inside it, against the unchanged
-    Qwen2.5-0.5B at 4 times". Where no study has the method, it is the command that measures it on
-    this model: "not measured; ropeconv eval ...". It is empty for an encoder, which predicts no
-    next token, and for an output that only writes the RoPE of the model again (`--as-is`). It is
-    empty too for an output that is no longer than the trained context: studies compare methods
-    beyond it, so none has the numbers, and `warnings.py` says that the context stays.
+    Qwen2.5-0.5B at 4 times". Where no study has the method, it is "not measured", with the command
+    that measures it on this model if there is one: "not measured; ropeconv eval ...".
     """
+    # nothing to say: --as-is has no method; no study has the loss of a method within the trained
+    # context; and an encoder predicts no next token, so it has no such loss
     method = plan.recipe.method
     is_longer = plan.context > plan.before.original_context
     if isinstance(method, AsIs) or not is_longer or is_encoder(plan):
         return ""
-    # the difference to the unchanged model (BASE) in the losses of a published study
+
+    # the losses of a published study, minus those of the unchanged model (BASE)
     study = shown_study(plan)
     if study is not None:
         beyond = study.beyond[method.name] - study.beyond[BASE]
@@ -40,11 +40,12 @@ def quality(plan: Plan) -> str:
             limit = f"; not measured at {factor:.3g} times"
         return f"loss {losses}, against {model}{limit}"
 
-    # the command, where `eval` can measure it: it needs weights and the loss of the next token, and
-    # no row of it can name a file of factors
+    # The command that measures it. `eval` needs weights and the loss of the next token, which a
+    # config.json and a draft do not have. Its option --methods cannot name a method that reads
+    # factors from a file.
     has_no_loss = plan.source.kind == "config" or bool(plan.draft)
-    needs_file = method.value is Value.FILE
-    if has_no_loss or needs_file:
+    reads_file = method.value is Value.FILE
+    if has_no_loss or reads_file:
         return "not measured"
     rows = f"base,{recipe_text(plan.recipe)}"
     source = plan.source.reference

@@ -116,8 +116,9 @@ class RankedMethods(TableSummary):
         return f"The best is {best.sentence}"
 
     def summary(self) -> dict[str, str]:
-        """Return the lines above the table of methods, by name; an empty one is not shown."""
-        # the commands to run: the best method, and where that needs fine-tuning, the best without
+        """Return the lines above the table of methods, by name; an empty line is not shown."""
+        # the commands to run: for the best method, and if that needs fine-tuning, for the best
+        # method that needs none
         best_command = ""
         if self.best is not None:
             best_command = self.best.command
@@ -132,7 +133,8 @@ class RankedMethods(TableSummary):
             "context": f"{self.inspection.context:,} -> {self.context:,} tokens",
             "best": best_command,
             "untuned": untuned_command,
-            # warnings: the model was trained with its scaling, or cannot gain from the length
+            # two warnings: what the training of the model means for methods, and that the layers of
+            # the model cannot see the longer context
             "training": self.training,
             "useless": self.useless,
             # about the evaluation that the methods are sorted by
@@ -206,13 +208,19 @@ class RankedMethods(TableSummary):
         return (row.flags, *measured, untuned, *supported)
 
     def records(self) -> list[JsonObject]:
-        """Return a row for each method; loss is None where it was not measured."""
+        """Return a row for each method, for a table such as that of pandas.
+
+        Numbers that were not measured are None. Losses are in nats per token.
+        """
         rows = []
         for row in self.methods:
-            measured = self.ranking.to_dict(row) if self.ranking else None
-            # without studies there is no score: 0 would mean as good as the others
-            was_studied = bool(row.standing.signs)
-            score = row.standing.score if was_studied else None
+            # what the user's own evaluation has measured
+            own_evaluation = self.ranking.to_dict(row) if self.ranking else None
+            # The mean over other methods of 1 (better than that method) and -1 (worse). A method
+            # that no study compares has no score; 0 would mean as good as the others.
+            was_compared = bool(row.standing.signs)
+            score = row.standing.score if was_compared else None
+            # what a published study has measured
             numbers = row.measured.to_dict() if row.measured else {}
             rows.append(
                 {
@@ -227,14 +235,14 @@ class RankedMethods(TableSummary):
                     "measured_on": numbers.get("model"),
                     "loss_inside": numbers.get("loss_inside"),
                     "loss_beyond": numbers.get("loss_beyond"),
-                    "price": numbers.get("price"),
-                    "retrieval": numbers.get("retrieval"),
+                    "price": numbers.get("price"),  # the loss within the trained length
+                    "retrieval": numbers.get("retrieval"),  # hidden facts found, in percent
                     "retrieval_low": numbers.get("retrieval_low"),
                     "retrieval_high": numbers.get("retrieval_high"),
                     "attention_factor": row.schedule.attention_factor,
                     "effective_length": row.profile.reach.effective_length,
-                    "outside": row.profile.outside,
-                    "loss": measured["loss"] if measured else None,
+                    "outside": row.profile.outside,  # dimensions with angles new to the model
+                    "loss": own_evaluation["loss"] if own_evaluation else None,
                     "command": row.command,
                 }
             )
@@ -259,15 +267,17 @@ class RankedMethods(TableSummary):
     def training(self) -> str:
         """A sentence on what the training of the model means for the methods; or empty.
 
-        A model that was trained with a scaling keeps it, and methods are put on top. For dual chunk
-        attention no method was measured. And a model may have been trained with less context than
-        it declares.
+        There are four cases: the model was trained with a scaling; it reaches its length by dual
+        chunk attention; it may have been trained with less context than it declares; or it surely
+        was.
         """
+        # 1. trained with a scaling, which methods keep
         spec = self.inspection.spec
         why_kept = why_scaling_is_kept(self.inspection)
         if why_kept:
             return f"{why_kept}, so the methods keep the scaling (--on-top)."
 
+        # 2. dual chunk attention, as Qwen2.5-1M has
         codes = {problem.code for problem in self.inspection.problems}
         if "dual-chunk" in codes:
             return (
@@ -275,15 +285,19 @@ class RankedMethods(TableSummary):
                 f" {spec.original_context:,} trained ones, for which no method was measured."
                 " Runtimes use it in place of a method, ignore it or fail: see `ropeconv inspect`."
             )
+
+        # 3. maybe trained with less, as Qwen 2. The message of the problem is a part of a sentence:
+        # "declares 131,072 tokens and may have been trained with 32,768 (...); if so, pass
+        # --original-context 32768". Here it continues with "to the command below".
         for problem in self.inspection.problems:
-            # "declares 131,072 tokens and may have been trained with 32,768 (...); if so, pass
-            # --original-context 32768", as for Qwen 2
             if problem.code == "trained":
                 return f"the model {problem.message} to the command below."
-        # Qwen 2.5 1M without the key of its dual chunk attention. Qwen 3 declares only little more
-        # than it was trained with: 40,960 tokens, and 32,768.
-        is_known = spec.original_context_source == "family"
-        if is_known and spec.context > 2 * spec.original_context:
+
+        # 4. Surely trained with much less, by the table of families: Qwen2.5-1M without the key of
+        # dual chunk attention. (Qwen 3 declares 40,960 tokens for 32,768 trained ones, which is
+        # only a little more.)
+        is_in_table = spec.original_context_source == "family"
+        if is_in_table and spec.context > 2 * spec.original_context:
             return (
                 f"the model declares {spec.context:,} tokens and was trained with"
                 f" {spec.original_context:,}, over which factors count"
@@ -311,6 +325,7 @@ class RankedMethods(TableSummary):
             "advice": advice,
             "passed_over": self.passed_over,
             "kv_cache": cache_document,
+            # that layers cannot see the longer context, and what the training means for methods
             "warnings": [note for note in (self.useless, self.training) if note],
         }
 
@@ -339,8 +354,8 @@ def advised(
         source: The model.
         context: The wanted length in tokens.
         measured: A result of `ropeconv eval` to sort by; None without one.
-        outputs: Formats that are planned, as for `advise`.
-        runtimes: The runtimes that must compute an output, as for `advise`.
+        outputs: Formats that are planned; None for all that the model can have.
+        runtimes: The runtimes that must compute an output, as `--runtime` names them.
 
     Raises:
         UsageError: For a result of another model, or one without losses by length.
@@ -353,7 +368,10 @@ def advised(
             inspection=inspection, context=context, methods=methods, passed_over=passed_over
         )
 
-    ranking: MeasuredRanking = hook("rank_methods")(methods, measured, inspection, context)
+    # the function of the feature for `eval`, a plugin of this package, which sorts the methods by
+    # the losses in the result
+    rank_methods = hook("rank_methods")
+    ranking: MeasuredRanking = rank_methods(methods, measured, inspection, context)
     return RankedMethods(
         inspection=inspection,
         context=context,

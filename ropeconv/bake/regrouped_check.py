@@ -15,10 +15,10 @@ import msgspec
 from ..formats.files import scratch
 from ..formats.gguf.edit import RESERVED, SPLIT, RewrittenHeader, rewrite
 from ..formats.gguf.file import GgufFile
-from ..formats.gguf.header import ALIGNMENT, GgufHeader, GgufValue, TensorInfo
+from ..formats.gguf.header import ALIGNMENT, GgufHeader, TensorInfo
 from ..inspection.receipts.receipt import Receipt
 from ..runtimes.llamacpp.read_header import ROPE_TENSORS
-from .file_checks import QUANTISER, SMALL, GgufCheck, change_piece, unlike_keys
+from .file_checks import KEYS_OF_QUANTISER, SMALL, GgufCheck, change_piece, unlike_keys
 from .findings import CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
 from .gguf import ExportPlan, GgufPlan
 from .plan import GgufOutput
@@ -53,17 +53,18 @@ def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
 def without_shards(receipt: Receipt) -> Receipt:
     """Return a receipt without the facts that depend on how its source was split into shards.
 
-    These are the keys about shards, and the places in its header. Two receipts can then be compared
-    whose sources have the same tensors in other shards.
+    A receipt records the GGUF file that an output was made from. Its keys about shards, such as
+    split.count, are left out. The byte at which its data begins, and the digest of its header, are
+    replaced by 0 and "". Two receipts are then equal if their sources have the same tensors, also
+    in other shards.
     """
     original = receipt.original
     if original is None or original.gguf is None:
         return receipt
-    # 0 and "" stand in both receipts in place of facts that are not compared
     record = msgspec.structs.replace(
         original.gguf,
-        keys=tuple(key for key in original.gguf.keys if not _is_layout(key)),
-        values=_without_layout(original.gguf.values),
+        keys=tuple(key for key in original.gguf.keys if not _depends_on_split(key)),
+        values=_without_split_keys(original.gguf.values),
         version=0,
         data_start=0,
         tail=0,
@@ -73,13 +74,14 @@ def without_shards(receipt: Receipt) -> Receipt:
     return msgspec.structs.replace(receipt, original=without)
 
 
-def _is_layout(key: str) -> bool:
-    """Return whether a key is about shards, or keeps space in a header."""
+def _depends_on_split(key: str) -> bool:
+    """Return whether a key is about shards, such as split.count, or only keeps bytes free."""
     return key == RESERVED or key.startswith(SPLIT)
 
 
-def _without_layout(values: dict[str, Value]) -> dict[str, Value]:
-    return {key: value for key, value in values.items() if not _is_layout(key)}
+def _without_split_keys(values: dict[str, Value]) -> dict[str, Value]:
+    """The keys of a header that do not depend on how a model is split into shards."""
+    return {key: value for key, value in values.items() if not _depends_on_split(key)}
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,19 @@ class RegroupedCheck(GgufCheck):
     """The comparison by the names of tensors. Its fields are those of `GgufCheck`."""
 
     def run(self) -> None:
-        """Compare the keys of the first shard, and each tensor with the one of its name."""
-        # an edited file: its tensors are those of the source, but for the changes of the edit
+        """Compare the keys of the first shard, and each tensor with the planned one of its name."""
+        # an edited file: its tensors are those of the source, some of them changed by the edit
         plan = self.plan
         if isinstance(plan, GgufPlan):
-            self._compare_with(plan.source.file, self._merged(plan))
+            planned = self._plan_as_one_file(plan)
+            self._compare_with(plan.source.file, planned)
             return
 
-        # a conversion: it is made again, since there is no file whose tensors could be compared
+        # A conversion of a checkpoint. With --quick only its keys and shapes are compared.
+        # Otherwise it is converted again, into a temporary file whose tensors are compared.
         assert isinstance(plan, ExportPlan)
         if self.findings.options.quick:
-            self._quick_export(plan)
+            self._compare_without_converting(plan)
             return
         with scratch() as folder:
             remade = folder / "remade.gguf"
@@ -107,12 +111,12 @@ class RegroupedCheck(GgufCheck):
                 values=file.header.values,
                 tensors=file.tensors,
                 alignment=file.header.alignment,
-                kept=0,  # places of tensors are not compared
+                kept=0,  # the size of the data, which is not compared here
             )
             self._compare_with(file, header)
 
     @staticmethod
-    def _merged(plan: GgufPlan) -> RewrittenHeader:
+    def _plan_as_one_file(plan: GgufPlan) -> RewrittenHeader:
         """The planned keys, with the planned tensors of all shards."""
         file = plan.source.file
         first = rewrite(file.header, plan.edit)
@@ -122,17 +126,17 @@ class RegroupedCheck(GgufCheck):
             tensors.update(shard)
         return replace(first, tensors=tensors)
 
-    def _quick_export(self, plan: ExportPlan) -> None:
-        """Compare keys and shapes with those of a conversion, which is not made again."""
+    def _compare_without_converting(self, plan: ExportPlan) -> None:
+        """Compare the keys and shapes of a conversion with the planned ones, for --quick."""
         planned = rewrite(plan.exported.model.header, plan.edit)
         except_keys: tuple[str, ...] = ()
         if plan.quantisation is not None:
             planned = replace(planned, values={**planned.values, **plan.quantisation.values})
-            except_keys = QUANTISER
+            except_keys = KEYS_OF_QUANTISER
         self._compare_keys(planned, except_keys)
         self._compare_infos(planned, types=plan.quantisation is None)
         added = {name for name in plan.edit.added if name in self.file.tensors}
-        self._compare_data(None, added)
+        self._compare_data(source=None, names=added)
         self.findings.unverified.append("to compare the numbers of tensors, leave out --quick")
 
     def _compare_with(self, source: GgufFile, planned: RewrittenHeader) -> None:
@@ -157,27 +161,30 @@ class RegroupedCheck(GgufCheck):
         return names
 
     def _compare_keys(self, planned: RewrittenHeader, except_keys: tuple[str, ...]) -> None:
-        """Record the keys of the first shard that differ from the planned ones, and keys in others.
+        """Record the keys of the first shard that differ from the planned ones.
 
-        Keys that follow from how the file was split (`split.no`, `split.count`), and the one that
-        only keeps space, are left out.
+        The other shards must have no keys, which are recorded too. Keys about the split itself
+        (`split.no`, `split.count`) are not compared.
 
         Args:
             planned: The planned header.
             except_keys: Keys that may differ.
         """
         first = self.file.header
-        actual_header = replace(first, values=_without_layout(first.values))
-        planned_header = replace(planned, values=_without_layout(planned.values))
+        actual_header = replace(first, values=_without_split_keys(first.values))
+        planned_header = replace(planned, values=_without_split_keys(planned.values))
         clauses = []
         for key, clause in unlike_keys(actual_header, planned_header):
             if key not in except_keys:
                 clauses.append((key, clause))
         self._record_keys(clauses)
 
-        # llama.cpp reads only the keys of the first shard; others have at most their alignment
+        # llama.cpp reads only the keys of the first shard; a later shard has at most the key of its
+        # alignment
         for path, header in zip(self.file.paths[1:], self.file.headers[1:], strict=True):
-            if _without_layout(_unaligned(header)):
+            values = {key: value for key, value in header.values.items() if key != ALIGNMENT}
+            has_misplaced_keys = bool(_without_split_keys(values))
+            if has_misplaced_keys:
                 self.findings.differs(f"{path.name} has keys, which belong in the first shard")
 
     def _compare_infos(self, planned: RewrittenHeader, types: bool = True) -> bool:
@@ -207,15 +214,14 @@ class RegroupedCheck(GgufCheck):
     def _compare_data(self, source: GgufFile | None, names: set[str]) -> None:
         """Compare the bytes of some tensors with those of a source, shard by shard.
 
-        Other bytes of a shard are padding, whose amount is compared.
-
         Args:
-            source: The source; None where the edit of the plan has added all these tensors.
-            names: The tensors to compare.
+            source: The file with the tensors of the same names. None if the edit of the plan has
+                the bytes of all these tensors, since it adds them.
+            names: The names of the tensors to compare.
         """
         for path, header in zip(self.file.paths, self.file.headers, strict=True):
             self.findings.files += 1
-            self._compare_end(path, header, source)
+            self._compare_end(path, header, source)  # no more padding than is usual
 
             infos = [info for name, info in header.tensors.items() if name in names]
             infos.sort(key=lambda info: info.offset)
@@ -252,7 +258,7 @@ class RegroupedCheck(GgufCheck):
         Args:
             info: The tensor.
             data_start: The byte of the shard at which data begins.
-            source: The source, as in `_compare_data`.
+            source: The file with the tensor of the same name; None if the edit adds the tensor.
 
         Returns:
             A StreamedRange with bytes that the edit adds, a CopiedRange with bytes of the source,
@@ -262,16 +268,17 @@ class RegroupedCheck(GgufCheck):
         stop = start + info.size
         added = self.plan.edit.added.get(info.name)
         if added is not None:
-            return StreamedRange(start, stop, partial(iter, (added,)))
+            # `chunks` is a function without arguments that returns an iterator of bytes
+            return StreamedRange(start, stop, chunks=partial(iter, (added,)))
 
-        # its place in the source, where it may be in another shard
-        assert source is not None
+        # the place of the tensor in the source, which may be in another shard than here
+        assert source is not None  # it is only None for tensors that the edit adds
         shard = source.shard(info.name)
         header = source.headers[shard]
         path = source.shards[shard].path()
         place = header.data_start + header.tensors[info.name].offset
 
-        # the change of the edit; a conversion that was made again has it already
+        # the change that the edit makes to the tensor; a file that was converted again has it
         change = None
         if isinstance(self.plan, GgufPlan):
             change = self.plan.edit.changes.get(info.name)
@@ -284,8 +291,3 @@ class RegroupedCheck(GgufCheck):
 def _bytes_after_tensors(header: GgufHeader) -> int:
     """The bytes of a shard after its last tensor."""
     return header.size - header.data_start - header.data_size
-
-
-def _unaligned(header: GgufHeader) -> dict[str, GgufValue]:
-    """The keys of a shard without the one of its alignment."""
-    return {key: value for key, value in header.values.items() if key != ALIGNMENT}

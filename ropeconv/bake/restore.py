@@ -213,13 +213,15 @@ def _added_later(
         written_sizes: The size of each file in its receipt.
         absent: Files of the source that cannot be restored.
     """
-    known = {RECEIPT, *written_sizes}
-    # people replace README.md, the card of a repository: the one of today was put there later,
-    # although the receipt lists the name
-    if CARD in written_sizes and written_sizes[CARD] != sizes_now.get(CARD):
-        known.discard(CARD)
-    known.update(absent)
-    return tuple(name for name in sizes_now if name not in known)
+    written_by_ropeconv = {RECEIPT, *written_sizes}
+    # README.md, the card of a repository, may be one that a user has written in place of the card
+    # by ropeconv. It has another size than in the receipt, and counts as added later.
+    was_card_replaced = CARD in written_sizes and written_sizes[CARD] != sizes_now.get(CARD)
+    if was_card_replaced:
+        written_by_ropeconv.discard(CARD)
+
+    not_added = written_by_ropeconv.union(absent)
+    return tuple(name for name in sizes_now if name not in not_added)
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:
@@ -319,8 +321,10 @@ def _check_header(source: GgufSource, edit: Edit, digest: str, first: str) -> No
 
     Args:
         source: The output.
-        edit: The edit that restores the file, with its layout.
-        digest: The sha256 of the header that it had; empty where the receipt does not have it.
+        edit: The edit that restores the file: its keys, and the layout of its header (the length
+            of the header in bytes, and padding), from the receipt.
+        digest: The sha256 of the header that the file had; empty where the receipt does not have
+            it.
         first: The file before the change in words, for the message.
 
     Raises:
@@ -329,7 +333,9 @@ def _check_header(source: GgufSource, edit: Edit, digest: str, first: str) -> No
     if not digest:
         return
     assert edit.layout is not None
-    restored_header = rewrite(source.file.header, edit).exact(edit.layout)
+    # the restored keys, and then the bytes of the header in that layout
+    restored = rewrite(source.file.header, edit)
+    restored_header = restored.exact(edit.layout)
     if hashlib.sha256(restored_header).hexdigest() != digest:
         raise BadSource(
             f"keys of {source.file.name} were changed after ropeconv wrote it, or its receipt was,"

@@ -29,7 +29,7 @@ Numbers = NDArray[np.float32]
 
 COLUMNS = 64
 """Numbers of a row that are compared, at least; a block of a quantised type may have more."""
-ALIKE = 0.9
+LEAST_CORRELATION = 0.9
 """The correlation of two rows that are the same but for rounding. By chance, 64 random numbers of
 any of 100,000 rows have one of up to 0.55.
 """
@@ -88,16 +88,17 @@ class _RowCheck:
             suffix: The matrix without the number of its layer, such as "attn_q.weight".
             layer: The layer.
         """
-        # some rows of the file, as vectors of length 1, [rows, columns]: the product of two vectors
-        # is their correlation
+        # some rows of the file, [rows, columns], divided by their lengths: the product of two such
+        # vectors is their correlation
         name = f"blk.{layer}.{suffix}"
         columns, row_count = self.file.tensors[name].shape  # GGUF has the columns first
         sampled_rows = sample_rows(row_count)
         written = _normalised(self._rows_of_file(name, sampled_rows))
         compared_columns = written.shape[1]
 
-        # the most similar row in the tensors of the checkpoint that it can be from
-        highest = dict.fromkeys(sampled_rows, ALIKE)  # the correlation so far, by row of the file
+        # For each row of the file, the most similar row of the checkpoint. `highest` is the best
+        # correlation so far; rows below LEAST_CORRELATION are not the same row.
+        highest = dict.fromkeys(sampled_rows, LEAST_CORRELATION)
         origins: dict[int, Origin] = {}
         for tensor in self._tensors_like(layer, columns):
             candidates = _normalised(self._all_rows(tensor, layer, compared_columns))
@@ -111,15 +112,17 @@ class _RowCheck:
         return origins
 
     def _compare(self, suffix: str, layer: int, origins: dict[int, Origin]) -> None:
-        """Raise Disagreement where rows of a layer do not come from the places of the first layer.
+        """Raise Disagreement where the rows of a layer are in another order than in the first.
 
-        A conversion puts the rows of a matrix into the same order in every layer. So if row 1 of
-        attn_q is row 64 of q_proj in the first layer, it must be that in this layer too.
+        A conversion puts the rows of a matrix into the same order in every layer. If row 1 of
+        attn_q is row 64 of q_proj in the first layer, it must be row 64 of q_proj in this layer
+        too.
 
         Args:
             suffix: The matrix without the number of its layer, such as "attn_q.weight".
             layer: The layer.
-            origins: Where rows of the first layer came from, as `_find_origins` returns it.
+            origins: Where rows of the first layer came from, such as
+                {1: ("self_attn.q_proj.weight", 64)} for the example.
         """
         name = f"blk.{layer}.{suffix}"
         prefix = layer_prefix(layer, self.source.family, self.source.tensors)
@@ -137,12 +140,13 @@ class _RowCheck:
             origin = self.source.tensors.get(origin_name)
             if origin is None or origin_row >= origin.shape[0]:
                 continue
-            # both as vectors of length 1, whose product is the correlation
+            # The product of two vectors of length 1 is their correlation. (`_normalised` is for
+            # several rows, [rows, columns].)
             original_row = self._row_of_source(origin_name, origin_row, len(written))
-            (original,) = _normalised(original_row[None])
+            original = _normalised(original_row[np.newaxis, :])[0]
             correlation = float(written @ original)
             has_numbers = written.any() or original.any()
-            if has_numbers and correlation < ALIKE:
+            if has_numbers and correlation < LEAST_CORRELATION:
                 raise Disagreement(
                     f"row {row:,} of {name} is not that of {origin_name} from which the first"
                     " layers have it; report it; nothing was kept"

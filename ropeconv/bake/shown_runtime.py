@@ -20,15 +20,16 @@ def shown_runtime(
 ) -> str:
     """Return the runtime whose command is shown; empty where none supports the model.
 
-    1. the first runtime that the user named with --runtime, if some version supports it;
-    2. else the first of the usual ones (SERVERS, or llama.cpp for GGUF) whose newest version does.
+    1. the first runtime that the user named with --runtime, if some version supports the model;
+    2. else the first of the usual runtimes (vLLM, SGLang and transformers, or llama.cpp for GGUF)
+       whose newest version supports it.
 
     Args:
         verdicts: From the oldest version of each runtime to the newest.
         is_folder: Whether it is a checkpoint, and not a GGUF file.
         named: The values of --runtime.
         allow_untested: Whether an untested runtime counts as supported if the user named it.
-        usual: Those of the second rule, where they are others.
+        usual: The runtimes of the second rule; empty for SERVERS or llama.cpp.
     """
     # `--runtime vllm@0.20` names a version too, which does not matter here
     names = [canonical(name).partition("@")[0] for name in named]
@@ -50,7 +51,8 @@ def shown_runtime(
         if some_version_does:
             return name
     for name in usual or usual_runtimes(is_folder):
-        newest_does = supported.get(name, [False])[-1]
+        versions = supported.get(name, [])
+        newest_does = bool(versions) and versions[-1]
         if newest_does:
             return name
     return ""

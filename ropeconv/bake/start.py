@@ -48,8 +48,8 @@ def first_inspection(
 
     Returns:
         The inspection of `source`; the inspection of the checkpoint that the plan starts from; and
-        that checkpoint itself. For an output whose frequencies are in its tensors, which cannot be
-        inspected, the first two are the same.
+        that checkpoint itself. An output whose frequencies are in its tensors cannot be inspected:
+        then the first inspection is that of the starting checkpoint, too.
 
     Raises:
         BadSource: An output cannot be undone.
@@ -105,7 +105,12 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
 
 
 def _refuse_family(inspection: Inspection, target: Target) -> None:
-    """Raise for a model for which nothing can be baked, or which no runtime was seen to load."""
+    """Raise for a model for which ropeconv cannot write an output that a runtime computes.
+
+    These are families that have no context extension, configs that contradict themselves, and text
+    models inside another model (such as one for images) that no runtime was seen to load.
+    """
+    # `refuse` has the reason for a family; some families can be written only as GGUF
     is_possible = inspection.gguf_only and target.to == "gguf"
     if inspection.refuse and not is_possible:
         raise UnsupportedBake(
@@ -116,11 +121,11 @@ def _refuse_family(inspection: Inspection, target: Target) -> None:
         )
     if isinstance(inspection, ConfigInspection) and isinstance(inspection.source, Source):
         _refuse_contradiction(inspection, inspection.source)
-        unseen = unseen_wrapper(inspection.source.config(), inspection.model_family)
-        if unseen:
+        untested_model = unseen_wrapper(inspection.source.config(), inspection.model_family)
+        if untested_model:
             raise BadSource(
-                f"{unseen}; pass --family {inspection.name} to treat its text model as that, which"
-                " is untested, or give the text model as a checkpoint of its own"
+                f"{untested_model}; pass --family {inspection.name} to treat its text model as"
+                " that, which is untested, or give the text model as a checkpoint of its own"
             )
 
 
@@ -280,7 +285,7 @@ def _notes_on_mscale(recipe: Recipe, schedule: Schedule) -> list[str]:
     return [f"{pair} are the model's own: {factors}"]
 
 
-def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:
+def _too_short(recipe: Recipe, spec: RopeSpec, context: int, declared: int) -> UsageError:
     """The error for an output that would declare fewer tokens than its source, with a repair.
 
     `--yarn 4` of a model that was trained with 8k tokens and declares 128k gives 32k. The message
@@ -290,23 +295,24 @@ def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> Usag
         recipe: The method and its modifiers.
         spec: The RoPE that the method starts from.
         context: The tokens that the output would declare.
-        today: The tokens that the source declares.
+        declared: The tokens that the source declares.
     """
-    # a longer context: that of today times the factor of the user, or twice that of today where the
-    # user gave a length (`--yarn 128k`) or the method has no factor
+    # The longer context that the message advises: what the source declares times the factor of the
+    # user. It is twice that where the user gave a length (`--yarn 128k`) or the method has no
+    # factor.
     method = recipe.method
-    longer_context = 2 * today
+    longer_context = 2 * declared
     if not method.length:
         factor = method.factor_over(spec.original_context)
         if factor is not None and factor > 1:
-            longer_context = round(today * factor)
+            longer_context = round(declared * factor)
 
-    # the flags with which the method reaches it; empty for a method that cannot
+    # the flags with which the method reaches it, such as "--yarn 512k"; empty if it cannot
     repair = method.longer(longer_context, spec.original_context)
     if not repair:
-        repair = f"--context {format_tokens(today)} to keep that"
+        repair = f"--context {format_tokens(declared)} to keep that"
     return UsageError(
-        f"the result declares {context:,}, less than today's {today:,}; pass {repair},"
+        f"the result declares {context:,}, less than today's {declared:,}; pass {repair},"
         f" or --context {format_tokens(context)} if you mean it"
     )
 
@@ -325,16 +331,18 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
     spec = inspection.spec
     if not spec.layers:
         return ""
-    # the beginning and the end of both sentences
+    # both sentences begin with "none of the 32 layers", and end with what the user can do
     no_layer = f"none of the {counted(len(spec.layers), 'layer')}"
-    declare = f"--as-is --context {context} declares the length without it"
+    advice = f"--as-is --context {context} declares the length without it"
 
+    # Methods change the RoPE of layers that see the whole context ("global"). Other layers have no
+    # RoPE, or see a window and have a RoPE of their own for it ("local").
     has_global_layers = spec.count("global") > 0
     if not has_global_layers:
-        why = "none rotates"
+        reason = "none rotates"
         if spec.count("local"):
-            why = f"each sees a {spec.window_kind} with its own"
-        return f"{no_layer} has the RoPE that a method changes ({why}); {declare}"
+            reason = f"each sees a {spec.window_kind} with its own"
+        return f"{no_layer} has the RoPE that a method changes ({reason}); {advice}"
 
     # one layer that sees the whole context is enough for an extension to be worthwhile
     windows = [window for window in spec.windows if window is not None and window < context]
@@ -348,7 +356,7 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
             return ""
     return (
         f"{no_layer} sees the whole context, only {max(windows):,} tokens ({spec.window_kind}), so"
-        f" a method adds nothing beyond them; {declare}"
+        f" a method adds nothing beyond them; {advice}"
     )
 
 
@@ -356,13 +364,13 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
     """Return a sentence on where the factor of a method comes from; empty where that is evident.
 
     For a model that was trained with 32k tokens, `--yarn 128k` gives
-    ["factor 4 = 131,072 / 32,768 trained tokens"]. `--yarn 4` says the factor already, and only
-    gets a sentence where it replaces a scaling, since that is removed.
+    ["factor 4 = 131,072 / 32,768 trained tokens"]. `--yarn 4` has the factor already, so it gives
+    no sentence, unless the model had a scaling: then users may expect 4 times its declared length.
 
     Args:
         inspection: The inspection of the source, with the scaling that it may have.
         recipe: The method and its modifiers.
-        spec: The RoPE that the method starts from: without that scaling, except for `--on-top`.
+        spec: The RoPE that the method starts from: without the scaling, except for `--on-top`.
     """
     source = inspection.spec
     if recipe.on_top:
@@ -402,11 +410,11 @@ def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
     method = recipe.method
     declared = source.context
     trained = source.original_context
-    # A method may name a length to reach, such as 256k, and its factor is that over the declared
-    # context. `relative` gives the same method with lengths as if the model were not scaled, whose
-    # factor over the trained context is the same number.
-    as_if_unscaled = method.relative(declared, trained)
-    factor = as_if_unscaled.factor_over(trained)
+    # The factor over the declared context. `factor_over` divides by the trained context, so a
+    # method with a length is first scaled down: 256k over 128k declared tokens, of which 32k were
+    # trained, becomes 64k over 32k. Both are the factor 2.
+    scaled_down = method.relative(declared, trained)
+    factor = scaled_down.factor_over(trained)
     if factor is None:
         return kept
     lengths = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
@@ -454,21 +462,21 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
 def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the attention factor of its source, where the model can have no other.
 
-    Norms after the rotation cancel any factor, and DeepSeek V4 is computed without one. Such a
-    model that was trained with a YaRN scaling had no attention factor in it, so a further YaRN has
-    none either.
+    In some models, norms after the rotation cancel any attention factor, and DeepSeek V4 is
+    computed without one. If such a model was trained with YaRN, it was trained without the
+    attention factor of YaRN, and so a wider YaRN must have none either.
 
     Args:
         recipe: The method and its modifiers.
         inspection: The model that it starts from.
     """
-    # the user's own choice counts, and is refused later where it cannot be computed
+    # the user's own choice is kept here, and is refused later where it cannot be computed
     options = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
     has_choice = any(value is not None for value in options)
     if has_choice:
         return recipe
 
-    # for another method than that of the scaling, the user must say so with --attention-factor
+    # a method that does not extend the scaling: the user must pass --attention-factor
     is_yarn = isinstance(recipe.method, YarnMethod)
     was_yarn = isinstance(inspection.first_spec.form, Yarn)
     extends_scaling = recipe.on_top or (is_yarn and was_yarn)
@@ -531,7 +539,8 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
     if not source.scaled or isinstance(method, AsIs):
         return ""
 
-    # the settings of the scaling that is replaced, e.g. {"beta_fast": 32.0, "beta_slow": 1.0}
+    # the settings of the scaling that is replaced, e.g. {"beta_fast": 32.0, "beta_slow": 1.0}, and
+    # in DeepSeek's models {"mscale": 0.707, "mscale_all_dim": 0.707}
     mscale_pair = _mscale_pair(first)
     settings: dict[str, object] = {}
     for name in SETTINGS.get(form.kind, ()):
@@ -541,7 +550,9 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
     is_same_method = method.name == form.kind
     if not is_same_method:
         return _describe_dropped_scaling(form, settings)
-    return _describe_changed_settings(method, settings, source, schedule, mscale_pair)
+    # the attention factor that is usual for the scaling; the source may have another one
+    usual_factor = _usual_attention_factor(source, mscale_pair)
+    return _describe_changed_settings(method, settings, source, schedule, usual_factor)
 
 
 def _describe_dropped_scaling(form: Form, settings: Mapping[str, object]) -> str:
@@ -564,7 +575,7 @@ def _describe_changed_settings(
     settings: Mapping[str, object],
     source: RopeSpec,
     schedule: Schedule,
-    mscale_pair: dict[str, float],
+    usual_factor: float,
 ) -> str:
     """Return a sentence on what the same method, with another factor, keeps and drops; or empty.
 
@@ -576,7 +587,7 @@ def _describe_changed_settings(
         settings: The settings of the scaling.
         source: The RoPE of the model with the scaling.
         schedule: The new frequencies and attention factor.
-        mscale_pair: As in `_mscale_pair`.
+        usual_factor: The attention factor that follows from the factor of the scaling.
     """
     kept = []
     dropped = []
@@ -588,10 +599,10 @@ def _describe_changed_settings(
         else:
             dropped.append(f"{text} (now {_setting_text(new_value)})")
 
-    # an attention factor that does not follow from the factor is a setting of the publisher
+    # the attention factor of the source counts as a setting only where the publisher has chosen
+    # another one than the usual
     old_factor = source.attention_factor
     new_factor = schedule.attention_factor
-    usual_factor = _usual_attention_factor(source, mscale_pair)
     is_set_by_publisher = abs(old_factor - usual_factor) > SAME_FACTOR
     is_unchanged = abs(old_factor - new_factor) <= SAME_FACTOR
     if is_set_by_publisher and is_unchanged:
@@ -691,13 +702,14 @@ def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
     if not multiplier:
         return 1.0, None
 
-    # Converters write 0.1 * mscale_all_dim for architectures whose graph multiplies the softmax by
-    # it, as in YaRN's 0.1 * mscale * ln(factor) + 1, and all of it for others.
+    # YaRN's mscale is in 0.1 * mscale * ln(factor) + 1. Where the graph of the architecture scales
+    # the softmax by that (`arch.softmax`), converters write 0.1 * mscale_all_dim, else
+    # mscale_all_dim.
     if arch.softmax:
         multiplier /= 0.1
     # the file has a number of 32 bits, 0.70700001716 for 0.707
     mscale_all_dim = float(f"{multiplier:.7g}")
     mscale = 1.0
-    if arch.same_mscale:
+    if arch.same_mscale:  # deepseek2
         mscale = mscale_all_dim
     return mscale, mscale_all_dim

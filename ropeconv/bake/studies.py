@@ -40,7 +40,8 @@ def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
 
     The unchanged model is part of every study of the model.
     """
-    # a row with settings of its own, such as yarn:4:beta_fast=16, is of no study
+    # A study compares methods with their usual settings: "yarn:4" is in one, and
+    # "yarn:4:beta_fast=16" is not.
     groups: dict[Group, list[RecordItem]] = {}
     unchanged: list[RecordItem] = []
     for item in items:
@@ -50,7 +51,7 @@ def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
             group = Group(item.model, item.factor, item.on_top)
             groups.setdefault(group, []).append(item)
 
-    # the unchanged model, as far as it was measured on the texts of the study
+    # the numbers of the unchanged model on the same set of texts as those of the methods
     for group, members in groups.items():
         samples = {item.sample for item in members}
         for item in unchanged:
@@ -159,9 +160,10 @@ def _loss_differences(
 ) -> LossDifferences:
     """Compare the losses of each method with those of the unchanged model, on the same tokens.
 
-    There are three differences: at the longest length, how much better the method is there
-    (`beyond`); at the trained length, what it costs there (`inside`); and between the two lengths,
-    how much worse the method is at the longest than the model is where it was trained (`lost`).
+    There are three differences. `beyond`, at the longest length, is how much better the method is
+    there; `errors` has its standard errors. `inside`, at the trained length, is what the method
+    costs there. `lost` is how much worse the method is at the longest length than the unchanged
+    model at its trained length.
 
     Args:
         losses: The losses by method and length.
@@ -171,7 +173,7 @@ def _loss_differences(
     """
     unchanged_at_trained = losses.get((BASE, trained), {})
     unchanged_at_longest = losses[BASE, longest]
-    differences = LossDifferences({}, {}, {}, {})
+    differences = LossDifferences(beyond={}, errors={}, inside={}, lost={})
     for name, method_at_longest in at_length.items():
         method_at_trained = losses.get((name, trained), {})
         beyond = prove(method_at_longest, unchanged_at_longest)
@@ -255,14 +257,15 @@ class Mean(NamedTuple):
 
 
 def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of methods of which one is significantly better, that one first.
+    """Return the pairs of methods whose published mean losses differ significantly.
 
-    For losses of which YaRN's is surely lower than NTK's, it is (("yarn", "ntk"),).
+    The better method is the first of a pair: (("yarn", "ntk"),) if YaRN's loss is surely lower than
+    NTK's.
 
     Older studies have only the mean difference of each method to the unchanged model, with its
     standard error. YaRN with -1.20 and NTK with -0.80, each with a margin of 0.15, differ by 0.40,
     which is more than the sum of the margins, so that YaRN is better. The margins are those of
-    Student's t, since a bootstrap needs each number. Fewer than six texts decide nothing.
+    Student's t, since a bootstrap needs each number.
 
     Args:
         losses: The mean of each method.
@@ -270,7 +273,7 @@ def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
     pairs = []
     for first, second in combinations(losses, 2):
         comparison = _proof_of_means(losses[first], losses[second])
-        if not comparison.decided:
+        if not comparison.decided:  # within the margin, or on fewer than six texts
             continue
         first_is_better = comparison.difference < 0  # a lower loss
         pairs.append((first, second) if first_is_better else (second, first))

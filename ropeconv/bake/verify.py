@@ -52,7 +52,7 @@ NOT_COMPARED = (
 """Keys of a receipt that are of the version and its tables, of the place, or only known after the
 files are written.
 """
-CONVERTED = ("meta", "gguf")
+KINDS_TO_CONVERT = ("meta", "gguf")
 """Kinds of sources whose files are converted."""
 
 
@@ -100,17 +100,20 @@ def _target_again(comparison: Comparison) -> Target:
     Raises:
         BadSource: The converter or the importance matrix that it names is not here.
     """
-    # a receipt always states the format, and a plan from a GGUF file takes no `to`
+    # The format of the output, which a receipt always has. The option --to is only for checkpoints:
+    # a GGUF file always becomes a GGUF file here.
     receipt = comparison.receipt
     to: Format | None = receipt.target.to
     if isinstance(comparison.source, GgufSource):
         to = None
 
-    # files that the receipt names by their digests
+    # files that the receipt names by their digests; where they are is noted in the state of the
+    # user, which `find_again` checks
     converter = None
     if receipt.converter is not None:
         digest = receipt.converter.sha256
-        converter = find_again(digest, remembered_converter(digest)).script
+        noted_path = remembered_converter(digest)
+        converter = find_again(digest, noted_path).script
     imatrix = None
     if receipt.imatrix is not None:
         imatrix = _find_imatrix(receipt.imatrix, comparison)
@@ -143,7 +146,7 @@ def _find_imatrix(record: ImatrixRecord, comparison: Comparison) -> Path:
     )
 
 
-def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[str]:
+def unlike_plan(plan: Plan, receipt: Receipt, ignore_shards: bool = False) -> list[str]:
     """Return the keys of a receipt that differ from those that its plan gives, except for paths.
 
     Such as ["schedule", "list of files"]; empty for a receipt that is as planned.
@@ -151,13 +154,14 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
     Args:
         plan: The plan of the output, which was made again.
         receipt: The receipt in the output.
-        in_shards: Whether its source may have had its tensors in other shards, and another header.
+        ignore_shards: Whether facts about shards are not compared, since the tensors of its source
+            may have been in other shards.
     """
     # the planned receipt goes through JSON, as the recorded one did, so that numbers have the same
     # rounding
     planned_receipt = parse_receipt(embedded(plan.receipt()), "the plan")
     recorded_receipt = receipt
-    if in_shards:
+    if ignore_shards:
         planned_receipt = without_shards(planned_receipt)
         recorded_receipt = without_shards(recorded_receipt)
     planned = _plain(planned_receipt)
@@ -167,11 +171,11 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
         if key not in NOT_COMPARED and planned[key] != recorded[key]:
             unlike.append(key)
 
-    # The files, and how each was made (copied, converted). The latter is not compared where the
-    # source is now given in another layout than then, such as safetensors in place of Meta's
-    # layout: its files are copied where they were converted, or the other way round.
-    was_converted = receipt.source.kind in CONVERTED
-    is_converted = plan.source.kind in CONVERTED
+    # The files, and how each was made ("copy", "convert"). The user may now give the same model in
+    # another layout, such as safetensors in place of Meta's. Then files are copied that were
+    # converted before, and only their names are compared.
+    was_converted = receipt.source.kind in KINDS_TO_CONVERT
+    is_converted = plan.source.kind in KINDS_TO_CONVERT
     compares_actions = was_converted == is_converted
     if plan.is_folder:
         recorded_files = _list_files(receipt.files, compares_actions)
@@ -234,12 +238,14 @@ def verify_output(
         if isinstance(plan, CheckpointPlan):
             FolderCheck(folder=baked, plan=plan, findings=findings, advance=advance).run()
 
-    # the other members of its set: an adapter, a draft model or the target of one, beside it
-    clauses = member_faults(baked, comparison.receipt)
-    if not clauses:
-        clauses = _draft_faults(comparison, options)
-    for clause in clauses:
-        findings.differs(clause)
+    # Other outputs that were written with this one, beside it: an adapter, a draft model, or the
+    # model that this one is the draft of. If these are as their receipts say, the draft is compared
+    # with its own source too, which takes longer.
+    faults = member_faults(baked, comparison.receipt)
+    if not faults:
+        faults = _draft_faults(comparison, options)
+    for fault in faults:
+        findings.differs(fault)
     return findings.result(baked)
 
 
@@ -264,10 +270,10 @@ def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
 
 
 def _verify_receipt(
-    comparison: Comparison, plan: Plan, findings: Findings, in_shards: bool = False
+    comparison: Comparison, plan: Plan, findings: Findings, ignore_shards: bool = False
 ) -> None:
-    """Compare the receipt with the plan; parameters are as in `unlike_plan`."""
-    for key in unlike_plan(plan, comparison.receipt, in_shards):
+    """Compare the receipt of an output with its plan; `ignore_shards` is as in `unlike_plan`."""
+    for key in unlike_plan(plan, comparison.receipt, ignore_shards):
         findings.differs(f"its receipt has another {key}")
 
 
@@ -279,15 +285,20 @@ def _verify_gguf(
     A model that was split into other shards later is compared tensor by tensor, by their names.
     """
     file = GgufSource(comparison.baked).file
-    regrouped = is_regrouped(file, plan)
-    _verify_receipt(comparison, plan, findings, in_shards=regrouped or len(file.shards) > 1)
+    was_split_again = is_regrouped(file, plan)
+    has_shards = len(file.shards) > 1
+    _verify_receipt(comparison, plan, findings, ignore_shards=was_split_again or has_shards)
 
-    # keys that only describe the model, such as its name, may differ where the source is given from
-    # elsewhere than when the output was made
-    is_elsewhere = _is_elsewhere(comparison.receipt.source, comparison.source)
+    # Keys that only describe the model, such as its name, come from the place of the source. They
+    # may differ where the user now gives the source from another place.
+    source_has_moved = _is_elsewhere(comparison.receipt.source, comparison.source)
 
-    check_class = RegroupedCheck if regrouped else GgufCheck
-    check_class(file, plan, findings, is_elsewhere, advance).run()
+    # shard by shard, or each tensor by its name, in whatever shard it is
+    check_class = RegroupedCheck if was_split_again else GgufCheck
+    check = check_class(
+        file=file, plan=plan, findings=findings, elsewhere=source_has_moved, advance=advance
+    )
+    check.run()
 
 
 def earlier_output(plan: Plan) -> Comparison | None:
@@ -322,8 +333,8 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
     """Return the plan of a change in place if an earlier run of the same command has made it.
 
     So the same command twice changes a file once: a second `--yarn 2 --on-top --in-place` does not
-    double the factor again. The command is planned once more, and the receipt of that plan (the
-    record of what was made from what) is compared with the receipt in the file.
+    double the factor again. To find that out, the command is planned once more. The receipt of that
+    plan (source, method, target and schedule) is compared with the receipt in the file.
 
     Args:
         source: The file.
@@ -331,35 +342,37 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
         target: A target in place.
 
     Returns:
-        The plan; None where the file was not changed so, or cannot be restored.
+        The plan; None where the file was changed in another way, or not at all.
     """
-    # --replace always starts from the file before any change, so a second run adds nothing
+    # A file without a receipt was not changed by ropeconv. With --replace the change is made again:
+    # it starts from the file before any change, so the result is the same.
     has_receipt = RECEIPT in source.file.header.values
     if target.replace or not has_receipt:
         return None
 
-    # The command as it is planned now. Most methods start from the file before the change, which
-    # --replace restores first. Methods that keep the scaling start from the file of today.
+    # Plan the command once more. The file has the change already, so the plan must start from the
+    # file before it, which --replace does. But --on-top and --as-is cannot be combined with it;
+    # their plan starts from the changed file.
     keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
     target_again = replace(target, replace=not keeps_scaling)
     try:
-        restore_plan(source, in_place=True)  # raises if the receipt does not lead back
+        restore_plan(source, in_place=True)  # raises if the file was changed by something else too
         receipt = read_receipt(source.path)
         plan = make_plan(source, recipe, target_again)
     except RopeconvError:
         return None
 
-    # a key of the file is not as the command would write it
+    # all keys must be as the command would write them; a plan with --on-top has other keys anyway
     if not recipe.on_top and _other_keys(source, plan):
         return None
 
-    # Two fields of the receipts differ for the same command too. One is --replace, which was added
-    # to the plan above and is not in the recorded command.
+    # Compare the two receipts, without two fields that differ for the same command too:
+    # 1. --replace, which was added above
     planned = plan.receipt()
     recorded_target = replace(receipt.target, replace=planned.target.replace)
     recorded = msgspec.structs.replace(receipt, target=recorded_target)
-    # The other is the schedule, and with it the encoding. A method that keeps the scaling was
-    # planned above for the changed file, so it has the change twice.
+    # 2. the schedule and its encoding, where the plan started from the changed file: with
+    # `--yarn 2 --on-top`, it has the factor twice
     if keeps_scaling:
         planned = msgspec.structs.replace(
             planned, schedule=receipt.schedule, encoding=receipt.encoding

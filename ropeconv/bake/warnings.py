@@ -40,7 +40,7 @@ from .start import PlanStart, warn_of_short_reach
 if TYPE_CHECKING:
     from .plan import Plan
 
-DROPE = "(DroPE, https://arxiv.org/abs/2512.12167)"
+DROPE_PAPER = "(DroPE, https://arxiv.org/abs/2512.12167)"
 CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 """Problems of a source, by code, that its outputs have as well."""
 
@@ -76,7 +76,7 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     if not schedule.inv_freq.any():
         yield (
             "no pair rotates: only the causal mask gives the order of tokens, which needs training"
-            f" {DROPE}"
+            f" {DROPE_PAPER}"
         )
     # a base does not say a length, so `--theta 1e6` alone declares no longer context
     is_only_base = recipe.method.name == "theta" and recipe.context is None
@@ -110,25 +110,26 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
     window = spec.rotating_window
     if window is None or window >= context:
         return ""
-    seen = f"{window:,} tokens ({spec.window_kind})"
-    rotating = spec.count("global")
-    unrotated = spec.count("none")
-    if not unrotated:
+    window_text = f"{window:,} tokens ({spec.window_kind})"
+    layers_with_rope = spec.count("global")
+    layers_without_rope = spec.count("none")
+    if not layers_without_rope:
         return (
-            f"every layer that rotates sees only {seen}, so the extension adds nothing beyond"
-            " them; set sliding_window to null first if the model was trained without it"
+            f"every layer that rotates sees only {window_text}, so the extension adds nothing"
+            " beyond them; set sliding_window to null first if the model was trained without it"
         )
 
     # Llama 4 and others have layers without RoPE that see everything: only the declared context
-    # limits those. The sentence: "the 36 layers that rotate see 8,192 tokens (chunks), and the 12
-    # that see the whole context have no RoPE: ..."
-    rotating_see = counted(rotating, "layer that rotates sees", "layers that rotate see")
-    others_have = counted(
-        unrotated, "that sees the whole context has", "that see the whole context have"
+    # limits those
+    with_rope = counted(layers_with_rope, "layer that rotates sees", "layers that rotate see")
+    without_rope = counted(
+        layers_without_rope, "that sees the whole context has", "that see the whole context have"
     )
+    # "the 36 layers that rotate see 8,192 tokens (chunks), and the 12 that see the whole context
+    # have no RoPE: ..."
     return (
-        f"the {rotating_see} {seen}, and the {others_have} no RoPE: the extension changes only the"
-        f" former; `--as-is --context {context}` raises the context without it"
+        f"the {with_rope} {window_text}, and the {without_rope} no RoPE: the extension changes only"
+        f" the former; `--as-is --context {context}` raises the context without it"
     )
 
 
@@ -173,7 +174,7 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
         if verdict.status not in WRONG:
             continue
         for candidate in candidates:
-            if _helps(config, inspection, version, candidate.recipe, candidate.dual_chunk):
+            if _would_compute(version, config, inspection, candidate):
                 message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
                 yield Problem("runtime", message, f"{candidate.flags} --runtime {name}")
                 break
@@ -212,13 +213,15 @@ def _candidates(inspection: ConfigInspection) -> list[NewWriting]:
     if rope_is_known:
         candidates.append(NewWriting("--as-is", Recipe(AsIs())))
         if any(problem.code == "dual-chunk" for problem in inspection.problems):
-            candidates.append(NewWriting("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
+            flags = "--as-is --dual-chunk drop"
+            candidates.append(NewWriting(flags, Recipe(AsIs()), dual_chunk="drop"))
 
-    # A new base (NTK) instead of the scaling, since every runtime has a base. Only for an output of
-    # ropeconv whose receipt has the RoPE before (`first`), which had no scaling: then the weights
-    # were trained without one.
+    # A new base (NTK) instead of the scaling, since every runtime can compute another base. This is
+    # only for weights that were trained without a scaling. That is known for an output of ropeconv:
+    # its receipt has the RoPE of the model before the first run (`first`).
     spec = inspection.spec
-    was_trained_unscaled = inspection.first is not None and not inspection.first.scaled
+    before_ropeconv = inspection.first
+    was_trained_unscaled = before_ropeconv is not None and not before_ropeconv.scaled
     is_extended = spec.scaled and spec.context > spec.original_context
     if was_trained_unscaled and is_extended:
         factor = spec.context / spec.original_context
@@ -228,27 +231,23 @@ def _candidates(inspection: ConfigInspection) -> list[NewWriting]:
     return candidates
 
 
-def _helps(
-    config: Config,
-    inspection: ConfigInspection,
-    runtime: Runtime,
-    recipe: Recipe,
-    dual_chunk: DualChunk | None,
+def _would_compute(
+    runtime: Runtime, config: Config, inspection: ConfigInspection, candidate: NewWriting
 ) -> bool:
-    """Whether a runtime would compute a checkpoint exactly with a new config.
+    """Whether a runtime would compute a checkpoint exactly if its config were written in a new way.
 
     Args:
-        config: The config.json of the checkpoint.
-        inspection: Its inspection.
         runtime: A version of the runtime.
-        recipe: The method that the new config has.
-        dual_chunk: "drop" for a config without the key of dual chunk attention; None for one that
-            keeps it.
+        config: The config.json of the checkpoint.
+        inspection: The inspection of the checkpoint.
+        candidate: The new way to write it.
     """
+    # --as-is keeps the scaling; any other method replaces it, and starts without it
+    recipe = candidate.recipe
     spec = inspection.spec
     if not isinstance(recipe.method, AsIs):
         spec = inspection.spec.unscaled()
-    target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
+    target = Target(runtimes=(runtime.key,), dual_chunk=candidate.dual_chunk)
     try:
         result = select(
             EncodeRequest(
@@ -281,28 +280,29 @@ def modelfile_of(plan: Plan) -> Path:
         )
 
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
-    _refuse_other_modelfile(plan, path, path)
+    _refuse_other_modelfile(plan, path_for_user=path, existing=path)
     return path
 
 
-def _refuse_other_modelfile(plan: Plan, path: Path, place: Path) -> None:
-    """Raise RopeconvError for a Modelfile that is not one of an earlier output.
+def _refuse_other_modelfile(plan: Plan, path_for_user: Path, existing: Path) -> None:
+    """Raise RopeconvError for a Modelfile that ropeconv did not write for such an output.
 
     Args:
         plan: The plan of the output.
-        path: The place of its Modelfile, for the message.
-        place: Where the Modelfile is.
+        path_for_user: The path of the Modelfile, which the message names.
+        existing: The file that is checked. While an output is written, an earlier Modelfile has
+            been moved into a hidden folder; else this is the same path.
     """
-    if not os.path.lexists(place):
+    if not os.path.lexists(existing):
         return
-    if place.is_file() and not place.is_symlink():
+    if existing.is_file() and not existing.is_symlink():
         # the Modelfile of an earlier output may have another context
         context = re.compile(r"num_ctx \d+")
-        existing = context.sub("", place.read_text(errors="replace"))
-        if existing == context.sub("", _text(plan)):
+        existing_text = context.sub("", existing.read_text(errors="replace"))
+        if existing_text == context.sub("", _text(plan)):
             return
     raise RopeconvError(
-        f"{path} exists and has other contents; move it away, or leave --ollama out"
+        f"{path_for_user} exists and has other contents; move it away, or leave --ollama out"
     )
 
 
@@ -337,7 +337,7 @@ def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
     return tuple(f"{name} has {limit.key} {limit.tokens}; {writes}" for limit in low)
 
 
-OTHER_FILE = re.compile(
+LINE_WITH_FILE = re.compile(
     r"^(?P<word>\s*(?:FROM|ADAPTER)\s+)(?P<path>\S+)\s*$", re.IGNORECASE | re.MULTILINE
 )
 """A line of a Modelfile that names a file: https://docs.ollama.com/modelfile. A second FROM names a
@@ -359,22 +359,24 @@ def _text(plan: Plan) -> str:
     projector = ""
     projector_path = projector_beside(plan.source)
     if projector_path is not None:
-        projector = _from(folder, projector_path)
+        projector = _relative_path(projector_path, folder)
     if plan.source.modelfile is None:
         return render("Modelfile.jinja", path=model, context=context, projector=projector)
 
-    # the Modelfile of the source, whose num_ctx must be the new context at least
+    # Otherwise the Modelfile of the source, with three changes.
+    # 1. The limits of the context (`num_ctx 4096`), which must be the new context at least. This is
+    # first, since a limit is replaced at its offset in the unchanged text.
     content = plan.source.modelfile.text.encode()
     limits = limits_in("Modelfile", (content,))
     low_limits = [limit for limit in limits if limit.tokens < context]
     if low_limits:
         content = raise_limits(low_limits, context, content)
 
-    # its paths, such as that after FROM, as seen from the folder of the output
+    # 2. its paths, such as that after FROM, as seen from the folder of the output
     source_folder = Path(plan.source.modelfile.name).parent
     text = _move_text(content.decode(), source_folder, folder, model)
 
-    # a second FROM names the projector, if the Modelfile has none for it yet
+    # 3. lines that it lacks: a second FROM for the projector, and num_ctx
     has_only_model = len(FROM.findall(text)) == 1
     if projector and has_only_model:
         text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {projector}\n", text, count=1)
@@ -383,34 +385,37 @@ def _text(plan: Plan) -> str:
     return text
 
 
-def _move_text(text: str, before: Path, after: Path, model: str) -> str:
+def _move_text(text: str, old_folder: Path, new_folder: Path, model: str) -> str:
     """The text of a Modelfile in another folder, with another model.
+
+    A Modelfile names files in lines such as `FROM ./model.gguf` and `ADAPTER ./lora.gguf`. Their
+    paths are relative to its folder.
 
     Args:
         text: The text.
-        before: The folder that it is in, to which its paths are relative.
-        after: The folder that it moves to.
-        model: The path for the first FROM.
+        old_folder: The folder that it is in.
+        new_folder: The folder that it moves to.
+        model: The path of the other model, for the first FROM.
     """
     first_from = FROM.search(text)
 
     def move_line(line: re.Match[str]) -> str:
-        """Return a line such as `FROM ./model.gguf` with the path as seen from the new folder."""
-        path = line["path"]
+        """Return such a line with its path as seen from the new folder."""
+        path = line["path"]  # "./model.gguf"
         is_first_from = first_from is not None and line.start() == first_from.start()
         if is_first_from:
             return line[0].replace(path, model)
-        # a word that is not a file there may be the name of a model, which stays
-        file = before / path.strip("\"'")
+        # `FROM llama3` has the name of a model in place of a file, which stays
+        file = old_folder / path.strip("\"'")
         if os.path.isabs(path) or not file.exists():
             return line[0]
-        return line[0].replace(path, _from(after, file))
+        return line[0].replace(path, _relative_path(file, new_folder))
 
-    return OTHER_FILE.sub(move_line, text)
+    return LINE_WITH_FILE.sub(move_line, text)
 
 
-def _from(folder: Path, path: Path) -> str:
-    """A path as seen from a folder, for a Modelfile in it."""
+def _relative_path(path: Path, folder: Path) -> str:
+    """A path as seen from a folder, such as "./model.gguf", for a Modelfile in that folder."""
     relative = os.path.relpath(path, folder)
     _refuse_lines(relative)
     return relative if relative.startswith("..") else f"./{relative}"

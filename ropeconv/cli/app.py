@@ -118,8 +118,11 @@ def all_commands() -> dict[str, tuple[str, str]]:
 def complete_app() -> typer.Typer:
     """Return the app with all commands. Raises as `all_commands` does.
 
-    A command is a stub with the line for the help, until it is called: only then its module is
-    imported. `list methods` is the command `methods` in the group `list`.
+    Each command is a `Stub` with the line for the help and a function. When the command is called,
+    the stub calls its function, which imports the module of the command (`import_command`). So
+    `ropeconv --help` imports none of these modules.
+
+    `list methods` is the command `methods` in the group `list`.
     """
     groups: dict[str, typer.Typer] = {}
     for name, (_, summary) in all_commands().items():
@@ -131,13 +134,14 @@ def complete_app() -> typer.Typer:
             app.add_typer(group, name=first_word, help=group_help, short_help=group_help)
             groups[first_word] = group
 
+        # `command` is a decorator, of a function that imports the real command
         parent = groups[first_word] if is_in_group else app
         add_stub = parent.command(second_word or first_word, cls=Stub, short_help=summary)
-        add_stub(_function_of_stub(name))
+        add_stub(_importer_of(name))
     return app
 
 
-def _function_of_stub(name: str) -> Callable[[], Any]:
+def _importer_of(name: str) -> Callable[[], Any]:
     """Return a function without parameters that imports the command of that name."""
 
     def load() -> Any:

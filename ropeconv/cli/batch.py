@@ -55,26 +55,30 @@ class BatchView:
         self.screen = screen
         self.explain = explain
 
-        is_list = batch.several and not batch.pair
-        self.short = is_list and not explain
+        self.is_list = batch.several and not batch.pair
+        """Whether there are several models, each of which may fail on its own. False for a single
+        model, and for a model with its draft (`pair`), which are shown as one."""
+
+        self.short = self.is_list and not explain
         """Whether each output is shown in a few lines, and what they have in common once."""
 
     def show_plans(self) -> None:
         """Print the plans of --dry-run, and what publishing the outputs would do."""
-        # for the screen, and for --json
+        # each plan as an entry of a list on the screen, and as a part of the document of --json
         entries = []
         documents = []
         for unit, plan in self.batch.plans:
-            choice = self.batch.validation_of(plan)
+            choice = self.batch.validation_of(plan)  # whether `apply` would validate the output
             entries.append(BatchEntry(unit.label, plan, validating=choice.sentence))
             documents.append(plan.to_dict() | {"validating": choice.to_dict()})
 
+        # on the screen: the plans, and at the end of a list what its outputs have in common
         if not self.screen.as_json:
             for unit, plan in self.batch.plans:
                 self._show_planned(unit, plan)
         if self.short:
             self._show_end(entries, planned=True)
-
+        # what would be published; then the document, which is only printed with --json
         publication = self._show_publication()
         self._print_document(documents, publication)
 
@@ -95,10 +99,8 @@ class BatchView:
             documents.append(output.to_dict())
             self._show_written(unit, entry, output)
 
-        # what several outputs have in common, such as runtimes; a target and its draft are shown
-        # as one
-        is_list = self.batch.several and not self.batch.pair
-        if is_list:
+        # a list ends with what its outputs have in common, such as runtimes
+        if self.is_list:
             self._show_end(entries, planned=False)
 
         url = self.batch.publish()
@@ -107,15 +109,15 @@ class BatchView:
         if url and not screen.as_json:
             screen.copyable(url)
 
-        # Of several outputs, each failure was printed when it came. A single output (`as_a_whole`)
-        # has a failure only where its validation failed and it is kept, since others end the
-        # command. That is printed here.
-        if self.batch.as_a_whole:
+        # The failures of a list were printed when they came. For a single model, most failures end
+        # the command before this. If only its validation failed, the output is kept, and the
+        # failure is printed here.
+        if not self.is_list:
             for _, problem in self.batch.failures:
                 complain(str(problem))
 
     def _show_planned(self, unit: OutputUnit, plan: Plan) -> None:
-        """Print the plan of one output."""
+        """Print the plan of one output: only its path, a line of a list, or all of it."""
         screen = self.screen
         if screen.quiet:
             screen.copyable(str(plan.out))
@@ -123,6 +125,8 @@ class BatchView:
         if self.short:
             show_entry(BatchEntry(unit.label, plan), screen)
             return
+
+        # the plan, whether it fits the machine, and how its method was measured
         self._separate(unit)
         show_plan(plan, screen, self.explain)
         if plan.fit:
@@ -131,8 +135,10 @@ class BatchView:
         if measured:
             screen.say(f"Quality: {measured}")
         screen.note(self.batch.validation_of(plan).sentence)
-        # an output that is only published has no place on this disk
-        if not self.batch.publication_alone(plan):
+
+        # the files that would be written; an output that is only published is not kept on this disk
+        is_only_published = self.batch.publication_alone(plan) is not None
+        if not is_only_published:
             verb = "change" if plan.target.in_place else "write"
             screen.copyable(f"Would {verb} {plan.out}")
             if plan.with_ollama:
@@ -141,17 +147,19 @@ class BatchView:
             screen.copyable(f"Would write {self.batch.adapter.out}")
 
     def _show_written(self, unit: OutputUnit, entry: BatchEntry, output: Output) -> None:
-        """Print an output that was written, with the commands that follow.
-
-        The short form, for several outputs, has one line for each, and the rest at the end.
-        """
+        """Print an output that was written, and the commands that follow."""
         screen = self.screen
-        if output.reason and not self.short:
-            screen.note(f"Not checked: {output.reason}.")
-        if screen.as_json:  # one document at the end
+        # on stderr, also with --json: why transformers or llama.cpp was not asked about the output
+        why_not_checked = output.reason
+        if why_not_checked and not self.short:
+            screen.note(f"Not checked: {why_not_checked}.")
+        if screen.as_json:  # one document for all outputs is printed at the end
             return
+
+        # with --quiet only where the output is; in a list one line; else all of it
         if screen.quiet:
-            screen.copyable(output.published or str(output.path))
+            url = output.published  # on the Hub; empty for an output on this disk
+            screen.copyable(url or str(output.path))
         elif self.short:
             show_entry(entry, screen)
         else:

@@ -98,8 +98,12 @@ def _as_parameter(option: Option) -> inspect.Parameter:
     """Return an option as a parameter with the annotation that Typer reads.
 
     Typer makes an option of a parameter such as `yarn: Annotated[float, typer.Option("--yarn")]`.
+
+    Args:
+        option: A field of a dataclass as an option: its flag, type, default, help and so on.
     """
-    # the type of one value, and a function that parses it
+    # The type of one value, and a function that parses it. An option can be given several times if
+    # its field is a tuple (`many`), or if there is one output for each value (`repeatable`).
     may_be_repeated = option.many or option.repeatable
     value_type: Any = option.kind
     parser: Callable[[Any], Any] | None = None
@@ -116,7 +120,7 @@ def _as_parameter(option: Option) -> inspect.Parameter:
     if option.short:
         flags.append(option.short)
 
-    # the word after the flag in the help: what the option says, its choices, or its type
+    # the word after the flag in the help: one of its own, its choices, or the word for its type
     metavar = option.metavar or "|".join(option.choices)
     if not metavar and value_type is not bool:
         metavar = METAVARS.get(value_type, "TEXT")
@@ -137,17 +141,19 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         min=option.least,
         max=option.most,
         show_default=option.shown,
-        envvar=option.variable or None,
+        envvar=option.variable or None,  # an environment variable with the default
         parser=parser,
         autocompletion=COMPLETIONS.get(option.flag),
     )
-    # the tests of faults find the options that change what is written by this mark
+    # `Writes` marks an option that changes what is written; the tests of faults search for it
     marks: tuple[Any, ...] = (about,)
     if option.writes:
         marks = (about, Writes())
+
+    # attention_factor: Annotated[float, typer.Option("--attention-factor", ...), Writes()]
     hint: Any = list[value_type] if may_be_repeated else value_type
     return inspect.Parameter(
-        option.parameter,  # the flag as a name: "attention_factor"
+        option.parameter,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[(hint, *marks)],

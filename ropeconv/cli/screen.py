@@ -218,32 +218,43 @@ class Screen:
             unit: The things that are counted, in the plural.
 
         Yields:
-            A function that sets the total, and one that advances the bar.
+            A function that sets the total, and one that advances the bar. Without a terminal both
+            do nothing.
         """
-        if self.quiet or not sys.stderr.isatty():
+        is_shown = not self.quiet and sys.stderr.isatty()
+        if not is_shown:
             yield _ignore, _ignore
             return
-        self._live = self._console(stderr=True)
+        # while the bar is there, `note` prints through its console, above it
+        console = self._console(stderr=True)
+        self._live = console
         try:
-            with bar(title, unit, self._live) as functions:
-                yield functions
+            with bar(title, unit, console) as (set_total, advance):
+                yield set_total, advance
         finally:
             self._live = None
 
     @contextmanager
     def stopping(self, afterwards: str) -> Iterator[Callable[[], bool]]:
-        """While it is entered, Ctrl-C makes the yielded function return True once.
+        """Let a long run end with a whole step at Ctrl-C, and at once at a second Ctrl-C.
 
-        A long run asks that function between two steps, so that it ends with whole steps. A run
-        that never asks can be ended by a second Ctrl-C.
+            with screen.stopping("the results so far are kept") as should_stop:
+                for step in steps:
+                    if should_stop():
+                        break
 
         Args:
-            afterwards: The consequence of Ctrl-C, as the end of a sentence.
+            afterwards: The consequence of Ctrl-C, as the end of a sentence for the user.
+
+        Yields:
+            A function that the run calls between two steps. It returns True once after Ctrl-C.
 
         Raises:
             StopRequest: At a second Ctrl-C.
         """
-        presses = _Presses(partial(self.note, f"Stopping: {afterwards}. Press again to give up."))
+        message = f"Stopping: {afterwards}. Press again to give up."
+        print_message = partial(self.note, message)  # at the first Ctrl-C
+        presses = _Presses(print_message)
         old_handler = signal.signal(signal.SIGINT, presses.handle)
         try:
             yield presses.should_stop

@@ -43,13 +43,10 @@ def inspect_command(
     docs/troubleshooting.md leads from a symptom or a message of an engine to its cause.
     """
     if is_graph(source):
-        if python:
-            raise UsageError("--python does not go with a compiled graph; leave it out")
-        if machine.memory or machine.cache_type:
-            flag = "--memory" if machine.memory else "--cache-type"
-            raise UsageError(f"{flag} does not go with a compiled graph; leave it out")
-        hook("inspect_graphs")(source, family, explain, screen)
+        _inspect_graph(source, screen, machine, family, python, explain)
         return
+
+    # imported here, so that the help needs none of them
     from ...bake.warnings import repairs
     from ...inspection.adapter import read_adapter
     from ...inspection.memory.fit import check_machine
@@ -61,7 +58,7 @@ def inspect_command(
 
     check_machine(machine)
     opened = open_source(source, family)
-    adapter = read_adapter(opened)
+    adapter = read_adapter(opened)  # None for a whole model
     if adapter is not None:
         if screen.as_json:
             screen.data(adapter.to_dict())
@@ -69,15 +66,33 @@ def inspect_command(
             show_adapter(adapter, screen)
         return
 
+    # the runtimes that are installed here, or in the environment of --python, are asked what they
+    # compute from the config
     if python and isinstance(opened, GgufSource):
         raise UsageError("--python does not go with a GGUF file; leave it out")
-    with asking_installed(None, python, screen.note):
+    every_runtime = None
+    with asking_installed(every_runtime, python, tell=screen.note):
         inspection = inspect_opened(opened)
         problems = list(repairs(opened, inspection))
     if screen.as_json:
         screen.data(inspection.to_dict(problems, machine))
     else:
         show_inspection(inspection, screen, problems, explain, machine)
+
+
+def _inspect_graph(
+    source: str, screen: Screen, machine: MachineOptions, family: str, python: str, explain: bool
+) -> None:
+    """Show the RoPE of a compiled graph, such as model.onnx, for `inspect_command`."""
+    if python:
+        raise UsageError("--python does not go with a compiled graph; leave it out")
+    if machine.memory or machine.cache_type:
+        flag = "--memory" if machine.memory else "--cache-type"
+        raise UsageError(f"{flag} does not go with a compiled graph; leave it out")
+
+    # the feature for graphs, a plugin of this package, has a function of that name
+    inspect_graphs = hook("inspect_graphs")
+    inspect_graphs(source, family, explain, screen)
 
 
 ADVISE_EXAMPLES = """

@@ -98,13 +98,16 @@ def _show_method(method: type[Method], screen: Screen) -> None:
         for sentence in method.departures:
             screen.say(f"- {sentence}")
 
+    # the first field of a method is the value of its own flag (--yarn 4); the others are settings,
+    # each with a flag (--beta-fast)
+    _, *setting_fields = dataclasses.fields(method)
     rows = []
-    for item in dataclasses.fields(method)[1:]:
-        flag = item.name.replace("_", "-")
+    for setting in setting_fields:
+        flag = setting.name.replace("_", "-")
         default = ""
-        if item.default not in (None, dataclasses.MISSING):
-            default = plain(item.default)
-        rows.append((f"--{flag}", default, item.metadata["help"]))
+        if setting.default not in (None, dataclasses.MISSING):
+            default = plain(setting.default)
+        rows.append((f"--{flag}", default, setting.metadata["help"]))
     screen.say("")
     if rows:
         screen.table("Settings", ("flag", "default", "what"), rows)
@@ -166,12 +169,13 @@ def archs_command(screen: Screen) -> None:
 
     table = arch_table()
     if screen.as_json:
-        # What people read about each architecture of draft models. The table has it for those without
-        # a RoPE of their own; for the others it follows from the kind of draft, such as "eagle3".
+        # By architecture of draft models, a description for people. Some of these architectures
+        # have no RoPE of their own, and the table describes them. Others are of a kind of draft,
+        # such as "eagle3", which is described with the kinds.
         drafts = dict(table.drafts)
-        for draft in table.draft_arch.values():
-            kind = find_kind(draft.draft)
-            drafts[draft.name] = kind.says
+        for arch in table.draft_arch.values():
+            kind = find_kind(arch.draft)
+            drafts[arch.name] = kind.says
         document = {
             "llama_cpp": table.version,
             "source": table.source,
@@ -182,13 +186,15 @@ def archs_command(screen: Screen) -> None:
         screen.data(document)
         return
 
-    # an architecture of which the table says nothing about a rope tensor refuses a file with it
     rows = []
     for arch in table.arch.values():
+        # how llama.cpp uses the tensors rope_freqs and rope_factors_long; where the table has
+        # nothing, it refuses a file with such a tensor
         freqs = arch.freqs or "refused"
         factors = arch.factors or "refused"
-        betas = "yes" if arch.betas else ""
-        rows.append((arch.name, str(arch.pairs), freqs, factors, betas, ", ".join(arch.carriers)))
+        reads_betas = "yes" if arch.betas else ""  # the keys yarn_beta_fast and yarn_beta_slow
+        same_network = ", ".join(arch.carriers)  # other architectures, for the option --carrier
+        rows.append((arch.name, str(arch.pairs), freqs, factors, reads_betas, same_network))
     columns = ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier")
     screen.table(table.display_name, columns, rows, optional=("betas", "pairs"))
 
@@ -252,16 +258,17 @@ def runtimes_command(
 
 
 def _find_runtimes(names: list[str]) -> list[Runtime]:
-    """Return the runtimes with these names.
+    """Return the versions of runtimes with these names, such as "vllm" or "vllm@0.33".
 
     Raises:
-        UsageError: One of them reads GGUF files, which these tables are not of.
+        UsageError: One of them reads GGUF files, and the tables here are about checkpoints.
     """
     from ...runtimes.gguf_readers import find_any
     from ...runtimes.runtime import Runtime
 
     found = []
     for name in names:
+        # each row is a version of a runtime of checkpoints, or of a reader of GGUF files
         for row in find_any(name):
             if not isinstance(row, Runtime):
                 raise UsageError(

@@ -72,15 +72,19 @@ def plot_command(
     from ...verbs.plotting import SchedulePlot
     from ...views.plot_style import check_picture
 
-    # by its name, the file is a CSV table or a picture
+    # the file is a CSV table if its name ends in .csv, else a picture; no file is a table on screen
     draws = out is not None and out.suffix.lower() != TABLE
+
+    # refuse what cannot be written or shown
     if dark and not draws:
         raise UsageError("--dark is for a picture; add -o plot.svg")
     if out is not None:
         if draws:
-            check_picture(out, ", the numbers like plot.csv, or print them with --json")
+            # the message for another ending: "... name the picture like plot.svg, the numbers ..."
+            end_of_message = ", the numbers like plot.csv, or print them with --json"
+            check_picture(out, end_of_message)
         check_place(out)
-        frequencies_only(recipe)
+        frequencies_only(recipe)  # a file has frequencies, and no attention factor
 
     plot = SchedulePlot(find(source, recipe, head_dim, rotary_dim))
     if out is not None:

@@ -65,7 +65,7 @@ def restore_command(
 
 
 def _show(plan: RestorePlan, output: Output | None, screen: Screen) -> None:
-    """Print the files of the source, and those that are not as they were in it.
+    """Print the files that are restored, and notes on what could not be, or stays.
 
     Args:
         plan: The plan.
@@ -75,7 +75,8 @@ def _show(plan: RestorePlan, output: Output | None, screen: Screen) -> None:
     rows = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
     title = f"{plan.source.reference} -> {plan.out}"
     screen.table(title, ("file", "", "bytes"), rows, right=("bytes",))
-    screen.say(f"The source was {plan.first.described}.")
+    first_source = plan.first.described  # "Qwen/Qwen3-8B at commit 0123456"
+    screen.say(f"The source was {first_source}.")
     if plan.skipped:
         screen.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")
     if plan.absent:

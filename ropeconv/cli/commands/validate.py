@@ -155,13 +155,14 @@ def _validate_companion(
 ) -> None:
     """Compare files that are not a whole model with their receipt, and print the result.
 
-    These are an adapter, a compiled graph, or profiles. No model is run.
+    These are an adapter, a compiled graph, or profiles: one model that is written for several
+    lengths. No model is run. So options for running one, such as --device, are refused.
 
     Args:
         folder: The adapter or graph, or the folder of the profiles.
-        receipt: Its receipt.
+        receipt: Its receipt, which lists the files with their digests.
         against: The source of profiles; empty to look for it.
-        typed: The parameters on the command line, of which those of models that run are refused.
+        typed: The names of the options that are on the command line.
         screen: Where the result is printed.
     """
     from ...bake.companion_check import check_companion
@@ -204,7 +205,8 @@ def _validate_graph(
         folder: The folder of the graph.
         receipt: Its receipt.
         options: The values of the options.
-        typed: The parameters on the command line, of which those of other models are refused.
+        typed: The names of the options that are on the command line. Those that have no effect on
+            a graph are refused.
         screen: Where the result is printed.
         explain: Print all columns.
     """

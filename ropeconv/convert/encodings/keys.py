@@ -87,7 +87,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if arch.softmax and arch.log_multiplier:
         edit = _with_log_multiplier(model, schedule, edit, form)
     elif arch.softmax:
-        _check_softmax(model, schedule, edit, form)
+        _check_logit_scale(model, schedule, edit, form)
 
     # last, since it depends on what the keys so far give already
     return with_attention_factor(model, schedule, edit)
@@ -98,20 +98,20 @@ def _has_usual_betas(form: Yarn, arch: Arch) -> bool:
     return (form.beta_fast, form.beta_slow) == (arch.beta_fast, 1.0)
 
 
-def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
+def _check_yarn(form: Yarn, unit_of_queries: int | None, arch: Arch) -> None:
     """Raise UnsupportedBake for a ramp of YaRN that the keys of an architecture do not describe.
 
     Args:
         form: YaRN with its settings.
-        pinned: The original context in tokens of a file whose queries are scaled by position in
-            units of it, so that it cannot change; 0 for other files.
+        unit_of_queries: For Ministral 3, the length in tokens by which its queries are scaled.
+            That is its original context, which therefore cannot change. 0 or None for other files.
         arch: The architecture.
     """
     target = f"the keys of {arch.name}"
 
     # Ministral 3 has one key for the original context of YaRN and of its query scaling
-    if pinned and pinned != form.original_context:
-        why = f"its original context, {pinned}, also gives the scale of queries"
+    if unit_of_queries and unit_of_queries != form.original_context:
+        why = f"its original context, {unit_of_queries}, also gives the scale of queries"
         change = f"yarn over {form.original_context} tokens"
         raise UnsupportedBake(change, target, why, OTHERWISE)
     if not form.truncate:
@@ -126,21 +126,22 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
         raise UnsupportedBake(betas, target, why, OTHERWISE)
 
 
-def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
+def _check_logit_scale(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
     """Raise UnsupportedBake where llama.cpp would scale the logits by another factor than wanted.
 
-    In latent attention (MLA), llama.cpp multiplies all logits by the attention factor too, and the
-    architectures that come here have no key that takes that back.
+    It is for architectures with latent attention (MLA) and without a key such as
+    yarn_log_multiplier. There llama.cpp multiplies all logits by the attention factor too, and no
+    key can undo that.
 
     Args:
         model: The GGUF file before.
         schedule: The attention factor and the softmax scale that are wanted.
-        edit: The keys that are set, without the attention factor.
+        edit: The new keys so far. The key of the attention factor is still missing.
         form: The formula of the frequencies.
     """
-    # what llama.cpp would compute from the finished edit
-    with_factor = with_attention_factor(model, schedule, edit)
-    scale = model.after(with_factor).reading().spec.softmax_scale
+    # add that key, and read the file as llama.cpp would
+    finished_edit = with_attention_factor(model, schedule, edit)
+    scale = model.after(finished_edit).reading().spec.softmax_scale
     if abs(scale / schedule.softmax_scale - 1) < NEGLIGIBLE:
         return
 

@@ -24,7 +24,7 @@ from ...rope.spec import Proportional, RopeSpec
 from ..config_edit import RopeSetting
 from ..encoding import config_encoding, original_for
 
-SAME = 1e-9
+SAME_FACTOR = 1e-9
 """Relative difference of attention factors that are the same."""
 FLOAT32_ROUNDING = 5e-7
 """Relative difference that the numbers of a GGUF file, of 32 bits, may have."""
@@ -78,7 +78,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         rope |= _keys_of_form(form)
 
     # of these types, only yarn has a key for the attention factor
-    has_attention_factor = abs(schedule.attention_factor - 1) > SAME
+    has_attention_factor = abs(schedule.attention_factor - 1) > SAME_FACTOR
     if has_attention_factor and not isinstance(form, Yarn):
         given = f"attention_factor {schedule.attention_factor:g}"
         kind = f"rope_type {form.kind}"
@@ -194,7 +194,7 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
 
     # the usual attention factor, 0.1 ln(factor) + 1: no pair, since every program computes it
     usual = temperature_attention_factor(form.factor)
-    if abs(schedule.attention_factor - usual) < SAME:
+    if abs(schedule.attention_factor - usual) < SAME_FACTOR:
         return rope
 
     # a factor of 1: no pair, since its formula multiplies by ln(1) = 0 and so cannot give another
@@ -270,7 +270,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
 
     # vLLM does not read attention_factor. It reads short_mscale and long_mscale, and without them
     # takes the usual factor (Phi3LongRoPEScaledRotaryEmbedding). So an unusual one needs them.
-    is_usual = abs(schedule.attention_factor - usual) <= SAME
+    is_usual = abs(schedule.attention_factor - usual) <= SAME_FACTOR
     class_reads_mscale = family.writing.longrope == "mscale"
     if class_reads_mscale or not is_usual:
         rope["short_mscale"] = schedule.attention_factor

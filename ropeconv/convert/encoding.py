@@ -44,9 +44,9 @@ from .target import (
     EncodeResult,
     Refusals,
     Target,
+    add_untested_note,
     attempts,
     refuse_attention_factor,
-    say_untested,
 )
 
 Tensors = Callable[[], Mapping[str, Tensor]]
@@ -323,7 +323,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
     """
     result = _select(request)
     verdicts = [result.verdict_of(row) for row in request.runtimes]
-    return say_untested(result, request.target, verdicts)
+    return add_untested_note(result, request.target, verdicts)
 
 
 def _select(request: EncodeRequest) -> CheckpointResult:

@@ -148,7 +148,7 @@ def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
     return register
 
 
-ANOTHER = "choose another method or encoding"
+ADVICE_TO_CHANGE_METHOD = "choose another method or encoding"
 STOCK = (10000.0, 500000.0)
 COMPAT_CONTEXT = 131072
 GEMMA3_LAYERS = (34, 48, 62)
@@ -484,7 +484,7 @@ def judge_edit(
     why_wrong = _why_wrong(schedule, before, edited_model.reading(), edited_model)
     if why_wrong:
         raise UnsupportedBake(
-            "this schedule", f"{table.display_name} with {name}", why_wrong, ANOTHER
+            "this schedule", f"{table.display_name} with {name}", why_wrong, ADVICE_TO_CHANGE_METHOD
         )
 
     make_verdict = partial(

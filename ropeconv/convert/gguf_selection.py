@@ -26,7 +26,7 @@ from ..runtimes.verdict import difference
 from .encodings.keys import OTHERWISE
 from .encodings.tensor import tensor
 from .gguf_encoding import (
-    ANOTHER,
+    ADVICE_TO_CHANGE_METHOD,
     GGUF_ENCODINGS,
     NOTE,
     GgufModel,
@@ -41,9 +41,9 @@ from .target import (
     ConsideredEncoding,
     Refusals,
     Target,
+    add_untested_note,
     attempts,
     refuse_attention_factor,
-    say_untested,
 )
 
 LOG_N_ARCH = "mistral3"
@@ -217,7 +217,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
 
     result = _select(schedule, model, target, readers)
     verdicts = [result.verdict_by(reader) for reader in readers]
-    return say_untested(result, target, verdicts)
+    return add_untested_note(result, target, verdicts)
 
 
 def _select(
@@ -446,7 +446,7 @@ def _no_encoding_error(
     # "choose another method"
     why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
     advice = [refusal.alternatives for refusal in refusals.values()]
-    general_advice = (OTHERWISE, ANOTHER)
+    general_advice = (OTHERWISE, ADVICE_TO_CHANGE_METHOD)
     repair = advice[-1]
     for words in advice:
         if words not in general_advice:

@@ -23,7 +23,15 @@ from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widen
 from ...models.family import Gguf
 from ...models.folder import ConvertedTensor
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
-from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, Rows, ShardWeights, StoredRows
+from ..to_gguf.rows import (
+    DTYPES,
+    FUNCTION_TOLERANCES,
+    INVERSE_FUNCTIONS,
+    NUMBER_FUNCTIONS,
+    Rows,
+    ShardWeights,
+    StoredRows,
+)
 from ..to_gguf.tensors import out_tensors
 from ..to_gguf.write import PIECE, encode
 
@@ -136,7 +144,7 @@ class RowRange:
     """The rows of a head whose rotary pairs the export made neighbours; 0 for none."""
 
     values: str = ""
-    """The function of `VALUES` that the export applied, such as `plus_one`; empty for none."""
+    """The function of `NUMBER_FUNCTIONS` that the export applied, such as `plus_one`; empty for none."""
 
     tiles: tuple[int, int] = (1, 1)
     """The groups of columns that the export reordered, and the blocks of each; (1, 1) for none."""
@@ -432,18 +440,18 @@ def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
             in_gguf = _float_rows(file, part)
             in_checkpoint = in_gguf
             if function_name:
-                inverse_function = BACK[function_name]
+                inverse_function = INVERSE_FUNCTIONS[function_name]
                 in_checkpoint = inverse_function(in_gguf)
             narrow = encode(in_checkpoint, DTYPES[dtype])
 
             # and back, as an export does it
             exported = widen(narrow.view(STORED[dtype]), dtype)
             if function_name:
-                function = VALUES[function_name]
+                function = NUMBER_FUNCTIONS[function_name]
                 exported = function(exported)
 
             # exactly the same, but for functions such as exp, which libraries round differently
-            tolerance = ROUNDED.get(function_name, 0.0)
+            tolerance = FUNCTION_TOLERANCES.get(function_name, 0.0)
             if not np.allclose(exported, in_gguf, rtol=tolerance, atol=0.0, equal_nan=True):
                 return False
     return True
@@ -523,7 +531,7 @@ def _converted_rows(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.g
         return _restore_order(_stored_rows(file, piece), piece)
     values = _float_rows(file, piece)
     if piece.values:
-        values = BACK[piece.values](values)
+        values = INVERSE_FUNCTIONS[piece.values](values)
     return encode(np.ascontiguousarray(values), DTYPES[dtype])
 
 

@@ -21,7 +21,7 @@ from ...formats.safetensors import STORED, Header, Tensor, widen
 from ...models.family import Convert, Gguf
 from ...models.schema import Config
 from ...rope.errors import counted, shown
-from .rows import VALUES, Rows, ShardWeights, StoredRows
+from .rows import NUMBER_FUNCTIONS, Rows, ShardWeights, StoredRows
 
 OPERATORS = ((" + ", add), (" * ", mul))
 INVERSE = {" + ": sub, " * ": floordiv}
@@ -264,7 +264,7 @@ def _apply(
 
     # a function of every number, such as "plus_one", is only noted, and applied when they are
     # written
-    changes_numbers = rule.how in VALUES
+    changes_numbers = rule.how in NUMBER_FUNCTIONS
     if changes_numbers:
         name, *_ = names
         return [replace(tensor, name=name, values=rule.how)]

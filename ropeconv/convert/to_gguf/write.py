@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
 from ...formats.safetensors import STORED, widen
-from .rows import DTYPES, NIBBLES, VALUES, Rows, StoredRows
+from .rows import DTYPES, NIBBLES, NUMBER_FUNCTIONS, Rows, StoredRows
 
 PIECE = 1 << 18
 """Elements of a piece: numpy works long enough at a time for threads to run side by side."""
@@ -277,7 +277,7 @@ def _output_rows(
     for factor in rows.factors:
         numbers = numbers * np.float32(factor)
     if tensor.values:
-        change = VALUES[tensor.values]
+        change = NUMBER_FUNCTIONS[tensor.values]
         numbers = change(numbers)
     for type in other_types:
         by_type[type] = np.ascontiguousarray(encode(numbers, type))

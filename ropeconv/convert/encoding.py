@@ -458,7 +458,7 @@ def _last_resort(
         request: The schedule and the runtimes.
 
     Raises:
-        UnsupportedBake: Where there is no such encoding, or the user does not allow it.
+        UnsupportedBake: Where neither exists, or the user does not allow it.
     """
     # RUNS are the statuses "exact", "rounded" and "approximate"
     selected = _first_that_suits(results, request, statuses=RUNS)
@@ -541,8 +541,8 @@ def _describe_result(result: CheckpointResult, is_selected: bool, request: Encod
 def encode_for_most_versions(request: EncodeRequest) -> CheckpointResult:
     """Write a schedule by the encoding in config.json that most runtime versions compute exactly.
 
-    Only encodings that every named runtime computes exactly are taken. Where there is no such
-    encoding and `target.allow_untested` is set, one that is untested in a named runtime is taken.
+    Only encodings that every named runtime computes exactly are taken. Where none is, and
+    `target.allow_untested` is set, one that is untested in a named runtime is taken.
 
     Raises:
         UnsupportedBake: Where no encoding in config.json fits.

@@ -368,7 +368,7 @@ class _Layer:
 
         Args:
             schedule: The factors.
-            sides: What is multiplied in this layer: queries ("q"), keys ("k"), or both.
+            sides: The sides that are multiplied in this layer: queries ("q"), keys ("k"), or both.
             is_shared: Whether both queries and keys of the model are multiplied, each by A. Else
                 one of them is, by A^2.
         """

@@ -327,7 +327,7 @@ class LlamaModel:
 
         The tokens at the positions 0, 1, 2, 100 and 101, for example, are two blocks without gaps.
         A token attends to all tokens before it, in its own block and in the earlier ones. Only the
-        first token of each later block attends to itself alone (see `_read_blocks`).
+        first token of each later block attends to nothing but itself (see `_read_blocks`).
 
         Args:
             tokens: All of them.

@@ -570,7 +570,7 @@ def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
     is_metadata = piece.origin not in file.tensors
     if is_metadata:
         numbers = np.array(file.get(piece.origin), "<f4")
-        number_of_layer = numbers[piece.first_in_gguf]
+        number_of_layer = numbers[piece.first_in_gguf : piece.first_in_gguf + 1]
         return number_of_layer.reshape(1, 1)
 
     # A type stores its elements in blocks: Q8_0 has 32 elements in 34 bytes, F32 has one in 4

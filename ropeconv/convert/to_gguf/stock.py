@@ -91,7 +91,7 @@ class StockConverter:
         pre: str = "",
         dense: bool = False,
         projector: bool = False,
-        has_prediction_layers: bool = True,
+        predicts: bool = True,
         header_only: bool = False,
     ) -> None:
         """Convert a checkpoint in a process of its own, without secrets and without the network.
@@ -104,8 +104,8 @@ class StockConverter:
             dense: Whether projections of sentence-transformers (`2_Dense`) are written too.
             projector: Whether the vision and audio parts are converted, and not the language
                 model.
-            has_prediction_layers: Whether the checkpoint has layers that predict further tokens.
-                Configs may state some that it does not have.
+            predicts: Whether the checkpoint has layers that predict further tokens. Configs may
+                state some that it does not have.
             header_only: Whether large tensors become holes, which takes seconds for any model.
 
         Raises:
@@ -122,7 +122,7 @@ class StockConverter:
         settings = {
             "header_only": header_only,
             "pre": pre,
-            "predicts": has_prediction_layers,
+            "predicts": predicts,
             "plain_config": reads_plain_config,
         }
         why_failed = self._run(model, target, settings, arguments)  # empty without an error

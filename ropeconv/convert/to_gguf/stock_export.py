@@ -110,7 +110,7 @@ class Conversion:
             self.weights_type,
             pre=self.pre,
             dense=has_projection(self.source),  # of an embedding model, in its folder 2_Dense
-            has_prediction_layers=self.has_prediction_layers,
+            predicts=self.has_prediction_layers,
             header_only=header_only,
         )
 

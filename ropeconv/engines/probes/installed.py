@@ -39,7 +39,7 @@ SECONDS_FOR_ANSWER = 300.0
 """The time for one answer, with the imports of the runtime; vLLM takes ten seconds of them."""
 
 
-WHY_NOT_ASKED = {
+NOT_ASKED = {
     "sglang": (
         "importing its models needs sgl_kernel, which has builds for GPUs only; start it on one,"
         " and `ropeconv validate --server` compares its log-probabilities"
@@ -113,7 +113,7 @@ def find_askable(name: str) -> AskableRuntime:
         if askable.name == wanted:
             return askable
     names = ", ".join(askable.name for askable in ASKABLE)
-    why = WHY_NOT_ASKED.get(wanted, "no program here can read its frequencies")
+    why = NOT_ASKED.get(wanted, "no program here can read its frequencies")
     raise RopeconvError(
         f"{name} cannot be asked: {why}; ropeconv can ask {names}, and `ropeconv list runtimes` has"
         " what is known of others"

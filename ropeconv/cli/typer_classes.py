@@ -29,9 +29,9 @@ from ..options import GENERAL
 from ..rope.errors import shown
 from .other_words import OTHER_COMMANDS, OTHER_OPTIONS, PUSH_ONLY
 
-LEAST_ALIKE = 0.67
+LEAST_SIMILARITY = 0.67
 """How much of an unknown option is in the one that is suggested, as difflib counts it."""
-SURPLUS = "Got unexpected extra argument"
+START_OF_SURPLUS_ERROR = "Got unexpected extra argument"
 """How Typer begins its message on arguments that a command does not take."""
 COMPLETE = "_ROPECONV_COMPLETE"
 """The variable with which a shell asks for completions; `--show-completion` prints the script that
@@ -106,10 +106,12 @@ class Command(TyperCommand):
         """Parse the command line, with clearer errors than those of Typer; Typer calls this.
 
         Raises:
-            UsageError: For an unknown option, with the one that was meant.
+            UsageError: For a source that is given as a second model, and for an unknown option;
+                the error says what was meant.
         """
         words = list(args)  # Typer takes them out of `args`
-        given_arguments = [word for word in words if not word.startswith("-")]
+        # arguments, and also values of options, which only Typer could tell apart from them
+        words_without_dash = [word for word in words if not word.startswith("-")]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as problem:
@@ -117,20 +119,22 @@ class Command(TyperCommand):
             # that the first one is missing. A user who gave OUT misses the last one, so that is
             # named instead. Typer's error for a missing value has no message of its own.
             is_about_missing = not problem.message and problem.param in self.arguments
-            if given_arguments and is_about_missing:
+            if words_without_dash and is_about_missing:
                 problem.param = self.arguments[-1]
             raise
         except typer.TyperException as problem:
-            # `validate OUT MODEL`, where the second one is the source
-            is_surplus = problem.message.startswith(SURPLUS)
+            # For `validate OUT MODEL`, Typer says "Got unexpected extra argument (MODEL)". The user
+            # meant MODEL as the source of OUT, which is an option.
+            is_surplus = problem.message.startswith(START_OF_SURPLUS_ERROR)
             takes_source = any("--against" in option.opts for option in self.options)
             if is_surplus and takes_source:
-                last_argument = given_arguments[-1]
+                source = words_without_dash[-1]
                 raise UsageError(
                     f"`{ctx.command_path}` takes one model; name its source with --against, as in"
-                    f" --against {shlex.quote(last_argument)}"
+                    f" --against {shlex.quote(source)}"
                 ) from None
-            # an unknown option, of which Typer may name only a part: `-y` of `-yarn`
+
+            # An unknown option. Typer may name only a part of it: `-y` of `-yarn`.
             if not is_unknown_option(problem):
                 raise
             unknown = _whole_option(getattr(problem, "option_name", ""), words)
@@ -168,7 +172,7 @@ class Command(TyperCommand):
         # Typer compares the dashes too, and finds --mixed for --imatrix; so the names are compared
         # again without them
         for close in similar:
-            is_near = get_close_matches(name.strip("-"), [close.strip("-")], 1, LEAST_ALIKE)
+            is_near = get_close_matches(name.strip("-"), [close.strip("-")], 1, LEAST_SIMILARITY)
             if close in known and is_near:
                 return f"there is no option {name}; did you mean {close}?"
         return f"there is no option {name}; `{ctx.command_path} --help-all` lists them"
@@ -203,19 +207,23 @@ class LazyGroup(TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find and import the command that is typed.
+        """Find the command that is typed, and import it.
 
         Raises:
             UsageError: For an unknown command, with the one that is meant.
         """
         word = args[0]
-        # while a shell asks for completions, a wrong word is none of our business
-        completing = ctx.resilient_parsing
-        if word not in self.commands and not word.startswith("-") and not completing:
+        is_option = word.startswith("-")
+        is_completion = ctx.resilient_parsing  # a shell asks for completions; no error then
+        if word not in self.commands and not is_option and not is_completion:
             raise UsageError(f"there is no command {shown(word)}; {self._repair(ctx, word)}")
+
+        # The group has a `Stub` for a command that is not imported yet. The callback of the stub
+        # imports the command and returns it.
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, Stub) and command.callback is not None:
-            command = command.callback()
+            import_command = command.callback
+            command = import_command()
         return name, command, rest
 
     def _repair(self, ctx: Any, word: str) -> str:

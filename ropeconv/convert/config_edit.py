@@ -130,14 +130,14 @@ def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> No
         spec: The RoPE of the source.
         theta: The new base.
     """
-    # Step 3.5 has a list with the base of each layer under rope_theta. It is kept here, since a
-    # single base replaces it below.
+    # Step 3.5 has a list with the base of each layer under rope_theta. The list is read now, since
+    # a single base replaces it below.
     keys = family.keys
     base_of_layers = part.get(keys.layer_theta) if keys.layer_theta else None
 
     # A family may know the base by several names, as GPT-NeoX by rotary_emb_base and rope_theta.
-    # The first of them and rope_theta are always written, and others where the config has them.
-    # Each is put behind the context, so the last one that is new comes first.
+    # The first name and rope_theta are always written, other names where the config has them. A
+    # new key is inserted directly behind max_position_embeddings.
     names = list(keys.theta)
     if "rope_theta" not in names:
         names.append("rope_theta")
@@ -174,10 +174,10 @@ def put(part: Config, key: str, value: object, after: str = "") -> None:
 
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
-    """The new RoPE dictionary, with those keys of the source's that must not get lost.
+    """The new RoPE dictionary, with keys of the source's dictionary that belong to the model.
 
-    mrope_section of Qwen2-VL is such a key: it says how its positions are divided, whatever the
-    scaling is. Lengths are ints, other numbers floats.
+    mrope_section of Qwen2-VL is such a key: it says how positions are divided, whatever the scaling
+    is. In the result, lengths are ints and other numbers floats.
 
     Args:
         part: The text part of the config.
@@ -186,11 +186,12 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
         rope: The new RoPE dictionary, without the keys of the source.
     """
     writing = family.writing
-    before, _ = rope_dict(part, family)
-    kept = {key: before[key] for key in writing.keep if key in before}
+    source_rope, _ = rope_dict(part, family)
+    kept = {key: source_rope[key] for key in writing.keep if key in source_rope}
 
-    # classes with two kinds of dimensions in a head read the share of those that rotate: of
-    # ("qk_rope_head_dim", "qk_nope_head_dim") that of the first
+    # In latent attention (MLA), a head has dimensions that rotate (qk_rope_head_dim) and others
+    # that do not (qk_nope_head_dim). Some classes read the share of the former, which `share_of`
+    # names first.
     sizes = []
     for key in writing.share_of:
         size = positive_int(part, (key,))
@@ -202,12 +203,15 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
         kept["partial_rotary_factor"] = rotating / sum(sizes)
 
     # Ministral 3 scales queries by position, in units of original_max_position_embeddings
-    # (`pinned_original`). Where the source has that scaling, the length must stay.
+    # (`pinned_original`). Where the source has that scaling, the length must stay. The families
+    # with this rule keep one key: llama_4_scaling_beta, which turns the query scaling on.
     if writing.pinned_original and writing.keep:
-        query_scaling_key, *_ = writing.keep  # llama_4_scaling_beta
+        query_scaling_key = writing.keep[0]
         if query_scaling_key in kept:
             kept = {"original_max_position_embeddings": spec.query_length, **kept}
-    return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
+
+    merged = {**rope, **kept}  # where both have a key, the value of the source counts
+    return {key: _number(key, value) for key, value in merged.items()}
 
 
 def _number(key: str, value: object) -> object:
@@ -224,27 +228,30 @@ def _number(key: str, value: object) -> object:
 def _rope_scaling(rope: JsonObject, family: Family) -> JsonObject | None:
     """The value of `rope_scaling`, the schema of transformers 4; None for no scaling.
 
-    {"rope_type": "linear", "factor": 2.0} gives that with "type": "linear" beside it.
+    {"rope_type": "linear", "factor": 2.0} gives
+    {"rope_type": "linear", "type": "linear", "factor": 2.0}.
 
     Args:
         rope: The new RoPE dictionary.
         family: The family of the model.
     """
-    # Without scaling the value is null. But some classes have a default scaling, which a null would
-    # bring back, and some need keys of the architecture in the dictionary (`keep`).
+    # Without scaling the value is null, with two exceptions: for classes with a default scaling,
+    # null means that default; and some models need other keys in the dictionary, such as
+    # mrope_section (`family.writing.keep`).
     kind = rope["rope_type"]
     is_unscaled = kind == "default"
-    has_kept_keys = bool(set(rope) & set(family.writing.keep))
-    null_means_none = family.defaults.scaling is None
-    if is_unscaled and null_means_none and not has_kept_keys:
+    has_keys_of_model = bool(set(rope) & set(family.writing.keep))
+    null_means_unscaled = family.defaults.scaling is None
+    if is_unscaled and null_means_unscaled and not has_keys_of_model:
         return None
 
     settings = {"rope_type": kind, "type": kind}  # `type` for transformers before 4.43
     for key, value in rope.items():
         if key != "rope_type":
             settings[key] = value
-    # some classes refuse keys that they do not know, such as Phi-3, which knows "type", and the two
-    # lists of LongRoPE; None where all keys are accepted
+
+    # Some classes refuse keys that they do not know: Phi-3's knows "type" and the two lists of
+    # LongRoPE. `legacy_keys` has no entry for a type where the class accepts all keys.
     known_keys = family.writing.legacy_keys.get(kind)
     if known_keys is None:
         return settings
@@ -256,8 +263,9 @@ def _rope_parameters(
 ) -> JsonObject:
     """The value of `rope_parameters`, the schema of transformers 5, which has the base too.
 
-    {"rope_type": "linear", "factor": 2.0} gives that with "rope_theta": 10000.0 behind it. For
-    Gemma 3 it is one such dictionary for each layer type.
+    {"rope_type": "linear", "factor": 2.0} gives
+    {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}. Gemma 3 has one such dictionary
+    for each layer type: {"full_attention": {...}, "sliding_attention": {...}}.
 
     Args:
         part: The text part of the config.
@@ -279,15 +287,18 @@ def _rope_parameters(
     if not family.writing.nested:
         return extended
 
-    # Classes with several layer types, such as Gemma 3, have one dictionary under the name of each
-    # type: also for layers that a method does not change ("local"), and null for layers that do not
-    # rotate ("none"), but for those that have a state in place of attention (`STATES`).
-    by_layer_type: JsonObject = {settings_name(part, family, "global"): extended}
-    for name, kind in layer_types(part, family).items():
-        if kind == "local" and name == settings_name(part, family, "local"):
-            by_layer_type[name] = _local_settings(part, theta, family, spec)
-        elif kind == "none" and name not in STATES:
-            by_layer_type[name] = None
+    # Classes with several layer types, such as Gemma 3, have a dictionary for each type. Layers of
+    # the kind "global" are extended, "local" layers keep the RoPE of the source, and layers of the
+    # kind "none" do not rotate.
+    extended_type = settings_name(part, family, "global")  # such as "full_attention"
+    local_type = settings_name(part, family, "local")  # such as "sliding_attention"
+    by_layer_type: JsonObject = {extended_type: extended}
+    for layer_type, kind in layer_types(part, family).items():
+        if kind == "local" and layer_type == local_type:
+            by_layer_type[layer_type] = _local_settings(part, theta, family, spec)
+        # null, but no entry for layers with a state in place of attention, such as Mamba's
+        if kind == "none" and layer_type not in STATES:
+            by_layer_type[layer_type] = None
     return by_layer_type
 
 

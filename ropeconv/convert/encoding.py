@@ -44,9 +44,9 @@ from .target import (
     EncodeResult,
     Refusals,
     Target,
+    add_untested_note,
     attempts,
     refuse_attention_factor,
-    say_untested,
 )
 
 Tensors = Callable[[], Mapping[str, Tensor]]
@@ -205,9 +205,10 @@ def encoding(
     Args:
         name: The name of the encoding.
         order: The place in which "auto" tries it, lowest first.
-        max_ulp: As in `Encoding`.
-        config_only: As in `Encoding`.
-        model_type: As in `Encoding`.
+        max_ulp: How many ulp of float32 the frequencies of a correct runtime may differ from the
+            schedule.
+        config_only: Whether the encoding only changes config.json.
+        model_type: Gives the `model_type` of an output for that of its source.
     """
 
     def register(encode: Encode) -> Encode:
@@ -232,7 +233,8 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
     Args:
         name: The name of the encoding.
         order: The place in which "auto" tries it, lowest first.
-        max_ulp: As in `Encoding`.
+        max_ulp: How many ulp of float32 the frequencies of a correct runtime may differ from the
+            schedule.
     """
 
     def register(make_setting: Setting) -> Setting:
@@ -255,7 +257,7 @@ def _encode_in_config(name: str, make_setting: Setting, request: EncodeRequest) 
     """Write a schedule into config.json, and say what each runtime would compute from that.
 
     Args:
-        name: The name of the encoding.
+        name: The name of the encoding, such as "native".
         make_setting: Gives the RoPE setting for a schedule, the RoPE of the source and its family.
         request: The schedule and the source.
     """
@@ -266,14 +268,15 @@ def _encode_in_config(name: str, make_setting: Setting, request: EncodeRequest) 
 
     setting = make_setting(schedule, source_rope, family)
     config = bake_config(request.config, family, source_rope, setting)
+    # compare what each runtime reads from the new config with the schedule
     judgement = request.judge.planned(config, family, schedule, source_rope)
     return CheckpointResult(
         name,
         judgement.verdicts,
         config=config,
         family=family,
-        in_config=schedule,
-        written_as=name,
+        in_config=schedule,  # the whole schedule: no factor is multiplied into weights
+        written_as=name,  # the config itself has this encoding too
         context=setting.context,
         notes=setting.notes,
     )
@@ -320,11 +323,11 @@ def select(request: EncodeRequest) -> CheckpointResult:
     """
     result = _select(request)
     verdicts = [result.verdict_of(row) for row in request.runtimes]
-    return say_untested(result, request.target, verdicts)
+    return add_untested_note(result, request.target, verdicts)
 
 
 def _select(request: EncodeRequest) -> CheckpointResult:
-    """The result as in `select`, without the note on untested runtimes."""
+    """Return the result of the named encoding, or of the best one; see `select`."""
     family = request.family
     target = request.target
 
@@ -335,9 +338,10 @@ def _select(request: EncodeRequest) -> CheckpointResult:
             request.schedule, request.spec.attention_factor, family.name, reason
         )
 
-    # the encoding that the user named, if any
     if target.encoding == "auto":
         return _first_fitting(request)
+
+    # the encoding that the user named
     is_of_gguf = target.encoding not in ENCODINGS and target.encoding in encoding_names()
     if is_of_gguf:
         raise UsageError(
@@ -351,15 +355,17 @@ def _select(request: EncodeRequest) -> CheckpointResult:
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
 
-    # A named encoding is refused where a runtime would silently compute another RoPE ("differs" or
-    # "ignored"). A runtime that fails is only a reason where the user has named it.
+    # A named encoding is refused where a runtime would silently compute another RoPE. A runtime
+    # that fails is only a reason where the user has named it.
     user_named_runtimes = bool(target.runtimes)
     for runtime in request.runtimes:
         status = result.verdict_of(runtime).status
-        is_silently_wrong = status in SILENT
-        is_accepted = status in RUNS or (status == UNTESTED and target.allow_untested)
+        is_silently_wrong = status in SILENT  # "differs" or "ignored"
+        is_computed = status in RUNS  # "exact", "rounded" or "approximate"
+        is_allowed_untested = status == UNTESTED and target.allow_untested
+        is_accepted = is_computed or is_allowed_untested
         if is_silently_wrong or (user_named_runtimes and not is_accepted):
-            raise nothing_fits([result], {}, request)
+            raise nothing_fits([result], refusals={}, request=request)
     return result
 
 
@@ -395,19 +401,20 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     """Write a schedule by the encoding that "auto" selects, in the order that `select` states.
 
-    An encoding is a way to store the frequencies. Its result fits where the wanted runtimes compute
-    the schedule from it, and best where none of them must be started with an option for that.
+    An encoding is a way to store the frequencies. Its result fits where every wanted runtime
+    computes the schedule from it. A result that a runtime computes only when its server is started
+    with a certain option is taken only where no other fits.
     """
-    by_versions = partial(_exact_versions, request)  # how many versions compute a result exactly
+    count_versions = partial(_exact_versions, request)  # that compute a result exactly
 
-    # first those that only change config.json: the one that most versions compute exactly
+    # 1. encodings that only change config.json: the one that most versions compute exactly
     results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
     without_options = [result for result in fitting if not result.needs_options(request.runtimes)]
-    selected = max(without_options, key=by_versions, default=None)
+    selected = max(without_options, key=count_versions, default=None)
 
-    # then those that change weights or add code, one by one, since each may have to read the
-    # checkpoint
+    # 2. encodings that change weights or add code: the first one that fits, since each of them may
+    # have to read the checkpoint
     if selected is None:
         for name, encoding in ENCODINGS.items():
             if encoding.config_only:  # tried above
@@ -418,7 +425,7 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
                 refusals[name] = refusal
                 continue
             results.append(result)
-            # weights that are multiplied may be rounded, so "rounded" is good enough here
+            # multiplied weights may be rounded, so "rounded" is good enough here, as is "exact"
             if not result.suits(request.runtimes, GOOD):
                 continue
             if not result.needs_options(request.runtimes):
@@ -426,11 +433,11 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
                 break
             fitting.append(result)
 
-    # then one that a server computes when it is started with an option
+    # 3. the best of those that fit, but need an option of the server
     if selected is None:
-        selected = max(fitting, key=by_versions, default=None)
+        selected = max(fitting, key=count_versions, default=None)
 
-    # at last an approximation, and where the user allows it, an encoding that was not tested
+    # 4. an approximation, or an encoding that was not tested, where the user allows it
     if selected is None:
         selected = _last_resort(results, refusals, request)
     return replace(selected, considered=_explain(selected, results, refusals, request))
@@ -439,10 +446,11 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
 def _last_resort(
     results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
 ) -> CheckpointResult:
-    """The result for a schedule that no encoding gives exactly in every runtime, if there is one.
+    """The result that "auto" takes where no encoding is exact in every wanted runtime.
 
-    It is an approximation, or an encoding with which a runtime was not tested; the user must have
-    allowed either.
+    First choice is an encoding that all of them compute, some only approximately, which needs
+    --allow-approximate. Second choice is an encoding that is untested in some of them, which needs
+    --allow-untested.
 
     Args:
         results: The results of all encodings that can hold the schedule.
@@ -450,9 +458,10 @@ def _last_resort(
         request: The schedule and the runtimes.
 
     Raises:
-        UnsupportedBake: Where there is none, or the user does not allow it.
+        UnsupportedBake: Where neither exists, or the user does not allow it.
     """
-    selected = _first_that_suits(results, request, RUNS)
+    # RUNS are the statuses "exact", "rounded" and "approximate"
+    selected = _first_that_suits(results, request, statuses=RUNS)
     if selected is None and request.target.allow_untested:
         selected = _best_untested(results, request)
     if selected is None:
@@ -524,24 +533,24 @@ def _describe_result(result: CheckpointResult, is_selected: bool, request: Encod
         if verdict.status != "exact":
             return f"{verdict.display_name}: {verdict.reason or verdict.status}"
 
-    # All named runtimes compute this one exactly too, so another reason decided: the selected one
-    # is exact in more of their versions, or in as many and is plainer (earlier in ENCODINGS).
+    # The named runtimes compute this one exactly too. The selected one is exact in more of their
+    # versions. Or it is exact in the same number, and "auto" tries it earlier ("plainer").
     return f"not plainer, and no better in the versions of {named}; {result.exact_share}"
 
 
-def furthest(request: EncodeRequest) -> CheckpointResult:
+def encode_for_most_versions(request: EncodeRequest) -> CheckpointResult:
     """Write a schedule by the encoding in config.json that most runtime versions compute exactly.
 
-    Every runtime that the user named computes it exactly. With `target.allow_untested`, it may
-    also be one that they were not tested with.
+    Only encodings that every named runtime computes exactly are taken. Where none is, and
+    `target.allow_untested` is set, one that is untested in a named runtime is taken.
 
     Raises:
-        UnsupportedBake: Where there is none.
+        UnsupportedBake: Where no encoding in config.json fits.
     """
     results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
     if fitting:
-        return max(fitting, key=CheckpointResult.exact_count)
+        return max(fitting, key=lambda result: result.exact_count())
 
     if request.target.allow_untested:
         untested = _best_untested(results, request)
@@ -558,16 +567,17 @@ def nothing_fits(
     Such as "this schedule cannot be baked for vLLM 0.33: with native: ...; choose another method".
 
     Args:
-        results: Those that the named runtimes do not compute exactly.
-        refusals: Errors of encodings that cannot hold the schedule.
+        results: The encodings that can hold the schedule, but that some named runtime does not
+            compute exactly.
+        refusals: Errors of encodings that cannot hold the schedule, by the name of the encoding.
         request: The schedule and the runtimes.
     """
-    # why: several runtimes that need different encodings, then what each runtime computes with each
-    # encoding; where no encoding can hold the schedule, their refusals
+    # The reasons. Several runtimes may need different encodings, which is said first. Then follows
+    # what each runtime does with each encoding, or why no encoding can hold the schedule.
     wanted_runtimes = request.runtimes
     reasons = []
     if len(wanted_runtimes) > 1:
-        reasons += _conflict(results, wanted_runtimes)
+        reasons += _explain_conflict(results, wanted_runtimes)
     not_exact = _why_not_exact(results, wanted_runtimes)
     if not_exact:
         reasons += not_exact
@@ -575,7 +585,7 @@ def nothing_fits(
         for name, refusal in refusals.items():
             reasons.append(f"with {name}: {refusal.reason}")
 
-    # what to do: an untested encoding, if there is one
+    # The advice. First choice is an encoding that is only untested in these runtimes.
     repairs = []
     untested = _best_untested(results, request)
     if untested is not None:
@@ -583,15 +593,18 @@ def nothing_fits(
             f"pass --allow-untested, which writes it with {untested.encoding} all the same"
         )
 
-    # and the most specific other repair; only the native keys can hold LongRoPE's two factor lists
+    # Two factor lists (LongRoPE) can only be written by the encoding "native" or in a GGUF file. So
+    # the advice of "native" counts for them, and the runtimes that a user names do not read GGUF.
     has_two_lists = request.schedule.short_inv_freq is not None
     if has_two_lists and "native" in refusals:
         repairs.append(refusals["native"].alternatives)
-        user_named_runtimes = bool(request.target.runtimes)  # which read folders, not GGUF
+        user_named_runtimes = bool(request.target.runtimes)
         if not user_named_runtimes:
             repairs.append("take --to gguf")
     else:
-        repairs.append(_dropped_key(request) or _repair(results, request))
+        # empty unless it helps to drop dual_chunk_attention_config
+        advice_on_dual_chunk = _dropped_key(request)
+        repairs.append(advice_on_dual_chunk or _advise(results, request))
 
     named = " and ".join(runtime.display_name for runtime in wanted_runtimes)
     reasons_once = dict.fromkeys(reasons)
@@ -611,7 +624,7 @@ def _why_not_exact(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -
     return phrases
 
 
-def _conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
+def _explain_conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
     """A sentence where nothing fits for all of several runtimes, and something for each of them."""
     named = []
     for row in rows:
@@ -633,33 +646,34 @@ def _dropped_key(request: EncodeRequest) -> str:
     return f"pass --dual-chunk drop, which removes {DUAL_CHUNK}"
 
 
-def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
+def _advise(results: list[CheckpointResult], request: EncodeRequest) -> str:
     """Return advice on what to do where no encoding fits, such as "choose another method".
 
-    Where several apply, it is the most specific.
+    The more specific advice comes first here, and the first that applies is returned.
 
     Args:
         results: The encodings that can hold the schedule. None of them is computed by every named
             runtime.
         request: The schedule, and the runtimes that the user named.
     """
-    if any(row.name == LLAMA_CPP for row in request.runtimes):
+    # llama.cpp reads GGUF, not a folder
+    if any(runtime.name == LLAMA_CPP for runtime in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
 
-    # a runtime that supports the model, and computes none of the encodings as far as is known, may
-    # compute one with which it was not tested
-    for row in request.runtimes:
-        computes_one = any(result.suits((row,)) for result in results)
-        statuses = {result.verdict_of(row).status for result in results}
-        lacks_model = "unsupported" in statuses
+    # A runtime that was not tested with some encoding: the user can test it.
+    for runtime in request.runtimes:
+        statuses = {result.verdict_of(runtime).status for result in results}
         is_untested = "unknown" in statuses
-        if is_untested and not computes_one and not lacks_model:
+        computes_another = "exact" in statuses
+        lacks_model = "unsupported" in statuses  # the runtime cannot load the model at all
+        if is_untested and not computes_another and not lacks_model:
             return (
-                f"leave {row.name} out, and measure what it computes with `ropeconv validate"
+                f"leave {runtime.name} out, and measure what it computes with `ropeconv validate"
                 " OUTPUT --server URL` or record it with scripts/lab"
             )
 
-    # Where another base would help, that comes first: "take a base ... (--ntk 4), or name one ..."
+    # Another base may help, and is named in front of the other advice, such as "take a base, which
+    # is read exactly (--ntk 4), or choose another method". Where it does not help, this is empty.
     base_or = _base_instead(request)
     if len(request.runtimes) > 1:
         return f"{base_or}name one of them, and bake a second output for the others"
@@ -702,9 +716,9 @@ def _base_instead(request: EncodeRequest) -> str:
     return f"take a base, which is read exactly (--ntk {factor:.6g}), or "
 
 
-TOLERANCE = 1e-7
+FACTOR_TOLERANCE = 1e-7
 """The deviation of an attention factor with which a search ends."""
-REACH = 4096
+MOST_LONGER_CONTEXTS = 4096
 """How many longer contexts are tried."""
 
 
@@ -726,7 +740,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
     Raises:
         UnsupportedBake: For A < 1, and where no pair fits.
     """
-    if abs(attention_factor - 1) < TOLERANCE:
+    if abs(attention_factor - 1) < FACTOR_TOLERANCE:
         return context, context, ()
 
     lengths = None
@@ -752,7 +766,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
 def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] | None:
     """Return a declared context M and an original one O from which Phi-3 derives a factor A.
 
-    It computes A = sqrt(ln M / ln O). M is `context` or up to `REACH` tokens more.
+    It computes A = sqrt(ln M / ln O). M is `context` or up to `MOST_LONGER_CONTEXTS` tokens more.
 
     Args:
         context: The wanted context, in tokens.
@@ -763,7 +777,7 @@ def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] |
     """
     closest = None
     least_error = 1e-6
-    for declared in range(context, context + REACH):
+    for declared in range(context, context + MOST_LONGER_CONTEXTS):
         # ln M / ln O = A^2, so O = M^(1 / A^2), rounded to a whole number of tokens
         original = round(declared ** (1 / attention_factor**2))
         if original < 2:  # ln O would not be above 0
@@ -773,6 +787,6 @@ def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] |
         if error < least_error:
             least_error = error
             closest = (declared, original)
-        if error < TOLERANCE:
+        if error < FACTOR_TOLERANCE:
             break
     return closest

@@ -59,7 +59,7 @@ def _elements(rows: tuple[Span, ...], columns: int) -> tuple[Span, ...]:
 
 FLOATS = {"F64": 0.0, "F32": 0.0, "F16": 2e-6, "BF16": 1e-4}
 """By dtype, the KL that rounding costs at usual attention factors, measured."""
-NEGLIGIBLE = 1e-9
+SAME_FACTOR = 1e-9
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def fold(
             tensors=as_floats,
         )
         scalings += of_layer.scalings(schedule, sides, is_shared=fold_into == "qk")
-    if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
+    if not scalings and abs(schedule.attention_factor - 1) > SAME_FACTOR:
         raise _refusal(family.display_name, "no layer is extended")
     if quantised is not None:
         scalings = list(_into_scales(scalings, quantised))
@@ -258,7 +258,7 @@ def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> floa
 
 def _is_power_of_two(factor: float) -> bool:
     mantissa, _ = frexp(factor)
-    return abs(mantissa - 0.5) <= NEGLIGIBLE
+    return abs(mantissa - 0.5) <= SAME_FACTOR
 
 
 def _refusal(target: str, reason: str, repair: str = "use --encoding native") -> UnsupportedBake:
@@ -270,10 +270,10 @@ def times_queries(
 ) -> tuple[Scaling, ...]:
     """Return the scalings that multiply all queries of a model by a power of two.
 
-    That changes the exponents of their weights only, so that no bit is lost.
+    It changes only the exponents of the weights, so that no bit is lost.
 
     Args:
-        gain: The power of two.
+        gain: The power of two, such as 2^-13.
         spec: The RoPE of the checkpoint.
         family: The family of the checkpoint.
         tensors: Its tensors by name.
@@ -288,13 +288,13 @@ def times_queries(
             prefix=_prefix(number, family, tensors),
             spec=spec,
             family=family,
-            part={},  # no setting of the config is needed here
+            part={},  # the name of the projection, all that is needed here, depends on no setting
             tensors=tensors,
         )
         name = layer.queries  # such as model.layers.0.self_attn.q_proj.weight
         projection = tensors[name]
 
-        # float16 has no numbers below 6e-8, so small weights times 2^-13 would lose bits
+        # float16 has no numbers below 6e-8, so small weights times a gain of 2^-13 would lose bits
         if projection.dtype not in ("F32", "BF16"):
             raise UnsupportedBake(
                 f"a factor of {gain:g} in the queries",
@@ -346,7 +346,7 @@ class _Layer:
         return name.replace("q_b_proj", "q_proj")
 
     @property
-    def gate(self) -> int:
+    def gate_rows(self) -> int:
         """The rows of an output gate behind the queries of each head.
 
         Raises:
@@ -363,44 +363,46 @@ class _Layer:
     ) -> Iterator[Scaling]:
         """Yield what to multiply in this layer, for an attention factor A and a softmax scale.
 
-        A logit is the product of a query and a key, so it must become A^2 times as large: either
-        both get A, or one of them gets A^2.
+        A logit is the product of a query and a key, and must become A^2 times as large. So either
+        both are multiplied by A, or one of them by A^2.
 
         Args:
             schedule: The factors.
-            sides: The sides of the logits that are multiplied in this layer: "q", "k", or both.
-            is_shared: Whether queries and keys of the model share the factor, else one side has it.
+            sides: The sides that are multiplied in this layer: queries ("q"), keys ("k"), or both.
+            is_shared: Whether both queries and keys of the model are multiplied, each by A. Else
+                one of them is, by A^2.
         """
         attention_factor = schedule.attention_factor
         squared = attention_factor**2
         factor = attention_factor if is_shared else squared
-        if abs(factor - 1) > NEGLIGIBLE:
+        if abs(factor - 1) > SAME_FACTOR:
             for which in sides:
-                yield from self._side(which, factor)
+                yield from self._scale_side(which, factor)
 
         # An indexer (DeepSeek V3.2) chooses the keys that attention sees by products of its own
-        # queries and keys. Only its keys have a norm, which gets A^2, whichever side of attention
-        # is multiplied.
-        if abs(squared - 1) > NEGLIGIBLE:
-            yield from self._further_norms("product", squared)
+        # queries and keys. Its queries have no norm, so the norm of its keys is multiplied by A^2,
+        # whether queries or keys of attention are multiplied. The family's file calls such a norm
+        # one of the "product".
+        if abs(squared - 1) > SAME_FACTOR:
+            yield from self._scale_further_norms("product", squared)
 
         # The softmax scale multiplies whole logits. So it goes into all rows of queries, also into
-        # those that do not rotate.
-        if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
+        # those that do not rotate, but not into an output gate.
+        if abs(schedule.softmax_scale - 1) > SAME_FACTOR:
             _, *columns = self.tensors[self.queries].shape
-            spans = _elements(self._query_rows(), prod(columns))
-            yield Scaling(self.queries, spans, schedule.softmax_scale)
+            elements_of_queries = _elements(self._query_rows(), prod(columns))
+            yield Scaling(self.queries, elements_of_queries, schedule.softmax_scale)
 
     def _query_rows(self) -> tuple[Span, ...]:
         """The rows of the projection of queries, without an output gate behind each head."""
         rows = self.tensors[self.queries].shape[0]
-        if not self.gate:
+        if not self.gate_rows:
             return ((0, rows),)
         head_rows = rows // head_count(self.part, self.family)
         starts = range(0, rows, head_rows)
-        return tuple((start, start + head_rows - self.gate) for start in starts)
+        return tuple((start, start + head_rows - self.gate_rows) for start in starts)
 
-    def _side(self, which: Which, factor: float) -> Iterator[Scaling]:
+    def _scale_side(self, which: Which, factor: float) -> Iterator[Scaling]:
         """Yield the scalings of queries or of keys: of their norms, else of their projection.
 
         Args:
@@ -410,21 +412,24 @@ class _Layer:
         # a norm behind the projection would cancel a factor in the projection
         weights = self.family.weights
         norm = weights.q_norm if which == "q" else weights.k_norm
-        norms = self._norms(f"{self.prefix}{norm}")
-        if not norms:
-            yield from self._projection(which, factor)
+        names_of_norm = self._norm_tensors(f"{self.prefix}{norm}")
+        if not names_of_norm:
+            yield from self._scale_projection(which, factor)
             return
 
-        # weights of one head [head_dim] that all share, or of all heads [heads * head_dim]
+        # A norm has the weights of one head [head_dim] that all heads share, or of all heads
+        # [heads * head_dim]. Gemma's stores w - 1 in place of w.
         spec = self.spec
-        plus_one = weights.norm == "rms-plus-one"
-        for name in norms:
+        stores_minus_1 = weights.norm == "rms-plus-one"
+        for name in names_of_norm:
             heads = prod(self.tensors[name].shape) // spec.head_dim
             spans = per_head(heads, spec.head_dim, spec.rotary_dim)
-            yield Scaling(tensor=name, spans=spans, factor=factor, plus_one=plus_one)
-        yield from self._further_norms(which, factor)
+            yield Scaling(tensor=name, spans=spans, factor=factor, plus_one=stores_minus_1)
 
-    def _projection(self, which: Which, factor: float) -> Iterator[Scaling]:
+        # the norms of other queries or keys in the layer that rotate too, such as an indexer's
+        yield from self._scale_further_norms(which, factor)
+
+    def _scale_projection(self, which: Which, factor: float) -> Iterator[Scaling]:
         """Yield what to multiply in the projection of queries or of keys, and in its bias.
 
         These are the rows whose outputs rotate. In a matrix with 4096 columns, the rows 0 to 64 are
@@ -438,12 +443,14 @@ class _Layer:
         weights = self.family.weights
         if weights.fused:  # one tensor has the rows of queries, keys and values
             name = f"{self.prefix}{weights.fused}.weight"
-            rotating_rows = self._fused_blocks(which, tensors[name].shape[0])
+            rotating_rows = self._rotating_rows_of_fused(which, tensors[name].shape[0])
         else:
-            name = self.queries if which == "q" else f"{self.prefix}{weights.k}.weight"
+            name_of_keys = f"{self.prefix}{weights.k}.weight"
+            name = self.queries if which == "q" else name_of_keys
             if name not in tensors:
                 raise BadSource(f"the checkpoint has no {name}; download it again")
-            rotating_rows = self._blocks(which, prod(tensors[name].shape[:-1]))
+            row_count = prod(tensors[name].shape[:-1])
+            rotating_rows = self._rotating_rows(which, row_count)
 
         columns = tensors[name].shape[-1]
         yield Scaling(name, _elements(rotating_rows, columns), factor)
@@ -452,7 +459,7 @@ class _Layer:
             elements_of_bias = rotating_rows
             yield Scaling(bias, elements_of_bias, factor)
 
-    def _fused_blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
+    def _rotating_rows_of_fused(self, which: Which, rows: int) -> tuple[Span, ...]:
         """The rows of a fused projection that rotate, of queries or of keys."""
         spec = self.spec
         heads = head_count(self.part, self.family)
@@ -461,7 +468,7 @@ class _Layer:
             return per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
         return tuple((start, start + spec.rotary_dim) for start in starts)
 
-    def _blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
+    def _rotating_rows(self, which: Which, rows: int) -> tuple[Span, ...]:
         """The rows of a projection of queries or of keys that rotate, as spans [start, stop).
 
         Heads of 128 rows of which 64 rotate give (0, 64), (128, 192), ...
@@ -479,35 +486,34 @@ class _Layer:
         if weights.rows == "first":
             return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
 
-        # In latent attention (MLA) the last rows rotate. Keys have them once, for all heads.
+        # keys of latent attention (MLA): the last rows rotate, which all heads share
         if which == "k":
             return ((rows - spec.rotary_dim, rows),)
 
-        # Queries have them in each head. The rows of an output gate may follow, which stay.
+        # queries of MLA: the last rows of each head rotate, in front of the rows of an output gate
+        # where a model has one
         heads = head_count(self.part, self.family)
         rows_of_head = rows // heads
-        gate_rows = self.gate
         spans = []
         for head in range(heads):
             end_of_head = (head + 1) * rows_of_head
-            stop = end_of_head - gate_rows
+            stop = end_of_head - self.gate_rows
             spans.append((stop - spec.rotary_dim, stop))
         return tuple(spans)
 
-    def _further_norms(
+    def _scale_further_norms(
         self, side: Literal["q", "k", "product"], factor: float
     ) -> Iterator[Scaling]:
-        """Yield what to multiply in the norms of queries and keys that are not attention's own.
+        """Yield what to multiply in norms beside those of attention's own queries and keys.
 
-        Some models rotate further queries or keys, such as those of an indexer (DeepSeek V3.2),
-        behind norms of their own. The weight and the bias of such a norm, [head_dim], are
-        multiplied in the dimensions that rotate.
+        An indexer (DeepSeek V3.2), for example, rotates queries and keys of its own, behind a norm
+        of its own. The weight and the bias of such a norm, [head_dim], are multiplied in the
+        dimensions that rotate.
 
         Args:
-            side: Which norms: "q" or "k" for those of further queries or keys; "product" for those
-                whose other side has no norm, as the keys of an indexer, and which get the factor of
-                both.
-            factor: The factor of that side, or of the product.
+            side: Which of these norms: those of queries ("q"), those of keys ("k"), or those whose
+                counterpart has no norm ("product"). An indexer has a norm for its keys only.
+            factor: The factor of queries or of keys; for "product", that of both together.
         """
         rotary_dim = self.spec.rotary_dim
         for norm in self.family.weights.further_norms:
@@ -517,15 +523,15 @@ class _Layer:
             for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
                 if name not in self.tensors:
                     continue
-                # the family's file says whether the first dimensions rotate or the last
+                # in some models the first dimensions of a head rotate, in others the last
                 start = 0
                 if norm.rows == "last":
                     head_dim = prod(self.tensors[name].shape)
                     start = head_dim - rotary_dim
-                rotating = (start, start + rotary_dim)
-                yield Scaling(name, (rotating,), factor, plus_one=stores_minus_1)
+                rotating_dimensions = (start, start + rotary_dim)
+                yield Scaling(name, (rotating_dimensions,), factor, plus_one=stores_minus_1)
 
-    def _norms(self, norm: str) -> list[str]:
+    def _norm_tensors(self, norm: str) -> list[str]:
         """The tensors of a norm that is before the rotation; empty without one."""
         kind = self.family.weights.norm
         if not kind or kind.endswith("after-rope"):

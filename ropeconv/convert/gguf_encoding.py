@@ -97,15 +97,14 @@ class GgufModel:
         It can be read as any model, so that the RoPE after an edit is known before the edit is
         made.
         """
-        # the header with the new keys, in the present version of GGUF; there is no file yet, so its
-        # sizes in bytes are 0
+        # the header with the new keys, in the present version of GGUF
         edited = rewrite(self.header, edit)
         header = GgufHeader(
             version=3,
             values=edited.values,
             tensors=edited.tensors,
             alignment=edited.alignment,
-            data_start=0,
+            data_start=0,  # in bytes; there is no file yet
             size=0,
         )
 
@@ -122,7 +121,8 @@ class GgufModel:
             if name in edit.added:
                 vectors[name] = _floats(edit.added[name])
 
-        # the tensors of all shards; those of the first, which an edit moves, are in the new header
+        # The tensors of all shards. An edit changes the first shard only, whose tensors get new
+        # places from the new header.
         tensors = {name: info for name, info in self.tensors.items() if name not in edit.removed}
         tensors |= edited.tensors
         return GgufModel(header=header, tensors=tensors, vectors=vectors, kept=self.kept)
@@ -148,11 +148,11 @@ def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
     return register
 
 
-ANOTHER = "choose another method or encoding"
-STOCK = (10000.0, 500000.0)
-COMPAT_CONTEXT = 131072
-GEMMA3_LAYERS = (34, 48, 62)
-CLOSE = 1e-6
+ADVICE_TO_CHANGE_METHOD = "choose another method or encoding"
+USUAL_BASES = (10000.0, 500000.0)
+LONG_CONTEXT = 131072
+LAYERS_OF_LARGER_GEMMA3 = (34, 48, 62)
+SAME_NUMBER = 1e-6
 
 
 def gguf_features(model: GgufModel) -> frozenset[Feature]:
@@ -196,8 +196,8 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     is_yarn = factor != 1 and kind == "yarn"
 
     # an attn_factor may undo the attention factor that llama.cpp computes for YaRN
-    has_attn_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
-    total_is_1 = abs(reading.spec.attention_factor - 1) < CLOSE
+    has_attn_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > SAME_NUMBER
+    total_is_1 = abs(reading.spec.attention_factor - 1) < SAME_NUMBER
     is_undone = is_yarn and has_attn_factor and total_is_1
 
     # the ends of YaRN's ramp, with the defaults that llama.cpp has
@@ -205,20 +205,22 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     beta_slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
     has_usual_betas = beta_fast == 32.0 and beta_slow == 1.0
 
-    # The last three are no features of RoPE, but marks of files for which some reader computes
-    # another one than llama.cpp: a usual base without scaling, ...
+    # The last three features are marks of files for which a reader computes another RoPE.
+    # 1. koboldcpp computes a new base for files with a usual base and without scaling.
     theta = file.number("rope.freq_base", 10000.0)
     is_scaled = is_linear or is_yarn
-    has_stock_theta = theta in STOCK and not is_scaled
+    has_usual_base = theta in USUAL_BASES and not is_scaled
 
-    # ... a long context without scaling keys, ...
+    # 2. Ollama adds linear scaling by 8 to some files of Gemma 3 with a long context (131072) and
+    # without scaling keys (llama/compat/llama-ollama-compat.cpp).
     has_type = file.get("rope.scaling.type") is not None
     has_factor = file.get("rope.scaling.factor") is not None
-    is_long = file.whole("context_length") >= COMPAT_CONTEXT
+    is_long = file.whole("context_length") >= LONG_CONTEXT
     is_long_without_keys = is_long and not (has_type or has_factor)
 
-    # ... and a Gemma 3 of 4b, 12b or 27b whose factor is not the published one, 8
-    is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS
+    # 3. Ollama sets the factor to 8, the published one, in Gemma 3 of 4b, 12b and 27b
+    # (model/models/gemma3/model_text.go).
+    is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in LAYERS_OF_LARGER_GEMMA3
     is_linear_8 = is_linear and factor == 8
     return {
         "linear": is_linear,
@@ -227,7 +229,7 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
         "attention_factor_1": is_undone,
         "attn_factor": has_attn_factor and not is_undone,
         "betas": arch.betas and not has_usual_betas,
-        "stock_theta": has_stock_theta,
+        "stock_theta": has_usual_base,
         "no_scaling_keys": is_long_without_keys,
         "gemma3_not_8": is_gemma3 and not is_linear_8,
     }
@@ -276,19 +278,22 @@ def _window_features(file: ArchKeys) -> dict[Feature, bool]:
 
     Such as {"window_theta": True, "window_norms": False}.
     """
-    # a base of their own, other than the one that llama.cpp takes without the key
+    # Whether a key gives these layers another base than llama.cpp takes without the key. That is a
+    # fixed one of the architecture, or else the base of the other layers.
     window = file.arch.window
-    has_own_theta = False
+    has_other_base = False
     if window is not None:
-        theta = file.number("rope.freq_base", 10000.0)
-        usual_theta = window.theta or theta
-        has_own_theta = window_theta(file, window, theta) != usual_theta
+        base_of_other_layers = file.number("rope.freq_base", 10000.0)
+        base_without_key = window.theta or base_of_other_layers
+        base_in_file = window_theta(file, window, base_of_other_layers)
+        has_other_base = base_in_file != base_without_key
 
-    # query norms that ropeconv has scaled in these layers (`keep_window_layers`)
+    # Whether ropeconv has scaled the query norms in these layers (`keep_window_layers`). Its key
+    # for that, ropeconv.window_norm_scale, does not begin with the architecture.
     norm_scale = file.number(WINDOW_NORM, 1.0, prefix="")
     return {
-        "window_theta": has_own_theta,
-        "window_norms": abs(norm_scale - 1) > CLOSE,
+        "window_theta": has_other_base,
+        "window_norms": abs(norm_scale - 1) > SAME_NUMBER,
     }
 
 
@@ -328,28 +333,29 @@ class GgufResult(EncodeResult):
     """The RoPE whose window layers the edit does not change."""
 
     def verdict_by(self, reader: Reader) -> Verdict:
-        """Return what a program that reads GGUF files, such as Ollama, computes, as a verdict.
+        """Return the verdict on what a program computes that reads GGUF files, such as Ollama.
 
-        `verdicts` has it already, one for each range of versions, unless the user named a single
-        version inside such a range.
+        Args:
+            reader: A range of versions of the program, such as Ollama 0.18 to 0.20, or the single
+                version that the user named.
         """
-        # one of a range of versions, which ends with `reader.last`
+        # the verdict on a range of versions, which `verdicts` has
         for verdict in self.verdicts:
-            is_of_range = verdict.through == reader.last
-            if verdict.runtime == reader.key and is_of_range:
+            ends_with_same_version = verdict.through == reader.last
+            if verdict.runtime == reader.key and ends_with_same_version:
                 return verdict
 
-        # one of a single version, which is judged once
-        if reader.key not in self._of_versions:
+        # the verdict on a single version inside a range, which is made once
+        if reader.key not in self._verdicts_by_version:
             llamacpp, *_ = self.verdicts  # `judge_result` puts it first
             verdict = judge_reader(reader, self.features, self.arch, llamacpp)
             verdict = with_deviation(verdict, self.deviation)
             verdict = with_ramp(verdict, self.ramp)
-            self._of_versions[reader.key] = verdict
-        return self._of_versions[reader.key]
+            self._verdicts_by_version[reader.key] = verdict
+        return self._verdicts_by_version[reader.key]
 
     @cached_property
-    def _of_versions(self) -> dict[str, Verdict]:
+    def _verdicts_by_version(self) -> dict[str, Verdict]:
         """The verdicts of versions inside a range, by their keys."""
         return {}
 
@@ -391,12 +397,13 @@ def judge_result(
         schedule: The frequencies and factors that the edit writes.
         model: The model before the edit.
         edit: The changes of keys and tensors.
-        title: The encoding in messages, such as "the carrier mistral3"; by default its name.
+        title: The encoding as messages call it, such as "the carrier mistral3". Empty for the name
+            of the encoding.
         deviation: The relative error where log-n scaling of queries is only approximated.
         more: Other fields of `GgufResult`, such as `notes`.
 
     Raises:
-        UnsupportedBake: As `judge_edit` does.
+        UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
     # llama.cpp must compute the schedule from the whole edit, or `judge_edit` raises an error
     edit = keep_window_layers(model, edit)
@@ -416,7 +423,7 @@ def judge_result(
         edit=edit,
         arch=arch,
         features=features,
-        kept=model.before.spec,  # its window layers do not change
+        kept=model.before.spec,  # the RoPE before the edit, which window layers must keep
         deviation=deviation,
         **more,
     )
@@ -426,14 +433,15 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     """Judge what every program that reads GGUF computes from a file; llama.cpp comes first.
 
     Raises:
-        BadSource: Where they refuse it.
+        BadSource: Where llama.cpp refuses the file.
     """
     model = GgufModel(file.header, file.tensors, rope_tensors(file))
     reading = model.reading()  # the RoPE that llama.cpp computes from the file
     arch = reading.arch
 
-    # A file means what llama.cpp computes from it, so llama.cpp is exact by definition, unless it
-    # refuses the file or its source was not read for this architecture.
+    # A file means what llama.cpp computes from it, so llama.cpp is exact by definition. It may
+    # refuse the file. And for an architecture that is not in ropeconv's table of llama.cpp's
+    # architectures (`arch.assumed`), it is not known what it computes.
     scaling = file.get(f"{arch.name}.rope.scaling.type")
     status: Status = "exact"
     if refused_tensors(reading, model.vectors, scaling):
@@ -441,7 +449,7 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     elif arch.assumed:
         status = "unknown"
 
-    # the other programs are judged by how they differ from llama.cpp
+    # the table was made by reading the source of one version of llama.cpp
     table = arch_table()
     llamacpp = Verdict(
         runtime=table.key,
@@ -452,6 +460,8 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
         through=table.version,
         evidence=Evidence("read"),
     )
+
+    # the other programs are judged by how they differ from llama.cpp
     others = judge_readers(gguf_features(model), arch.name, llamacpp)
     return (llamacpp, *others)
 
@@ -478,14 +488,13 @@ def judge_edit(
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
-    before = model.before  # the RoPE before the edit
+    before = model.before  # the RoPE that llama.cpp computes from the file before the edit
     edited_model = model.after(edit)
     table = arch_table()
     why_wrong = _why_wrong(schedule, before, edited_model.reading(), edited_model)
     if why_wrong:
-        raise UnsupportedBake(
-            "this schedule", f"{table.display_name} with {name}", why_wrong, ANOTHER
-        )
+        target = f"{table.display_name} with {name}"
+        raise UnsupportedBake("this schedule", target, why_wrong, ADVICE_TO_CHANGE_METHOD)
 
     make_verdict = partial(
         Verdict,
@@ -569,17 +578,19 @@ def nothing_suits(
     for name, refusal in refusals.items():
         reasons.append(f"with {name}: {refusal.reason}")
 
-    # Several repairs are joined by "or". The user may allow an encoding that is untested in some
-    # reader, but known to be wrong in none.
+    # One repair is to allow an untested encoding. It is offered for the first encoding that every
+    # reader either computes or was not tested with.
     repairs = []
-    not_wrong = [result for result in results if result.suits(readers, untested=True)]
-    if not_wrong:
-        first = not_wrong[0]
-        is_untested = not first.suits(readers)
-        if is_untested:
+    right_or_untested = [result for result in results if result.suits(readers, untested=True)]
+    if right_or_untested:
+        first_result = right_or_untested[0]
+        is_right_in_all = first_result.suits(readers)
+        if not is_right_in_all:
             repairs.append(
-                f"pass --allow-untested, which writes it with {first.encoding} all the same"
+                f"pass --allow-untested, which writes it with {first_result.encoding} all the same"
             )
+
+    # the other repair, such as "take --encoding tensor"
     repairs.append(_way_out(results, readers))
     names = " and ".join(reader.display_name for reader in readers)
     return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
@@ -633,7 +644,7 @@ def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
     return f"leave --runtime {wrong[0].name} out, or choose another method"
 
 
-SCALING = (
+SCALING_KEYS = (
     "type",
     "factor",
     "attn_factor",
@@ -644,8 +655,8 @@ SCALING = (
     "yarn_beta_slow",
     "alpha",
 )
-MULTIPLIER = "yarn_log_multiplier"
-NEGLIGIBLE = 1e-7
+LOG_MULTIPLIER_KEY = "yarn_log_multiplier"
+SAME_FACTOR = 1e-7
 
 
 def fitting_keys(arch: Arch) -> str:
@@ -660,19 +671,22 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
     """Return the edit that every encoding begins with.
 
     It writes the new context, and removes the keys of an earlier scaling. The encoding then adds
-    those of the new scaling.
+    the keys of the new scaling.
 
     Where the context is not the trained one, the trained one is written too, as
-    original_context_length. llama.cpp reads that key under every scaling type, but it counts only
-    for yarn, for two factor lists, and for query scaling (src/llama-model.cpp:1410,
-    ggml_rope_yarn). A file with query scaling keeps the length that it has.
+    original_context_length. llama.cpp reads that key under every scaling type, but uses it only for
+    yarn, for two factor lists, and for query scaling (src/llama-model.cpp:1410, ggml_rope_yarn).
     """
     prefix = model.get("general.architecture")
     values = {f"{prefix}.context_length": u32(schedule.context)}
     is_longer = schedule.context != schedule.original_context
-    if is_longer and not pinned_original(model):
+    # Ministral 3 scales queries in units of the original context, which it therefore keeps
+    original_must_stay = pinned_original(model) != 0
+    if is_longer and not original_must_stay:
         values[f"{prefix}.rope.scaling.original_context_length"] = u32(schedule.original_context)
-    return without_scaling(model).merge(Edit(values))
+
+    removal_of_old_scaling = without_scaling(model)
+    return removal_of_old_scaling.merge(Edit(values))
 
 
 def without_scaling(model: GgufModel) -> Edit:
@@ -681,7 +695,7 @@ def without_scaling(model: GgufModel) -> Edit:
     For a Llama it removes llama.rope.scaling.type, llama.rope.scaling.factor and the like.
     """
     prefix = model.get("general.architecture")
-    dropped = {f"{prefix}.rope.scaling.{key}" for key in SCALING}
+    dropped = {f"{prefix}.rope.scaling.{key}" for key in SCALING_KEYS}
     dropped.add(f"{prefix}.rope.scale_linear")  # the factor in files from before rope.scaling.*
 
     # Ministral 3 scales queries in units of this length, which must stay
@@ -692,7 +706,7 @@ def without_scaling(model: GgufModel) -> Edit:
     # it stays: it only takes part in the attention factor of a scaling, and has no effect without
     # one.
     if arch_of_header(model).softmax:
-        dropped.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
+        dropped.add(f"{prefix}.rope.scaling.{LOG_MULTIPLIER_KEY}")
 
     # Rope tensors are kept, with divisors of 1, which change nothing: without the tensor, all data
     # behind it would move.
@@ -720,7 +734,7 @@ def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> E
     """Return the edit with rope.scaling.attn_factor, which multiplies the factor of other keys."""
     present = model.after(edit).reading().spec.attention_factor
     missing = schedule.attention_factor / present
-    if abs(missing - 1) < NEGLIGIBLE:
+    if abs(missing - 1) < SAME_FACTOR:
         return edit
     key = f"{edit.arch or model.get('general.architecture')}.rope.scaling.attn_factor"
     return edit.merge(Edit({key: f32(missing)}))
@@ -761,7 +775,7 @@ def keep_window_layers(model: GgufModel, edit: Edit) -> Edit:
     before = model.before
     has_window_layers = "local" in after.spec.layers
     excess = after.local_attention_factor / before.local_attention_factor  # a
-    if not has_window_layers or abs(excess - 1) < NEGLIGIBLE:
+    if not has_window_layers or abs(excess - 1) < SAME_FACTOR:
         return edit
 
     # The norm multiplies all dimensions of a head, and the attention factor only those that rotate,
@@ -829,18 +843,24 @@ def carry(model: GgufModel, to: str) -> Edit:
     # llama rotates neighbouring dimensions (2i, 2i + 1), and qwen2 those half a head apart
     changes = {}
     if arch.pairs != arch_table().arch[to].pairs:
-        changes = _interleave_all(model)
+        changes = _interleave_queries_and_keys(model)
     rotary_dim = u32(model.reading().spec.rotary_dim)
     return Edit({f"{to}.rope.dimension_count": rotary_dim}, arch=to, changes=changes)
 
 
-def _interleave_all(model: GgufModel) -> dict[str, Change]:
+def _interleave_queries_and_keys(model: GgufModel) -> dict[str, Change]:
     """Reorder the rows of queries and keys, from pairs (i, i + d/2) to pairs (2i, 2i + 1).
 
-    The changes are by the name of the tensor. In a head of 4 dimensions, rows 0 1 2 3 become
-    0 2 1 3: first the pair (0, 2), then (1, 3).
+    A "carrier", another architecture as which a file is written, may rotate the latter pairs. In a
+    head of 4 dimensions, rows 0 1 2 3 become 0 2 1 3: first the pair (0, 2), then (1, 3).
+
+    Returns:
+        The changes by the name of the tensor.
+
+    Raises:
+        UnsupportedBake: For layers with different numbers of heads, and for fused projections.
     """
-    # a list instead of a number has the heads of each layer
+    # where layers have different numbers of heads, the value is a list with the number of each
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
     kv_heads = model.get(f"{prefix}.attention.head_count_kv", heads)

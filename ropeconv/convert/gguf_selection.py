@@ -23,10 +23,10 @@ from ..runtimes.llamacpp.read_header import ASSUMED
 from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.runtime import GOOD
 from ..runtimes.verdict import difference
-from .encodings.keys import OTHERWISE
+from .encodings.keys import ADVICE_OF_KEYS
 from .encodings.tensor import tensor
 from .gguf_encoding import (
-    ANOTHER,
+    ADVICE_TO_CHANGE_METHOD,
     GGUF_ENCODINGS,
     NOTE,
     GgufModel,
@@ -41,14 +41,15 @@ from .target import (
     ConsideredEncoding,
     Refusals,
     Target,
+    add_untested_note,
     attempts,
     refuse_attention_factor,
-    say_untested,
 )
 
 LOG_N_ARCH = "mistral3"
 """The architecture that multiplies queries by position, as log-n needs."""
-EXPONENT = 20  # the factor is applied in float32
+LOG_N_EXPONENT = 20
+"""The power of two by which beta is large for "full" log-n; the gain is applied in float32."""
 
 
 def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
@@ -94,7 +95,7 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
         edit = carry(model, LOG_N_ARCH)
 
     # The second is the query scaling: keys for beta and O, and a factor for all queries.
-    approximation = approximate_log_n(schedule.log_n, EXPONENT)
+    approximation = approximate_log_n(schedule.log_n, LOG_N_EXPONENT)
     keys = {
         f"{LOG_N_ARCH}.attention.temperature_scale": f32(approximation.beta),
         f"{LOG_N_ARCH}.rope.scaling.original_context_length": u32(approximation.length),
@@ -125,11 +126,13 @@ def _multiply_queries(gain: float, model: GgufModel, edit: Edit) -> Edit:
     """Return an edit that multiplies all queries of a model by a number.
 
     It adds blk.0.attn_q.scale and so on, since the weights may be quantised, and changes biases.
+    The caller merges it into the earlier edit, whose changes of the same biases it replaces. So it
+    includes these.
 
     Args:
         gain: The number.
         model: The GGUF file before.
-        edit: An edit that is applied before, and may change biases too.
+        edit: The earlier edit, which may change biases too.
     """
     if gain == 1:
         return Edit()
@@ -160,8 +163,9 @@ def _multiply_queries(gain: float, model: GgufModel, edit: Edit) -> Edit:
                 "full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped"
             )
         change = scaled_floats(bias.size, gain)
-        if bias.name in edit.changes:  # the first edit's change, and then this one
-            change = edit.changes[bias.name].then(change)
+        if bias.name in edit.changes:
+            earlier_change = edit.changes[bias.name]
+            change = earlier_change.then(change)
         changes[bias.name] = change
 
     return Edit(changes=changes, added=added)
@@ -217,7 +221,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
 
     result = _select(schedule, model, target, readers)
     verdicts = [result.verdict_by(reader) for reader in readers]
-    return say_untested(result, target, verdicts)
+    return add_untested_note(result, target, verdicts)
 
 
 def _select(
@@ -296,20 +300,21 @@ def _exact(
 def _other_ramp(
     schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake
 ) -> GgufResult:
-    """Write YaRN with the ramp that llama.cpp computes in place of its own, if that is allowed.
+    """Write YaRN approximately, with llama.cpp's ramp in place of the wanted one, if allowed.
 
     YaRN's ramp blends interpolated and original frequencies. It begins and ends at dimensions that
-    follow from beta_fast and beta_slow, which llama.cpp rounds, and for some architectures fixes.
+    follow from beta_fast and beta_slow. llama.cpp rounds these dimensions, and for some
+    architectures has fixed betas.
 
     Args:
-        schedule: The schedule, with YaRN's own ramp.
+        schedule: The schedule, with the wanted ramp.
         model: The GGUF file before.
         target: The options of the output.
         refusal: The error of the exact encodings.
 
     Raises:
-        UnsupportedBake: `refusal`, where another ramp does not help, else where the user has not
-            allowed it.
+        UnsupportedBake: `refusal`, where the ramp is not the reason for it. Another error, where it
+            is and the user has not allowed an approximation.
     """
     # is the ramp the reason? Then keys can hold the schedule with the ramp of llama.cpp.
     arch = arch_of_header(model)
@@ -354,8 +359,8 @@ def _keep_fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
 def _possible_tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
     """Return the encodings that can be tried for a schedule, each as a function that writes it.
 
-    They are by name: {"keys": ..., "tensor": ..., "carrier": ...}. "carrier" (another architecture)
-    is one of them unless the file cannot be written as any other.
+    They are by name: {"keys": ..., "tensor": ..., "carrier": ...}. "carrier" writes the file as
+    another architecture. It is left out for files that no other architecture can hold.
 
     Args:
         schedule: The schedule to write.
@@ -442,23 +447,26 @@ def _no_encoding_error(
     if "carrier" in refusals:
         return refusals["carrier"]
 
-    # the reasons of all encodings; of their advice, the first that says more than the general
-    # "choose another method"
+    # The error has the reasons of all encodings, but only one advice: the first that is specific.
+    # General advice is "use --encoding tensor ..." and "choose another method or encoding".
     why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
-    advice = [refusal.alternatives for refusal in refusals.values()]
-    general_advice = (OTHERWISE, ANOTHER)
-    repair = advice[-1]
-    for words in advice:
-        if words not in general_advice:
-            repair = words
+    all_advice = [refusal.alternatives for refusal in refusals.values()]
+    general_advice = (ADVICE_OF_KEYS, ADVICE_TO_CHANGE_METHOD)
+    selected_advice = all_advice[-1]
+    for advice in all_advice:
+        if advice not in general_advice:
+            selected_advice = advice
             break
-    return UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
+    target = f"the GGUF architecture {arch}"
+    return UnsupportedBake("this schedule", target, why, selected_advice)
 
 
 def _reasons(
     selected: GgufResult, results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> dict[str, str]:
-    """The reason why "auto" selected an encoding or not, by its name: {"keys": "llama.cpp ..."}.
+    """The reasons why "auto" selected an encoding and not the others, by their names.
+
+    For example, {"keys": "llama.cpp reads it exactly; ...", "tensor": "Ollama: it ignores ..."}.
 
     Args:
         selected: The result that "auto" selected, one of `results`.
@@ -469,12 +477,14 @@ def _reasons(
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for result in results:
         verdicts = [result.verdict_by(reader) for reader in readers]
-        wrong = [verdict for verdict in verdicts if verdict.status not in GOOD]
+        not_computed = [verdict for verdict in verdicts if verdict.status not in GOOD]
         if result is selected:
             reason = f"llama.cpp reads it exactly; {result.exact_share}"
-        elif wrong:
-            reason = f"{wrong[0].display_name}: {wrong[0].reason}"
-        else:  # all readers compute it, but the selected one is exact in more or is plainer
+        elif not_computed:
+            reason = f"{not_computed[0].display_name}: {not_computed[0].reason}"
+        else:
+            # All readers compute this encoding too. The selected one is exact in more programs that
+            # read GGUF, or in as many and comes earlier in the order of "auto".
             reason = f"no more readers read it exactly; {result.exact_share}"
         reasons[result.encoding] = reason
     return reasons

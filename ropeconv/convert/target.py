@@ -281,7 +281,7 @@ class EncodeResult:
 R = TypeVar("R", bound=EncodeResult)
 
 
-def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
+def add_untested_note(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
     """Add a note to a result on what the option --allow-untested has accepted, if it was given.
 
     Args:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-PATIENCE = 3600.0
+MOST_SECONDS_WITHOUT_PROGRESS = 3600.0
 """Seconds without an answer and without another batch read after which llama.cpp is given up."""
 COMMAND = [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"]
 """Starts the program; -P keeps modules of the current folder out."""
@@ -69,7 +69,7 @@ class LlamaCppProcess(ProgramProcess):
     loaded: LoadedModel
     """The properties of the model."""
 
-    def __init__(self, load: Load, patience: float = PATIENCE) -> None:
+    def __init__(self, load: Load, patience: float = MOST_SECONDS_WITHOUT_PROGRESS) -> None:
         """Name the model, and the seconds after which an answer is given up."""
         # without the variable, ggml starts a debugger when it aborts
         super().__init__(COMMAND, {**without_secrets(), "GGML_NO_BACKTRACE": "1"})
@@ -218,7 +218,7 @@ class LlamaCppEngine(Engine):
         self,
         path: Path,
         overrides: Mapping[str, Override] | None = None,
-        patience: float = PATIENCE,
+        patience: float = MOST_SECONDS_WITHOUT_PROGRESS,
         **options: Any,
     ) -> None:
         """Name the file; nothing runs yet.
@@ -438,15 +438,15 @@ def _memory() -> int:
 
 SMALLEST_MSCALE = 1e-6
 """Below it a multiplier is written as 0."""
-STOCK_RAMP = (32.0, 1.0, True)
+RAMP_OF_LLAMACPP = (32.0, 1.0, True)
 """beta_fast, beta_slow and truncate of the ramp that llama.cpp computes without keys for it."""
 
 
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     """Return the metadata keys with which llama.cpp computes a schedule from any file of a model.
 
-    They are given when the file is loaded, in place of its own. YaRN by 4 over a base of 1e6 has
-    {"llama.rope.freq_base": ("float", 1e6), "llama.rope.scaling.type": ("str", "yarn"),
+    They are given when the file is loaded, in place of the keys in the file. YaRN by 4 over a base
+    of 1e6 has {"llama.rope.freq_base": ("float", 1e6), "llama.rope.scaling.type": ("str", "yarn"),
     "llama.rope.scaling.factor": ("float", 4.0), ...}.
 
     Args:
@@ -460,35 +460,42 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     form = schedule.form
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
-    if isinstance(form, Yarn) and (form.beta_fast, form.beta_slow, form.truncate) != STOCK_RAMP:
-        return None
+    if isinstance(form, Yarn):
+        ramp = (form.beta_fast, form.beta_slow, form.truncate)
+        if ramp != RAMP_OF_LLAMACPP:
+            return None
 
-    # the base and the scaling factor s
+    # the base and the scaling
     arch_entry = find_arch(arch, assumed=True)
     values: dict[str, Override] = {
         arch_entry.theta_key: ("float", form.theta),
         "context_length": ("int", schedule.context),
     }
     if isinstance(form, Plain):
-        slope = 0.0  # 0.1 ln s, for s = 1
+        scaling_factor = 1.0
         # under "none", layers with a window still divide by the factor of the file in seven
         # architectures, such as llama4 (rope_freq_scale_train_swa, src/llama-model.cpp:2333)
         values["rope.scaling.type"] = ("str", "none")
         values["rope.scaling.factor"] = ("float", 1.0)
     else:
+        scaling_factor = form.factor
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)
-        slope = YARN_SLOPE * math.log(max(form.factor, 1.0))
     if isinstance(form, Yarn):
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
 
-    # DeepSeek's mscale_all_dim, also where it is 0: the one of the file would count otherwise
+    # The softmax scale of latent attention (MLA) follows from mscale_all_dim, a setting of
+    # DeepSeek. It is also written where it is 0, since the key of the file would count otherwise.
+    # The key has 0.1 mscale_all_dim in architectures with such a scale, and mscale_all_dim in the
+    # others.
+    slope = YARN_SLOPE * math.log(max(scaling_factor, 1.0))  # 0.1 ln s
     mscale_all_dim = _mscale_all_dim(schedule, arch_entry, slope)
     if arch_entry.log_multiplier:
-        # where the key scales the logits of MLA, it has a tenth
-        unit = YARN_SLOPE if arch_entry.softmax else 1.0
-        values["rope.scaling.yarn_log_multiplier"] = ("float", unit * mscale_all_dim)
+        has_softmax_scale = bool(arch_entry.softmax)
+        log_multiplier = YARN_SLOPE * mscale_all_dim if has_softmax_scale else mscale_all_dim
+        values["rope.scaling.yarn_log_multiplier"] = ("float", log_multiplier)
 
+    # the attention factor: under YaRN llama.cpp multiplies the key by further factors
     attn_factor = schedule.attention_factor
     if isinstance(form, Yarn):
         attn_factor = _attn_factor_of_yarn(attn_factor, arch_entry, slope, mscale_all_dim)
@@ -521,10 +528,14 @@ def _attn_factor_of_yarn(
 def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
     """Return the mscale_all_dim with which llama.cpp computes the softmax scale of a schedule.
 
-    Only multi-head latent attention (MLA) has a softmax scale: llama.cpp multiplies all its logits
-    by S = (f m(mscale_all_dim))^2, with m(k) = 1 + 0.1 k ln s (src/models/deepseek2.cpp). The
-    factor f is the attention factor A under YaRN, and A m(1) without it. The equation is solved for
-    mscale_all_dim. For s = 40, A = 1 and S = 1.874, as in DeepSeek V3, it is 1.
+    The softmax scale S is a factor on all logits, which only multi-head latent attention (MLA) has.
+    llama.cpp computes it as (src/models/deepseek2.cpp)
+
+        sqrt(S) = f (1 + slope * mscale_all_dim)        with slope = 0.1 ln s
+
+    for the scaling factor s. f is the attention factor A under YaRN, and A (1 + slope) without it.
+    This function solves that for mscale_all_dim. For s = 40, A = 1 and S = 1.874, as in DeepSeek
+    V3, it is 1.
 
     It is 0 for an architecture without such a scale, and for a schedule that does not need it.
 
@@ -533,14 +544,16 @@ def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
         arch: The architecture.
         slope: 0.1 ln s, for the scaling factor s.
     """
-    scales_logits = arch.softmax and arch.log_multiplier
-    if not scales_logits or not slope:
+    has_softmax_scale = arch.softmax and arch.log_multiplier
+    is_unscaled = not slope
+    if not has_softmax_scale or is_unscaled:
         return 0.0
 
     factor = schedule.attention_factor  # f
     if not isinstance(schedule.form, Yarn):
         factor *= 1 + slope
-    mscale_all_dim = (math.sqrt(schedule.softmax_scale) / factor - 1) / slope
+    root_of_scale = math.sqrt(schedule.softmax_scale)
+    mscale_all_dim = (root_of_scale / factor - 1) / slope
     if abs(mscale_all_dim) < SMALLEST_MSCALE:  # rounding of 0
         return 0.0
     return mscale_all_dim

@@ -23,12 +23,12 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TAGS = {"int": 0, "float": 1, "bool": 2, "str": 3}
+TAGS_OF_TYPES = {"int": 0, "float": 1, "bool": 2, "str": 3}
 TYPES = {"f32": 0, "f16": 1, "bf16": 30}
 """Numbers of ggml."""
-ROWS = 256
+MOST_ROWS = 256
 """Positions whose logits exist at a time, at most."""
-NUMBERS = 1 << 24
+MOST_LOGITS = 1 << 24
 """Logits that exist at a time, at most (64 MiB)."""
 ALL_LAYERS = 999
 Override = tuple[Literal["int", "float", "bool", "str"], int | float | str]
@@ -99,7 +99,7 @@ def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
     array = (llama.llama_model_kv_override * (len(values) + 1))()
     for index, (key, (kind, value)) in enumerate(values.items()):
         entry = array[index]
-        entry.tag = TAGS[kind]
+        entry.tag = TAGS_OF_TYPES[kind]
         entry.key = key.encode()
         union = entry.value
         if kind == "int":
@@ -144,22 +144,19 @@ class LlamaModel:
         if not self.model:
             raise RuntimeError("llama.cpp does not load the model")
 
-        # each position has as many logits as the vocabulary has tokens, so that few positions have
-        # theirs at a time
+        # A position has a logit for each token of the vocabulary. To save memory, the logits of
+        # only so many positions (`most_rows`) exist at a time.
         self.vocabulary = llama.llama_model_get_vocab(self.model)
-        self.width = int(llama.llama_vocab_n_tokens(self.vocabulary))
-        """The logits of a position."""
-        self.rows = max(1, min(ROWS, NUMBERS // self.width))
-        """The most positions whose logits exist at a time."""
+        self.width = int(llama.llama_vocab_n_tokens(self.vocabulary))  # logits of a position
+        self.most_rows = max(1, min(MOST_ROWS, MOST_LOGITS // self.width))
+
+        # the tokens that llama.cpp reads next, filled anew for each call
         self.batch = llama.llama_batch_init(load.batch, 0, 1)
-        """The tokens that llama.cpp reads next, filled anew for each call."""
 
         # `_begin` makes the context, with the cache of keys and values
         self.context: Any = None
-        self.size = 0
-        """The tokens of the context."""
-        self.sequences = 0
-        """The sequences that share it."""
+        self.size = 0  # the tokens of the context
+        self.sequences = 0  # the sequences that share it
 
     def properties(self) -> LoadedModel:
         """Return the properties of the model for the caller."""
@@ -207,7 +204,7 @@ class LlamaModel:
         batch = min(load.batch, size)
         settings.n_batch = batch
         settings.n_ubatch = batch
-        settings.n_outputs_max = min(self.rows, batch)
+        settings.n_outputs_max = min(self.most_rows, batch)
         if states:
             settings.n_outputs_max = batch
             settings.embeddings = True
@@ -250,14 +247,14 @@ class LlamaModel:
         start = 0
         while start < len(tokens):
             # fill a batch, which ends at its size, or before it has more wanted positions than
-            # self.rows; `rows` are their places in the batch
+            # self.most_rows; `rows` are their places in the batch
             rows = list[int]()
             count = 0
             while start + count < len(tokens) and count < largest:
                 position = first + start + count
                 is_wanted = position in positions
                 if is_wanted:
-                    if len(rows) == self.rows:
+                    if len(rows) == self.most_rows:
                         break
                     rows.append(count)
                 self._put(count, tokens[start + count], position, sequence, is_wanted)
@@ -328,16 +325,9 @@ class LlamaModel:
     ) -> None:
         """Write the logits after tokens whose positions have gaps, float32 [wanted, vocabulary].
 
-        llama.cpp refuses a gap inside a sequence, but a sequence may begin at any position. So each
-        block without gaps is a sequence of its own, in three steps:
-
-        1. Its first token is read before the others, which puts the beginning of the sequence at
-           its position.
-        2. `llama_memory_seq_cp` shares the cached keys and values of the block before, and of those
-           that it was given, with the new sequence. That makes a gap, in the cache only.
-        3. The other tokens follow the first one, and attend to every block.
-
-        The first token of a block was read before step 2, so it attends only to itself.
+        The tokens at the positions 0, 1, 2, 100 and 101, for example, are two blocks without gaps.
+        A token attends to all tokens before it, in its own block and in the earlier ones. Only the
+        first token of each later block attends to nothing but itself (see `_read_blocks`).
 
         Args:
             tokens: All of them.
@@ -355,7 +345,11 @@ class LlamaModel:
     def _read_blocks(
         self, tokens: list[int], places: list[int], wanted_places: set[int]
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the logits after the wanted tokens, by the three steps of `spread_logits`.
+        """Yield the logits after the wanted tokens, where the positions have gaps.
+
+        llama.cpp refuses a gap inside a sequence, but a sequence may begin at any position. So each
+        block without gaps is read as a sequence of its own. Then the cached keys and values of the
+        earlier blocks are added to it, which makes a gap in the cache only.
 
         Args:
             tokens: All of them.
@@ -374,15 +368,22 @@ class LlamaModel:
         self._begin(len(tokens), len(starts))
         memory = self.llama.llama_get_memory(self.context)
         for block, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            # each block is the sequence of its own number
-            place = places[start]
-            first = tokens[start : start + 1]
-            yield from self._read(first, place, wanted_places, block)
+            # 1. The first token alone, so that the sequence begins at its position. Nothing else
+            # is in the sequence yet, so this token attends to itself only.
+            sequence = block
+            first_place = places[start]
+            first_token = tokens[start : start + 1]
+            yield from self._read(first_token, first_place, wanted_places, sequence)
+
+            # 2. The cache of the block before, which has those of all earlier blocks since it got
+            # them in the same way.
             if block > 0:
                 all_positions = (-1, -1)  # from the lowest to the highest
-                self.llama.llama_memory_seq_cp(memory, block - 1, block, *all_positions)
-            others = tokens[start + 1 : end]
-            yield from self._read(others, place + 1, wanted_places, block)
+                self.llama.llama_memory_seq_cp(memory, sequence - 1, sequence, *all_positions)
+
+            # 3. the other tokens of the block, which attend to all blocks so far
+            other_tokens = tokens[start + 1 : end]
+            yield from self._read(other_tokens, first_place + 1, wanted_places, sequence)
 
     def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:
         """Return the losses of some tokens, and whether each was the likeliest.
@@ -398,23 +399,25 @@ class LlamaModel:
         losses = np.empty(len(targets))
         is_likeliest = np.zeros(len(targets), bool)
 
-        # the logits after a token predict the next one; tokens behind the last target do not count
+        # The logits after a token predict the next one. So the model reads the tokens in front of
+        # the last target, and gives the logits after each token that is followed by a target.
         last_target = targets[-1]
-        needed = tokens[:last_target]
-        before_targets = {target - 1 for target in targets}
-        self._begin(len(tokens))
-        logit_rows = self._read(needed, 0, before_targets)
+        tokens_to_read = tokens[:last_target]
+        positions_before_targets = {target - 1 for target in targets}
+        self._begin(len(tokens))  # makes an empty cache for so many tokens
+        logit_rows = self._read(tokens_to_read, 0, positions_before_targets)
         for index, (target, logits) in enumerate(zip(targets, logit_rows, strict=True)):
             token = tokens[target]
-            # -log softmax = max + log sum exp(logit - max) - logit: without the largest taken out,
-            # exp would overflow; NaN of a broken model is the caller's to report, so no warnings
             likeliest = int(logits.argmax())
+            # the loss is -log softmax = max + log sum exp(logit - max) - logit; without subtracting
+            # the maximum, exp would overflow
             largest = float(logits[likeliest])
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"):  # the caller reports NaN of a broken model
                 total = np.exp(logits - logits[likeliest]).sum(dtype=np.float64)
             losses[index] = largest + np.log(total) - float(logits[token])
             is_likeliest[index] = token == likeliest
-        self.advance(len(tokens) - len(needed))  # progress counts all tokens
+        not_read = len(tokens) - len(tokens_to_read)
+        self.advance(not_read)  # progress counts all tokens
         return losses.tobytes(), is_likeliest.tobytes()
 
     def generate(self, tokens: list[int], count: int) -> list[int]:

@@ -22,7 +22,7 @@ from ..formats.jsontext import JsonObject
 from ..rope.errors import RopeconvError
 from .process import ProgramProcess
 
-UNREADABLE: JsonObject = {"error": "transformers ended without an answer that can be read"}
+UNREADABLE_ANSWER: JsonObject = {"error": "transformers ended without an answer that can be read"}
 
 
 class Probe(ProgramProcess):
@@ -54,18 +54,22 @@ class Probe(ProgramProcess):
             folder: The folder with config.json.
             context: The length in tokens; the frequencies are those at its last position.
             own_code: Whether to run the modelling file in the folder, which the caller trusts.
-            stands_for: Replaces a model type that transformers does not have.
+            stands_for: A model type such as "llama", for a config whose model_type transformers
+                does not have. Empty to read the config by its model_type.
 
         Returns:
             A `ProbeAnswer` as JSON-ready data: {"modules": ...}, or {"error": message}.
         """
+        # the keys are those that probe_program.py reads, in a process of its own
         question = {
             "path": str(folder.resolve()),
             "context": context,
             "own": own_code,
             "as": stands_for,
         }
-        return parse_answer(self._ask(question)) or UNREADABLE
+        text_of_program = self._ask(question)
+        answer = parse_answer(text_of_program)
+        return answer or UNREADABLE_ANSWER
 
     def call(self, function: str, given: JsonObject) -> JsonObject:
         """Return what a function of ropeconv returns in the process that has transformers.
@@ -81,7 +85,7 @@ class Probe(ProgramProcess):
         try:
             answer: JsonObject = json.loads(self._ask({"call": function, "given": given}))
         except ValueError:
-            return UNREADABLE
+            return UNREADABLE_ANSWER
         return answer
 
     def _ask(self, question: JsonObject) -> bytes:
@@ -159,16 +163,17 @@ class ProbeCache:
 
     @staticmethod
     def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:
-        """Return the key of the answer to a config: a digest of all that the answer depends on.
+        """Return the key under which the frequencies of a config are cached.
 
-        It is empty, so that nothing is cached, where transformers has no files on disk.
+        It is a digest of all that they depend on: the config, ropeconv's code and transformers'. It
+        is empty, so that nothing is cached, where transformers has no files on disk.
 
         Args:
             config_text: The whole config.json.
             model_type: The model type of the code that opens it.
             context: The length in tokens.
-            stands_for: The model type that replaces one which transformers does not have; empty for
-                none.
+            stands_for: A model type such as "llama", for a config whose model_type transformers
+                does not have. Empty to read the config by its model_type.
         """
         # the question, and the code of ropeconv that answers it
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
@@ -214,8 +219,9 @@ class ProbeCache:
             model_type: The model type of the code that opens it.
             context: The length in tokens.
             own_code: Whether to run the modelling file in the folder. Such an answer is not cached.
-            stands_for: The model type of a config whose own transformers does not have.
-            probe: A running one; None to start one.
+            stands_for: A model type such as "llama", for a config whose model_type transformers
+                does not have. Empty to read the config by its model_type.
+            probe: A running probe; None to start one.
         """
         config_text = (folder / "config.json").read_bytes().decode(errors="replace")
         key = ""  # nothing is cached under an empty key

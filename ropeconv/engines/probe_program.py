@@ -168,18 +168,22 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
     Args:
         folder: The folder with config.json.
-        stands_for: A type such as "llama", with which the config is read where transformers does
-            not have its own; empty for none.
+        stands_for: A type such as "llama". The config is read with it where transformers does not
+            have its `model_type`. Empty to read the config with its `model_type` only.
+
+    Raises:
+        LookupError: For a type that transformers does not have.
     """
     from transformers import CONFIG_MAPPING
 
-    # a model that the user treats as another family: its config is read with the class of that one,
-    # where transformers has none for it
+    # A model that the user treats as another family, such as Llama. Its text part is read with the
+    # class of that family, if transformers lacks a class for the whole config or for that part.
     whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
         part = text_part(whole)
-        types = {part.get("model_type"), whole.get("model_type")}
-        if any(model_type not in CONFIG_MAPPING for model_type in types):
+        types_in_config = {part.get("model_type"), whole.get("model_type")}
+        lacks_a_class = any(model_type not in CONFIG_MAPPING for model_type in types_in_config)
+        if lacks_a_class:
             return make_config(part, stands_for), stands_for
     try:
         return load_config(folder, trust=False), ""
@@ -223,7 +227,8 @@ def build(text: PretrainedConfig) -> Module:
     import torch
     from transformers import PreTrainedModel
 
-    # random numbers for weights would take minutes, and nothing is computed with them
+    # random numbers for weights would take minutes, and nothing is computed with them; this changes
+    # transformers for the rest of the process, which only reads frequencies
     PreTrainedModel.init_weights = lambda self: None
     model_class = class_of(text)
     for member in vars(sys.modules[model_class.__module__]).values():
@@ -333,34 +338,37 @@ def read_rotary_module(
         yield "local" if is_local else "global", read_frequencies(module, None, context)
         return
 
+    # A set of frequencies for each layer type. DeepSeek V4 calls its layers with a window "main".
+    # Where there is only one type, its set is for all layers, and so a global one.
+    has_other_types = len(layer_types) > 1
     for layer_type in layer_types:
-        # DeepSeek V4 calls its layers with a window "main". Frequencies that no other layer type is
-        # beside are those of all layers, so they are global ones
         has_window = "sliding" in layer_type or layer_type == "main"
-        is_local = has_window and len(layer_types) > 1
+        is_local = has_window and has_other_types
         yield "local" if is_local else "global", read_frequencies(module, layer_type, context)
 
 
 def read_frequencies(module: Module, layer_type: str | None, context: int) -> dict[str, object]:
-    """Return the frequencies of a rotary module, for a sequence as long as the context.
-
-    Those of a short sequence are beside them, since some modules choose by the length.
+    """Return the frequencies of a rotary module, for a long and for a short sequence.
 
     Args:
         module: The rotary module.
-        layer_type: The layer type of the set; None for a module with one set.
+        layer_type: The layer type whose frequencies are read, such as "sliding_attention"; None for
+            a module that has the same frequencies for all layers.
         context: The length in tokens.
 
     Returns:
-        "inv_freq" and "attention_factor" at the length of the context, and "short", the frequencies
-        of a short sequence.
+        "inv_freq" and "attention_factor" for a sequence as long as the context, and "short", the
+        frequencies for a short sequence.
     """
-    # dynamic types and LongRoPE write other frequencies into the buffer for longer sequences, so it
-    # is read after a pass over positions 0 and 1, and after one that ends with the context
     buffer = "inv_freq" if layer_type is None else f"{layer_type}_inv_freq"
-    forward(module, layer_type, [0, 1])
+
+    # The forward pass of dynamic types and of LongRoPE writes the frequencies for the length of the
+    # sequence into the buffer. So the buffer is read after a pass over a short sequence, and again
+    # after one over a sequence as long as the context.
+    forward(module, layer_type, positions=[0, 1])
     short = getattr(module, buffer).double().tolist()
-    attention_factor = forward(module, layer_type, [0, context - 1])
+    last_position = context - 1
+    attention_factor = forward(module, layer_type, positions=[0, last_position])
     inv_freq = getattr(module, buffer).double().tolist()
     return {"inv_freq": inv_freq, "short": short, "attention_factor": attention_factor}
 

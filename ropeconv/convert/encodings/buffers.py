@@ -22,8 +22,8 @@ from ..encoding import CheckpointResult, EncodeRequest, encoding
 MODULE = "modeling_stored_rope"
 SETTINGS = "stored_rope"
 TENSOR = "model.rotary_emb.inv_freq"
-OTHERWISE = "use --encoding auto"
-TRUST = (
+OTHER_ENCODING = "use --encoding auto"
+NOTE_ON_REMOTE_CODE = (
     "needs trust_remote_code: it comes with {}, about a screen of code, which users will want to"
     " read"
 )
@@ -41,34 +41,34 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     """
     schedule = request.schedule
     family = request.family
-    _refuse(request)
+    _refuse_unwritable(request)
 
-    # the config names no scaling: the modelling file takes the frequencies from the tensor, and
-    # the attention factor and log-n from settings of its own
-    setting = RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context)
-    baked = bake_config(request.config, family, request.spec, setting)
-    settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}
+    # The config has no scaling. The modelling file takes the frequencies from the tensor, and the
+    # attention factor and log-n from the key "stored_rope" of the config.
+    unscaled = RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context)
+    baked = bake_config(request.config, family, request.spec, unscaled)
+    stored_rope: JsonObject = {"attention_factor": float(schedule.attention_factor)}
     if schedule.log_n is not None:
-        settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
+        stored_rope["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
 
     # the keys by which transformers finds the class in the modelling file
     named = class_keys(family)
     baked["model_type"] = named["model_type"]
     baked["architectures"] = named["architectures"]
     put(baked, "auto_map", named["auto_map"], after="architectures")
-    put(baked, SETTINGS, settings, after="rope_parameters")
+    put(baked, SETTINGS, stored_rope, after="rope_parameters")
 
     return CheckpointResult(
         "buffers",
         judge_code(family, baked),
         config=baked,
         family=family,
-        in_config=schedule,
+        in_config=schedule,  # the schedule of the config and the tensor together
         written_as="buffers",
         context=schedule.context,
-        notes=(TRUST.format(f"{MODULE}.py"),),
+        notes=(NOTE_ON_REMOTE_CODE.format(f"{MODULE}.py"),),
         texts={f"{MODULE}.py": modelling_file(family, schedule.log_n)},
-        added={TENSOR: schedule.inv_freq.astype(np.float32)},
+        added={TENSOR: schedule.inv_freq.astype(np.float32)},  # model.rotary_emb.inv_freq
     )
 
 
@@ -105,7 +105,7 @@ def model_type(family: Family) -> str:
     return f"{family.name}{STORED_ROPE}"
 
 
-def _refuse(request: EncodeRequest) -> None:
+def _refuse_unwritable(request: EncodeRequest) -> None:
     """Raise UnsupportedBake for a schedule or checkpoint that the encoding "buffers" cannot write.
 
     It stores the frequencies as a tensor, and adds a modelling file (.py) that reads them.
@@ -140,4 +140,4 @@ def _refuse(request: EncodeRequest) -> None:
 
 def _refusal(change: str, reason: str) -> UnsupportedBake:
     """The error for something that cannot be written as stored frequencies."""
-    return UnsupportedBake(change, "stored frequencies", reason, OTHERWISE)
+    return UnsupportedBake(change, "stored frequencies", reason, OTHER_ENCODING)

@@ -42,8 +42,9 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     attention_factor = float(schedule.attention_factor)
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
 
-    # Classes like Phi-3's have no key for the attention factor. They derive it from the declared
-    # and the original context, so they get lengths that give it.
+    # `longrope` says from which keys the class takes the attention factor: "keys", "original" or
+    # "mscale". Classes like Phi-3's ("original") have no key for it. They derive it from the
+    # declared and the original context, so they get lengths that give it.
     derives_from_lengths = family.writing.longrope == "original"
     if derives_from_lengths:
         context, original, notes = original_for(schedule.context, attention_factor)
@@ -51,9 +52,9 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             rope=rope, theta=spec.rope_theta, context=context, top_original=original, notes=notes
         )
 
-    # Others have a key for it. Readers that ignore the key derive it from the lengths, so both are
-    # equal, which gives 1; but Ministral 3 scales queries in units of the original context
-    # (`pinned_original`), which must stay then.
+    # Others have a key for it. Readers that ignore the key derive the attention factor from the
+    # lengths, and get 1 where both are equal. So the original context is set to the new context. It
+    # stays for Ministral 3, which scales queries in units of it (`pinned_original`).
     original = schedule.context
     if family.writing.pinned_original:
         original = spec.query_length
@@ -63,12 +64,12 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         "original_max_position_embeddings": original,
     }
 
-    # vLLM reads the attention factor from two keys of its own, and without these derives it from
-    # the lengths: they are written where it would derive another one. Some classes fail without
-    # them.
-    derives_the_same = attention_factor == 1 and original == schedule.context
+    # vLLM reads the attention factor from short_mscale and long_mscale, and without these keys
+    # derives it from the lengths. So the keys are written where the derived one would be wrong, and
+    # for classes that fail without them ("mscale").
+    derived_is_right = attention_factor == 1 and original == schedule.context
     fails_without_mscale = family.writing.longrope == "mscale"
-    if fails_without_mscale or not derives_the_same:
+    if fails_without_mscale or not derived_is_right:
         rope["short_mscale"] = attention_factor
         rope["long_mscale"] = attention_factor
     return RopeSetting(

@@ -13,8 +13,8 @@ from ...rope.forms import Form, InterpolatedForm, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import ASSUMED_KEY, Arch, arch_of_header
 from ..gguf_encoding import (
-    MULTIPLIER,
-    NEGLIGIBLE,
+    LOG_MULTIPLIER_KEY,
+    SAME_FACTOR,
     GgufModel,
     gguf_encoding,
     pinned_original,
@@ -22,7 +22,7 @@ from ..gguf_encoding import (
     with_attention_factor,
 )
 
-OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
+ADVICE_OF_KEYS = "use --encoding tensor where the architecture has it, or another method"
 
 
 @gguf_encoding("keys", order=1)
@@ -49,7 +49,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     prefix = f"{arch.name}.rope."
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         kind = form.kind if form else "an arbitrary frequency vector"
-        raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
+        raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", ADVICE_OF_KEYS)
 
     # the base; layers with a sliding window may have a key of their own that follows it
     values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
@@ -87,7 +87,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if arch.softmax and arch.log_multiplier:
         edit = _with_log_multiplier(model, schedule, edit, form)
     elif arch.softmax:
-        _check_softmax(model, schedule, edit, form)
+        _check_logit_scale(model, schedule, edit, form)
 
     # last, since it depends on what the keys so far give already
     return with_attention_factor(model, schedule, edit)
@@ -98,50 +98,51 @@ def _has_usual_betas(form: Yarn, arch: Arch) -> bool:
     return (form.beta_fast, form.beta_slow) == (arch.beta_fast, 1.0)
 
 
-def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
+def _check_yarn(form: Yarn, unit_of_queries: int | None, arch: Arch) -> None:
     """Raise UnsupportedBake for a ramp of YaRN that the keys of an architecture do not describe.
 
     Args:
         form: YaRN with its settings.
-        pinned: The original context in tokens of a file whose queries are scaled by position in
-            units of it, so that it cannot change; 0 for other files.
+        unit_of_queries: For Ministral 3, the length in tokens by which its queries are scaled.
+            That is its original context, which therefore cannot change. 0 or None for other files.
         arch: The architecture.
     """
     target = f"the keys of {arch.name}"
 
     # Ministral 3 has one key for the original context of YaRN and of its query scaling
-    if pinned and pinned != form.original_context:
-        why = f"its original context, {pinned}, also gives the scale of queries"
+    if unit_of_queries and unit_of_queries != form.original_context:
+        why = f"its original context, {unit_of_queries}, also gives the scale of queries"
         change = f"yarn over {form.original_context} tokens"
-        raise UnsupportedBake(change, target, why, OTHERWISE)
+        raise UnsupportedBake(change, target, why, ADVICE_OF_KEYS)
     if not form.truncate:
         why = "llama.cpp always rounds the ends of the ramp"
-        raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, OTHERWISE)
+        raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, ADVICE_OF_KEYS)
 
     # only some architectures have keys for beta_fast and beta_slow
     has_keys_for_betas = bool(arch.betas)
     if not has_keys_for_betas and not _has_usual_betas(form, arch):
         betas = f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
         why = "llama.cpp reads them for other architectures only and computes 32 and 1"
-        raise UnsupportedBake(betas, target, why, OTHERWISE)
+        raise UnsupportedBake(betas, target, why, ADVICE_OF_KEYS)
 
 
-def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
+def _check_logit_scale(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
     """Raise UnsupportedBake where llama.cpp would scale the logits by another factor than wanted.
 
-    In latent attention (MLA), llama.cpp multiplies all logits by the attention factor too, and the
-    architectures that come here have no key that takes that back.
+    It is for architectures with latent attention (MLA) and without a key such as
+    yarn_log_multiplier. There llama.cpp multiplies all logits by the attention factor too, and no
+    key can undo that.
 
     Args:
         model: The GGUF file before.
         schedule: The attention factor and the softmax scale that are wanted.
-        edit: The keys that are set, without the attention factor.
+        edit: The new keys so far. The key of the attention factor is still missing.
         form: The formula of the frequencies.
     """
-    # what llama.cpp would compute from the finished edit
-    with_factor = with_attention_factor(model, schedule, edit)
-    scale = model.after(with_factor).reading().spec.softmax_scale
-    if abs(scale / schedule.softmax_scale - 1) < NEGLIGIBLE:
+    # add that key, and read the file as llama.cpp would
+    finished_edit = with_attention_factor(model, schedule, edit)
+    scale = model.after(finished_edit).reading().spec.softmax_scale
+    if abs(scale / schedule.softmax_scale - 1) < SAME_FACTOR:
         return
 
     if isinstance(form, Yarn):
@@ -197,13 +198,13 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
 
     wanted_scale = schedule.softmax_scale  # S
     multiplier = (math.sqrt(wanted_scale / scale_without_key) - 1) / math.log(form.factor)
-    if abs(multiplier) < NEGLIGIBLE:
+    if abs(multiplier) < SAME_FACTOR:
         return edit
 
     # A multiplier such as 0.1 comes out as 0.10000000149, since the attention factor was rounded to
     # 32 bits. Six digits are written where they mean the same.
     short = float(f"{multiplier:.6g}")
-    if abs(short - multiplier) < NEGLIGIBLE:
+    if abs(short - multiplier) < SAME_FACTOR:
         multiplier = short
-    key = f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}"
+    key = f"{arch_of_header(model).name}.rope.scaling.{LOG_MULTIPLIER_KEY}"
     return edit.merge(Edit({key: f32(multiplier)}))

@@ -17,17 +17,17 @@ from ...models.schema import Config, first_present
 from ...rope.schedule import QueryScaling, approximate_log_n, deviation
 from ...rope.spec import RopeSpec
 from ..config_edit import put
-from ..encoding import CheckpointResult, EncodeRequest, encoding, furthest
+from ..encoding import CheckpointResult, EncodeRequest, encode_for_most_versions, encoding
 from ..fold import Fold, times_queries
 from ..target import with_deviation
 from .weights import weights
 
-NAME = "ministral3"
-OTHERWISE = "use --encoding buffers, or leave --log-n out"
-BIASES = ("attention_bias", "mlp_bias")
+MINISTRAL3 = "ministral3"
+OTHER_WAYS_FOR_LOG_N = "use --encoding buffers, or leave --log-n out"
+KEYS_OF_BIASES = ("attention_bias", "mlp_bias")
 
 
-@encoding(NAME, order=4, max_ulp=64, model_type=lambda _: NAME)
+@encoding(MINISTRAL3, order=4, max_ulp=64, model_type=lambda _: MINISTRAL3)
 def ministral3(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a Ministral 3 checkpoint, whose class scales queries by position.
 
@@ -44,7 +44,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     if schedule.log_n is None:
         raise UnsupportedBake(
             "a schedule without log-n",
-            NAME,
+            MINISTRAL3,
             "only log-n is worth another class",
             "use --encoding auto",
         )
@@ -58,14 +58,14 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         request,
         schedule=replace(schedule, log_n=None, query_scaling=in_config),
         spec=replace(request.spec, query_scaling=in_config),
-        family=by_name()[NAME],
+        family=by_name()[MINISTRAL3],
         config=_as_ministral3(request.config, family, request.spec, in_config),
     )
 
     # These are written into config.json. If that fails, the attention factor may be the reason,
     # since it can go into the weights instead.
     try:
-        result = furthest(as_ministral3)
+        result = encode_for_most_versions(as_ministral3)
     except UnsupportedBake:
         has_attention_factor = schedule.attention_factor != 1
         has_weights = bool(request.tensors())
@@ -80,7 +80,10 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         tensors = request.tensors()
         if not tensors:
             raise UnsupportedBake(
-                "full log-n", "only a config.json", "a factor goes into its weights", OTHERWISE
+                "full log-n",
+                "only a config.json",
+                "a factor goes into its weights",
+                OTHER_WAYS_FOR_LOG_N,
             )
         if folded is None:
             folded = Fold(request.target.fold_into or "k", scalings=(), expected_kl=0.0)
@@ -91,7 +94,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     off = deviation(schedule.log_n, approximation, schedule.context)
     return replace(
         result,
-        encoding=NAME,
+        encoding=MINISTRAL3,
         verdicts=tuple(with_deviation(verdict, off) for verdict in result.verdicts),
         fold=folded,
         notes=(*result.notes, _note(approximation, off, schedule.context)),
@@ -103,21 +106,24 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
 def _check_layout(config: Config, family: Family) -> None:
     """Raise UnsupportedBake for a model whose weights the class of Ministral 3 cannot load.
 
-    The class has the layers of Llama and Mistral, whose families have rules for it
-    (`family.ministral3`), but no biases.
+    Ministral 3 is the stock class that scales queries by position, as log-n needs. It can load the
+    layers of Llama and Mistral, which have `family.ministral3`, where these have no biases.
     """
     if family.ministral3 is None:
         raise UnsupportedBake(
             "log-n",
-            f"{family.display_name} as {NAME}",
+            f"{family.display_name} as {MINISTRAL3}",
             "Llama and Mistral have its layout, no other",
-            OTHERWISE,
+            OTHER_WAYS_FOR_LOG_N,
         )
     part = text_part(config, family)
-    for key in BIASES:
+    for key in KEYS_OF_BIASES:
         if part.get(key, False) is not False:
             raise UnsupportedBake(
-                "log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE
+                "log-n",
+                f"a checkpoint with {key} as {MINISTRAL3}",
+                "that class has no biases",
+                OTHER_WAYS_FOR_LOG_N,
             )
 
 
@@ -137,7 +143,8 @@ def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryS
     part = text_part(renamed, family)
 
     # A key that is absent stands for the default of the source's class. Where Ministral 3 has
-    # another default, the key is written: with a value, or with the null that absence means.
+    # another default, the key is written: with a value, or with null (`rules.null`) where the
+    # source's class takes an absent key for null.
     rules = family.ministral3
     assert rules is not None
     for key, value in rules.defaults.items():
@@ -145,22 +152,24 @@ def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryS
     for key in rules.null:
         part.setdefault(key, None)
     heads = part.get("num_attention_heads", 32)
-    part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), heads)
+    # absent or null means a key for each head (multi-head attention)
+    part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), default=heads)
 
     # the class; a text part within a larger config has no `architectures`
-    part["model_type"] = NAME
+    part["model_type"] = MINISTRAL3
     is_whole_config = part is renamed
     if is_whole_config:
         part["architectures"] = ["Ministral3ForCausalLM"]
 
     # an unscaled RoPE with the query scaling, to which the encoding adds the rest
+    beta_key = by_name()[MINISTRAL3].keys.query_beta  # llama_4_scaling_beta
     put(part, "head_dim", spec.head_dim, after="hidden_size")
     part["rope_scaling"] = None
     part["rope_parameters"] = {
         "rope_type": "default",
         "rope_theta": spec.rope_theta,
         "original_max_position_embeddings": steps.length,
-        by_name()[NAME].keys.query_beta: steps.beta,
+        beta_key: steps.beta,
     }
     return renamed
 

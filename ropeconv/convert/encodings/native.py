@@ -24,13 +24,13 @@ from ...rope.spec import Proportional, RopeSpec
 from ..config_edit import RopeSetting
 from ..encoding import config_encoding, original_for
 
-SAME = 1e-9
+SAME_FACTOR = 1e-9
 """Relative difference of attention factors that are the same."""
-ROUNDING = 5e-7
+FLOAT32_ROUNDING = 5e-7
 """Relative difference that the numbers of a GGUF file, of 32 bits, may have."""
-ONE_LIST = "give one list: leave --keep-short out"
-OTHER_WAYS = "use --encoding factors, which carries any frequencies"
-WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that are 0"
+TAKE_ONE_LIST = "give one list: leave --keep-short out"
+TAKE_FACTORS = "use --encoding factors, which carries any frequencies"
+TAKE_BUFFERS = "use --encoding buffers, or --to gguf, which carry frequencies that are 0"
 
 
 # 64 ulp, since every runtime evaluates ramps and powers in float32
@@ -49,9 +49,15 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             where the class of the family does not support that type.
     """
     form = schedule.form
-    others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS  # advice in errors
 
-    # frequencies without a formula; with p-RoPE only some pairs rotate, and one type can say that
+    # the advice in errors; the encoding "factors" would need an infinite factor to give a frequency
+    # of 0, which JSON cannot hold
+    other_encoding = TAKE_FACTORS
+    if count_zero(schedule.inv_freq):
+        other_encoding = TAKE_BUFFERS
+
+    # Frequencies without a formula. Where some pairs have the frequency 0 (p-RoPE), the rope type
+    # "proportional" could say that, but the others must then follow from a base and one factor.
     if form is None:
         why = "no rope type has its formula"
         if spec.rotating_share < 1:
@@ -59,8 +65,8 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
                 " beside pairs that stand still: proportional has a base and one factor, as"
                 " --linear gives"
             )
-        raise UnsupportedBake("this frequency vector", "the native keys", why, others)
-    _check_class(form, schedule, spec, family, others)
+        raise UnsupportedBake("this frequency vector", "the native keys", why, other_encoding)
+    _check_class(form, schedule, spec, family, other_encoding)
 
     # the RoPE dictionary
     if isinstance(form, LongRope):
@@ -72,49 +78,51 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         rope |= _keys_of_form(form)
 
     # of these types, only yarn has a key for the attention factor
-    has_attention_factor = abs(schedule.attention_factor - 1) > SAME
+    has_attention_factor = abs(schedule.attention_factor - 1) > SAME_FACTOR
     if has_attention_factor and not isinstance(form, Yarn):
         given = f"attention_factor {schedule.attention_factor:g}"
         kind = f"rope_type {form.kind}"
-        raise UnsupportedBake(given, kind, "it has no key for that", OTHER_WAYS)
+        raise UnsupportedBake(given, kind, "it has no key for that", TAKE_FACTORS)
     return RopeSetting(rope, form.theta, schedule.context)
 
 
 def _check_class(
-    form: Form, schedule: Schedule, spec: RopeSpec, family: Family, others: str
+    form: Form, schedule: Schedule, spec: RopeSpec, family: Family, other_encoding: str
 ) -> None:
     """Raise UnsupportedBake where the family's class does not compute a form with these keys.
 
-    It may not know the rope type, or give one of the keys another meaning: partial_rotary_factor,
-    or original_max_position_embeddings.
+    The class may not know the rope type, or give one of the keys another meaning:
+    partial_rotary_factor, or original_max_position_embeddings.
 
     Args:
         form: The formula of the frequencies, whose `kind` is the `rope_type` of transformers.
         schedule: The frequencies.
         spec: The RoPE of the source.
         family: The model family.
-        others: The advice to name another encoding, which can hold these frequencies.
+        other_encoding: The advice to name another encoding, which can hold these frequencies, such
+            as "use --encoding factors, ...".
     """
+    # 1. a type that the class does not know; other encodings cannot hold two lists of LongRoPE
     kind = f"rope_type {form.kind}"
     has_two_lists = schedule.short_inv_freq is not None
     if form.kind not in family.writing.types:
         known = f"its class supports {', '.join(family.writing.types)}"
-        repair = ONE_LIST if has_two_lists else others  # other encodings hold one list only
+        repair = TAKE_ONE_LIST if has_two_lists else other_encoding
         raise UnsupportedBake(kind, family.name, known, repair)
 
-    # `proportional` computes its exponents over the whole head. A family that rotates only a part
-    # of each head reads the same key, partial_rotary_factor, as the size of that part.
+    # 2. `proportional` computes its exponents over the whole head. A family that rotates only a
+    # part of each head reads the same key, partial_rotary_factor, as the size of that part.
     rotates_a_part = spec.rotary_dim != spec.head_dim or bool(family.keys.partial)
     if isinstance(form, Proportional) and rotates_a_part:
         why = (
             "its partial_rotary_factor has another meaning there, and the type would rotate the"
             " whole head"
         )
-        raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
+        raise UnsupportedBake(kind, family.name, why, TAKE_BUFFERS)
 
-    # Ministral 3 scales queries in units of original_max_position_embeddings (`pinned_original`).
-    # YaRN, Llama 3 and two lists of LongRoPE depend on that key too, so their length must be the
-    # same. One list does not: there is no other list to which a runtime could change at it.
+    # 3. Ministral 3 scales queries in units of original_max_position_embeddings
+    # (`pinned_original`), so that length cannot change. YaRN and Llama 3 have it in their formula,
+    # and two lists of LongRoPE change at it. One list of LongRoPE does not depend on it.
     if not family.writing.pinned_original:
         return
     if not isinstance(form, (Yarn, Llama3, LongRope)):
@@ -123,7 +131,7 @@ def _check_class(
         return
     if form.original_context != spec.query_length:
         why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
-        repair = ONE_LIST if isinstance(form, LongRope) else OTHER_WAYS
+        repair = TAKE_ONE_LIST if isinstance(form, LongRope) else TAKE_FACTORS
         raise UnsupportedBake(
             f"an original context of {form.original_context}", family.name, why, repair
         )
@@ -154,8 +162,9 @@ def _keys_of_form(form: Form) -> JsonObject:
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     """Return the keys of YaRN in config.json, such as {"factor": 4.0, "beta_fast": 32.0, ...}.
 
-    transformers reads the attention factor from the key `attention_factor`. Other programs do not,
-    and compute it from the keys `mscale` and `mscale_all_dim` that DeepSeek has introduced.
+    transformers reads the attention factor from the key `attention_factor`. Other programs compute
+    it from a pair of keys that DeepSeek has introduced, `mscale` and `mscale_all_dim`, or without
+    these as 0.1 ln(factor) + 1. The pair also gives the softmax scale of latent attention.
 
     Args:
         form: YaRN with its settings.
@@ -170,28 +179,30 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     }
     truncate: JsonObject = {} if form.truncate else {"truncate": False}
 
-    # MLA with a softmax scale: the pair gives both numbers. The attention factor of such a model is
-    # usually 1, and an `attention_factor` of 1 means to vLLM that there is no softmax scale either,
-    # so that key is left out.
-    has_softmax_scale = spec.mla and abs(schedule.softmax_scale - 1) > ROUNDING
+    # MLA with a softmax scale: only the pair is written, which gives both numbers. Beside it,
+    # `attention_factor` = 1, the usual value, would mean to vLLM that there is no softmax scale.
+    has_softmax_scale = spec.mla and abs(schedule.softmax_scale - 1) > FLOAT32_ROUNDING
     if has_softmax_scale:
         return rope | truncate | _mscale_with_softmax_scale(form, schedule)
 
     rope["attention_factor"] = float(schedule.attention_factor)
     rope |= truncate
 
-    # MLA without a softmax scale: the pair would add one
+    # MLA without a softmax scale: no pair, which would add a softmax scale
     if spec.mla:
         return rope
 
-    # The usual attention factor of YaRN, 0.1 ln(factor) + 1: every program computes it without the
-    # pair. With a factor of 1, the pair could give no other one, since ln(1) is 0.
+    # the usual attention factor, 0.1 ln(factor) + 1: no pair, since every program computes it
     usual = temperature_attention_factor(form.factor)
-    is_usual = abs(schedule.attention_factor - usual) < SAME
-    if is_usual or form.factor <= 1:
+    if abs(schedule.attention_factor - usual) < SAME_FACTOR:
         return rope
 
-    # any other attention factor
+    # a factor of 1: no pair, since its formula multiplies by ln(1) = 0 and so cannot give another
+    # attention factor than 1
+    if form.factor <= 1:
+        return rope
+
+    # any other attention factor: the pair that gives it
     mscale, mscale_all_dim = mscale_for(form.factor, schedule.attention_factor)
     rope["mscale"] = mscale
     rope["mscale_all_dim"] = mscale_all_dim
@@ -222,7 +233,7 @@ def _mscale_with_softmax_scale(form: Yarn, schedule: Schedule) -> JsonObject:
 def _as_written(mscale: float) -> float:
     """A number as people write it, where only the rounding to 32 bits of a GGUF file differs."""
     short = float(f"{mscale:.6g}")
-    if abs(short - mscale) < ROUNDING:
+    if abs(short - mscale) < FLOAT32_ROUNDING:
         return short
     return round(mscale, 12)
 
@@ -230,9 +241,11 @@ def _as_written(mscale: float) -> float:
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
     """The setting of LongRoPE with two factor lists, and with the attention factor.
 
-    Classes have the attention factor from three sources (`family.writing.longrope`). Most read the
-    key attention_factor. Classes like Phi-3's ("original") derive it from two lengths. Some
-    ("mscale") only read short_mscale and long_mscale, and fail without these.
+    `family.writing.longrope` says from where a class has the attention factor:
+
+    - "keys", most classes: they read the key attention_factor.
+    - "original", like Phi-3's: they derive it from the declared and the original context.
+    - "mscale": they read short_mscale and long_mscale, and fail without these.
 
     Args:
         rope: The RoPE dictionary with its `rope_type`, to which keys are added.
@@ -246,7 +259,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     if derives_from_lengths:
         return _longrope_from_lengths(rope, form, schedule, family)
 
-    # the factor s, and the attention factor that LongRoPE usually has for it
+    # the factor s by which the context grows, and the usual attention factor for it
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     rope |= {
@@ -255,9 +268,9 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         "original_max_position_embeddings": form.original_context,
     }
 
-    # vLLM does not read attention_factor. It reads these two keys, and without them it takes the
-    # usual factor (Phi3LongRoPEScaledRotaryEmbedding), so an unusual one needs them.
-    is_usual = abs(schedule.attention_factor - usual) <= SAME
+    # vLLM does not read attention_factor. It reads short_mscale and long_mscale, and without them
+    # takes the usual factor (Phi3LongRoPEScaledRotaryEmbedding). So an unusual one needs them.
+    is_usual = abs(schedule.attention_factor - usual) <= SAME_FACTOR
     class_reads_mscale = family.writing.longrope == "mscale"
     if class_reads_mscale or not is_usual:
         rope["short_mscale"] = schedule.attention_factor
@@ -272,7 +285,8 @@ def _longrope_from_lengths(
 ) -> RopeSetting:
     """The setting of LongRoPE for classes like Phi-3's, which have no key for the attention factor.
 
-    They derive it from the declared context and the original one.
+    They derive it from the declared context M and the original context O, as
+    sqrt(1 + ln(M/O) / ln O).
 
     Args:
         rope: The RoPE dictionary, which has the two factor lists.
@@ -291,8 +305,8 @@ def _longrope_from_lengths(
             top_original=form.original_context,
         )
 
-    # Other lengths would give the wanted attention factor. But with two different lists, the
-    # original context is also where the lists change, so it must stay.
+    # Other lengths would give the wanted attention factor. But a runtime with two different lists
+    # changes from one to the other at the original context, so that must stay.
     if schedule.short_inv_freq is not None:
         raise UnsupportedBake(
             "an attention_factor of your own",
@@ -301,8 +315,9 @@ def _longrope_from_lengths(
             f"pass --attention-factor {derived:.9g}, which it derives",
         )
 
-    # with one list, which length stands there does not matter for the frequencies
-    context, original, notes = original_for(schedule.context, schedule.attention_factor)
+    # With one list, the lengths do not matter for the frequencies. So M and O are chosen such that
+    # the class derives the wanted attention factor: M is the context, or a little longer.
+    declared, original, notes = original_for(schedule.context, schedule.attention_factor)
     return RopeSetting(
-        rope=rope, theta=form.theta, context=context, top_original=original, notes=notes
+        rope=rope, theta=form.theta, context=declared, top_original=original, notes=notes
     )

@@ -15,7 +15,7 @@ from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ..config_edit import RopeSetting
 from ..encoding import config_encoding
-from .native import SAME
+from .native import SAME_FACTOR
 
 NEAR_ZERO = 1e-12
 """A value of mscale that changes nothing. Readers take 0 for an absent key, and compute the usual
@@ -64,7 +64,7 @@ def ramp(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if "yarn" not in family.writing.types:
         why = "its class does not support it"
         raise UnsupportedBake("rope_type yarn", family.name, why, OTHERWISE)
-    if abs(schedule.attention_factor - 1) > SAME or schedule.softmax_scale != 1:
+    if abs(schedule.attention_factor - 1) > SAME_FACTOR or schedule.softmax_scale != 1:
         raise UnsupportedBake("an attention factor", target, "it holds 1 only", OTHERWISE)
 
     # servers make a table of the original context times the factor (yarn.py of both)

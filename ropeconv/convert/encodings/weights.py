@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 from ...errors import UnsupportedBake
-from ..encoding import CheckpointResult, EncodeRequest, encoding, furthest, refuse_log_n
+from ..encoding import (
+    CheckpointResult,
+    EncodeRequest,
+    encode_for_most_versions,
+    encoding,
+    refuse_log_n,
+)
 from ..fold import fold
 
 
@@ -34,23 +40,25 @@ def weights(request: EncodeRequest) -> CheckpointResult:
 
     # the frequencies go into the config, and both factors into the weights
     without_factors = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
-    result = furthest(replace(request, schedule=without_factors))
+    result = encode_for_most_versions(replace(request, schedule=without_factors))
+    multiplied_side = request.target.fold_into or "k"  # keys, unless the user chose queries or both
     folded = fold(
         schedule,
         request.spec,
         request.family,
         request.config,
         tensors,
-        request.target.fold_into or "k",
+        multiplied_side,
         request.quantised_weights(),
     )
 
-    # A factor that is not a power of two rounds every weight that it multiplies, which costs a KL
-    # above 0. A runtime that computes the config exactly then computes with rounded weights.
-    are_rounded = folded.expected_kl > 0
+    # A factor that is not a power of two rounds the weights that it multiplies, and then the
+    # expected KL divergence is above 0. Runtimes that read the config exactly compute with these
+    # rounded weights, so their status "exact" becomes "rounded".
+    weights_are_rounded = folded.expected_kl > 0
     verdicts = []
     for verdict in result.verdicts:
-        if are_rounded and verdict.status == "exact":
+        if weights_are_rounded and verdict.status == "exact":
             verdict = replace(verdict, status="rounded")
         verdicts.append(verdict)
     return replace(result, encoding="weights", verdicts=tuple(verdicts), fold=folded)

@@ -29,9 +29,9 @@ from .tensors import Shape, shape_before
 if TYPE_CHECKING:
     from gguf import TensorNameMap
 
-TAKE = "take the checkpoint that the file was made from"
+TAKE_CHECKPOINT = "take the checkpoint that the file was made from"
 LAYER = "model.layers.{layer}."
-IN_LAYER = (
+MODULES_OF_LAYER = (
     "input_layernorm",
     "post_attention_layernorm",
     "pre_feedforward_layernorm",
@@ -51,7 +51,12 @@ IN_LAYER = (
     "mlp.shared_expert.up_proj",
     "mlp.shared_expert.down_proj",
 )
-NAMES = ("model.embed_tokens", "model.norm", "lm_head", *(LAYER + name for name in IN_LAYER))
+NAMES = (
+    "model.embed_tokens",
+    "model.norm",
+    "lm_head",
+    *(LAYER + name for name in MODULES_OF_LAYER),
+)
 """Names in the layout of Llama and Gemma, which most families use."""
 
 
@@ -70,14 +75,15 @@ def family_of(file: GgufFile) -> Family:
         if family.gguf is not None and family.gguf.config:
             convertible.append((family, family.gguf))
 
-    # the families of this architecture, of which some may have sliding windows and others none
+    # the families of this architecture; where some have sliding windows and others none, a window
+    # in the file tells them apart
     of_arch = [(family, rules) for family, rules in convertible if rules.arch == arch]
     some_have_windows = any(rules.window for _, rules in of_arch)
     some_have_none = any(not rules.window for _, rules in of_arch)
     windows_differ = some_have_windows and some_have_none
 
-    # Of the families whose keys the file has, the one with the most keys: a family with fewer keys
-    # also fits the files of one that has the same keys and more. `max` takes the first of several.
+    # The file must have all keys that the conversion of a family writes. Several families may fit,
+    # since one may write the keys of another and more, so the one with the most keys is taken.
     fitting = []
     for family, rules in of_arch:
         if _has_keys_of(rules, windows_differ, file):
@@ -91,7 +97,7 @@ def family_of(file: GgufFile) -> Family:
         f"a GGUF file of the architecture {arch}",
         "a checkpoint",
         f"only these are converted back: {archs}",
-        TAKE,
+        TAKE_CHECKPOINT,
     )
 
 
@@ -107,8 +113,10 @@ def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
             since some have one and others do not.
         file: The GGUF file.
     """
-    # whole numbers that come from config keys, such as {"expert_count": "num_experts"}; a file may
-    # lack constants, such as {"expert_shared_count": "1"}, and keys whose absence has a meaning
+    # Whole numbers that come from config keys, such as {"expert_count": "num_experts"}. A file may
+    # lack constants, such as {"expert_shared_count": "1"}. It may also lack a number for whose
+    # absence the family has a meaning: `absent` then has the config key, such as
+    # {"first_k_dense_replace": 0}.
     for key, expression in rules.u32.items():
         is_constant = not names_in(expression)
         may_be_absent = expression in rules.absent
@@ -116,11 +124,13 @@ def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
         if not is_there and not is_constant and not may_be_absent:
             return False
 
-    # values that are the same for every model of the family
+    # Values that are the same for every model of the family. For a key of these that a file may
+    # lack, `absent` has the value by the key of GGUF.
     for key, expected in rules.fixed.items():
         if isinstance(expected, float):
             expected = float(np.float32(expected))  # as a header has it: 0.1 is 0.10000000149
-        value = file.get(f"{rules.arch}.{key}", rules.absent.get(key))
+        value_without_key = rules.absent.get(key)
+        value = file.get(f"{rules.arch}.{key}", value_without_key)
         if value != expected:
             return False
 
@@ -135,9 +145,9 @@ def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
 def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
     """Return the shapes of a checkpoint's tensors by name, in the order of the GGUF file.
 
-    The names in GGUF do not say from which tensors of a checkpoint they come. So every name that a
-    checkpoint of the family may have is followed to the names that it would become in GGUF: qkv,
-    say, becomes attn_q and attn_k. Where the file has these, qkv is a tensor of the checkpoint.
+    The names in GGUF do not say from which tensors of a checkpoint they come. So this tries every
+    name that a checkpoint of the family may have, and looks up which names it would get in GGUF:
+    qkv, say, becomes attn_q and attn_k. Where the file has these, the checkpoint has a qkv.
 
     Args:
         file: The GGUF file.
@@ -151,15 +161,15 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     gguf_map = gguf_names(rules.arch, layers)
 
     # For each tensor of the file, the tensor of the checkpoint that it comes from, such as
-    # "blk.0.attn_q.weight": model.layers.0.self_attn.q_proj.weight. Where several names become the
-    # same tensor, the first of them counts.
+    # {"blk.0.attn_q.weight": model.layers.0.self_attn.q_proj.weight}. Where several names of a
+    # checkpoint become the same tensor, the first of them counts.
     origin_of = dict[str, _TracedTensor]()
-    for stem in _stems(file, family, rules, layers):
-        for name in (stem, f"{stem}.weight", f"{stem}.bias"):
+    for module in _module_names(file, family, rules, layers):  # model.layers.0.self_attn.q_proj
+        for name in (module, f"{module}.weight", f"{module}.bias"):
             traced = _trace(name, file, rules.convert, gguf_map)
-            if traced is None:  # the file does not have it
+            if traced is None:  # the file does not have what it would become
                 continue
-            names_in_file = traced.targets
+            names_in_file = traced.gguf_names
             is_known = any(gguf_name in origin_of for gguf_name in names_in_file)
             if not is_known:
                 for gguf_name in names_in_file:
@@ -173,18 +183,22 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
         if gguf_name not in origin_of:
             checkpoint = f"a checkpoint of {family.display_name}"
             raise UnsupportedBake(
-                f"the tensor {gguf_name}", checkpoint, "it has no counterpart there", TAKE
+                f"the tensor {gguf_name}",
+                checkpoint,
+                "it has no counterpart there",
+                TAKE_CHECKPOINT,
             )
         shapes |= _unstack(origin_of[gguf_name], rules)
 
-    # tensors with a single number in each layer, which GGUF has in metadata keys
+    # tensors with a single number in each layer, such as model.layers.3.mlp.act_fn.beta of Apertus,
+    # which GGUF has as lists in metadata keys
     for number in range(layers):
         for name, shape in rules.scalars.values():
             shapes[LAYER.format(layer=number) + name] = shape
     return shapes
 
 
-def _stems(file: GgufFile, family: Family, rules: Gguf, layers: int) -> Iterator[str]:
+def _module_names(file: GgufFile, family: Family, rules: Gguf, layers: int) -> Iterator[str]:
     """Yield names that a checkpoint may have, without `.weight`."""
     special, _ = family.hooks.gguf_variant(file.tensors)
     stacks = [family.weights.layer[0] + merged for merged in rules.stacked.values()]
@@ -201,7 +215,7 @@ class _TracedTensor(NamedTuple):
 
     name: str
     shape: Shape
-    targets: tuple[str, ...]
+    gguf_names: tuple[str, ...]
     """The tensors in GGUF that it becomes."""
 
 
@@ -223,13 +237,13 @@ def _trace(
         The tensor with its shape, and the names in the file; None where the file lacks one of them,
         or where the shape cannot be known.
     """
-    # the first rule that changes this tensor, and those behind it
+    # the first rule that changes this tensor, and the rules after it
     rule = None
-    rules_behind: tuple[Convert, ...] = ()
-    for place, candidate in enumerate(rules):
+    later_rules: tuple[Convert, ...] = ()
+    for index, candidate in enumerate(rules):
         if re.search(candidate.match, name):
             rule = candidate
-            rules_behind = rules[place + 1 :]
+            later_rules = rules[index + 1 :]
             break
 
     # without a further rule, the tensor is in the file under its name in GGUF
@@ -240,24 +254,25 @@ def _trace(
         shape = tuple(reversed(file.tensors[gguf_name].shape))  # GGUF: fastest dimension first
         return _TracedTensor(name, shape, (gguf_name,))
 
-    # the rule makes new names, such as those of q and k, to which the rules behind it apply
+    # The rule makes tensors with new names, such as q and k of qkv. The later rules may change them
+    # further, so each is followed from there.
     new_names = [re.sub(rule.match, new_name, name) for new_name in rule.names]
     if not new_names:  # a rule may change the numbers only
         new_names = [name]
     parts = list[_TracedTensor]()
     for new_name in new_names:
-        part = _trace(new_name, file, rules_behind, gguf_map)
+        part = _trace(new_name, file, later_rules, gguf_map)
         if part is None:
             return None
         parts.append(part)
 
-    # back from the shapes of the new tensors to that of the one before this rule
+    # the shape before this rule, from the shapes after it
     shape_before_rule = shape_before(rule.how, [part.shape for part in parts])
     if shape_before_rule is None:
         return None
     gguf_names = list[str]()
     for part in parts:
-        gguf_names += part.targets
+        gguf_names += part.gguf_names
     return _TracedTensor(name, shape_before_rule, tuple(gguf_names))
 
 
@@ -275,12 +290,12 @@ def _unstack(traced: _TracedTensor, rules: Gguf) -> dict[str, Shape]:
     return {traced.name: traced.shape}
 
 
-ROPE = re.compile(
+READ_ELSEWHERE = re.compile(
     r"rope\.|context_length$|vocab_size$|attention\.((key|value)_length|sliding_window|temperature_)|"
     r"attention\.(head_count|head_count_kv)$|tensor_data_layout$"
 )
 """Keys that are read with the RoPE, follow from others, or give the order of rows in all files."""
-SPECIAL = ("bos", "eos", "padding")
+SPECIAL_TOKENS = ("bos", "eos", "padding")
 """Special tokens with an id in config.json, as GGUF names them."""
 
 
@@ -306,9 +321,9 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     config: Config = {**rules.config, "model_type": family.text_type, **settings_of_variant}
 
     # what the keys of the file say, and what llama.cpp assumes without a key
-    config |= _sizes(keys, family, rules)
-    config |= _settings(keys, rules)
-    config |= _assumed(file, rules, spec)
+    config |= _sizes(keys, family, rules)  # {"hidden_size": 4096, "num_attention_heads": 32, ...}
+    config |= _settings(keys, rules)  # {"rms_norm_eps": 1e-6, "num_experts": 128, ...}
+    config |= _assumed(file, rules, spec)  # {"hidden_act": "silu", "attention_bias": False, ...}
     if rules.scale_layers:
         # Gemma 27B scales queries by hidden_size / heads and not by the width of a head. llama.cpp
         # recognises it by its number of layers, and has no key (f_attention_scale).
@@ -316,8 +331,8 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
         if len(spec.layers) == rules.scale_layers:
             width = config["hidden_size"] // config["num_attention_heads"]
         config["query_pre_attn_scalar"] = width
-    config |= _vocabulary(file, rules)
-    config |= _layers(family, rules, spec)
+    config |= _vocabulary(file, rules)  # {"vocab_size": 32000, "bos_token_id": 1, ...}
+    config |= _layers(family, rules, spec)  # {"sliding_window": 4096, "layer_types": [...]}
 
     # Ministral 3 scales queries by position
     if spec.query_scaling is not None:
@@ -338,7 +353,8 @@ def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
         family: The family of the model.
         rules: How checkpoints of the family become GGUF.
     """
-    # keys of `u32` come from other settings of this family, and are converted back in `_settings`
+    # Usually {"embedding_length": "hidden_size", ...}. For a key of `rules.u32`, the family has
+    # another name in config.json, which `_settings` handles.
     config: Config = {}
     for key, name in SIZES.items():
         if key not in rules.u32:
@@ -361,32 +377,33 @@ def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
 def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
     """The settings of a config for which GGUF has no key.
 
-    llama.cpp has one value of them in its code, such as {"hidden_act": "silu"}, or recognises them
-    by the tensors, such as {"attention_bias": true} by biases. The tables of the family (`rules`)
-    have both.
+    For some, llama.cpp has one value in its code, such as {"hidden_act": "silu"}. Others show in
+    the tensors of the file: {"attention_bias": true} where it has biases. The tables of the family
+    (`rules`) have both.
 
     Args:
         file: The GGUF file.
         rules: How checkpoints of the family become GGUF.
         spec: The RoPE of the file.
     """
-    # values that llama.cpp computes with, whatever a config says; some only for models with fewer
-    # layers. A value that is the default of the class need not be written.
+    # Values that llama.cpp has in its code, such as use_qk_norm = false for Command R with fewer
+    # than 64 layers. The default of the class is left out.
     config: Config = {}
-    for need in rules.need:
-        is_for_small_models = need.below_layers > 0
-        if is_for_small_models and len(spec.layers) >= need.below_layers:
+    for assumption in rules.need:
+        is_for_small_models = assumption.below_layers > 0
+        if is_for_small_models and len(spec.layers) >= assumption.below_layers:
             continue
-        if need.value != need.default:
-            config[need.key] = need.value
+        if assumption.value != assumption.default:
+            config[assumption.key] = assumption.value
 
     # Switches of parts that llama.cpp computes where their tensors are there: {"attention_bias":
     # "attn_q.bias"} means that attention_bias is true with such a tensor.
     for switch, tensor_part in rules.present.items():
         config[switch] = any(tensor_part in tensor for tensor in file.tensors)
 
-    # The activation may have several names, such as "gelu_new | gelu_pytorch_tanh". The default of
-    # the class is preferred where it is one of them, else the first name.
+    # The activation, under the key `act_key`, usually hidden_act. `act` may have several names of
+    # it, such as "gelu_new | gelu_pytorch_tanh". The default of the class is preferred where it is
+    # one of them, else the first name.
     if rules.act:
         names = rules.act.split(" | ")
         default = rules.defaults.get(rules.act_key)
@@ -401,7 +418,7 @@ def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
         "vocab_size": file.tensors["token_embd.weight"].shape[-1],
         "tie_word_embeddings": rules.tied or "output.weight" not in file.tensors,
     }
-    for name in SPECIAL:
+    for name in SPECIAL_TOKENS:
         # "padding" is pad_token_id in a config
         key = f"{name.removesuffix('ding')}_token_id"
         config[key] = file.get(f"tokenizer.ggml.{name}_token_id")
@@ -416,8 +433,8 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
         rules: How checkpoints of the family become GGUF.
     """
     # An export computed each value by an expression over config keys, such as "num_experts" or
-    # "a * b". With the values from the file these are equations, by their left sides, which are
-    # solved for the config keys: {"a * b": 6, "a": 2} gives a = 2 and b = 3.
+    # "a * b". `equations` has the value of each expression in the file, such as
+    # {"a * b": 6, "a": 2}. Solved for the config keys, they give a = 2 and b = 3.
     equations: Config = {}
     for key, expression in rules.u32.items():
         if keys.get(key) is not None:
@@ -430,12 +447,14 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
             equations[expression] = bool(keys.get(key))
     solved = solve(equations)
 
-    # Settings whose key the file lacks have the values of `absent`, in which "none" stands for
-    # null, since TOML has none. Some names there are keys of GGUF (those in `fixed`), and no
-    # settings of a config.
+    # A setting whose key the file lacks has the value of `absent`, such as
+    # {"first_k_dense_replace": 0}. "none" stands for null there, since TOML has no null. Keys of
+    # GGUF that a file may lack are in `absent` too. These are also in `fixed`, and are not settings
+    # of a config.
     of_absent_keys: Config = {}
     for name, value in rules.absent.items():
-        if name not in rules.fixed:
+        is_gguf_key = name in rules.fixed
+        if not is_gguf_key:
             of_absent_keys[name] = None if value == "none" else value
     return of_absent_keys | solved
 
@@ -448,8 +467,9 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
         family: The family of the model.
         rules: How checkpoints of the family become GGUF.
     """
-    # a key that is not read may change what the model computes, and the checkpoint would lack it
-    read = {
+    # The keys that are converted: sizes, numbers, switches, flags of layers, and keys with a fixed
+    # value. Any other key may change what the model computes, and the checkpoint would lack that.
+    converted_keys = {
         *SIZES,
         *rules.u32,
         *rules.f32,
@@ -463,14 +483,18 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
         prefix, _, name = key.partition(".")
         if prefix != rules.arch:
             continue
-        if name in read or ROPE.match(name):
+        # the keys of RoPE, windows and heads are read elsewhere
+        if name in converted_keys or READ_ELSEWHERE.match(name):
             continue
-        # some keys change nothing at a certain value
-        is_idle = name in rules.idle and file.get(key) == rules.idle[name]
-        if not is_idle:
+        # a key that changes nothing at a certain value: {"expert_group_count": 1}, for example
+        changes_nothing = name in rules.idle and file.get(key) == rules.idle[name]
+        if not changes_nothing:
             checkpoint = f"a checkpoint of {family.display_name}"
             raise UnsupportedBake(
-                f"{key} = {file.get(key)!r}", checkpoint, "its config has no setting for it", TAKE
+                f"{key} = {file.get(key)!r}",
+                checkpoint,
+                "its config has no setting for it",
+                TAKE_CHECKPOINT,
             )
 
 
@@ -492,15 +516,17 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
         if window_sizes and rules.window:
             window = window_sizes[0]  # all layers with a window have the same
         config[family.window.key] = window
-    if family.window.switch:  # such as use_sliding_window
+    # A switch such as Qwen 2's use_sliding_window is off, since llama.cpp computes these models
+    # without a window.
+    if family.window.switch:
         config[family.window.switch] = False
 
-    # transformers reads the type of each layer under layer_types. Families with `layer_flags` have
-    # layers of one other type, such as linear_attention, which do not rotate. Others have layers
-    # with a window.
+    # transformers reads the type of each layer under layer_types. Qwen 3.5 has layers of linear
+    # attention, which do not rotate: {"attention.recurrent_layers": "linear_attention"}. Such
+    # families have one entry in `layer_flags`. In others, some layers may have a window.
     only_some_have_windows = bool(window_sizes) and None in spec.windows
     if rules.layer_flags:
-        *_, type_without_rope = rules.layer_flags.values()
+        type_without_rope = list(rules.layer_flags.values())[-1]
         config["layer_types"] = [
             type_without_rope if kind == "none" else "full_attention" for kind in spec.layers
         ]

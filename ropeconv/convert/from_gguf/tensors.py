@@ -23,7 +23,15 @@ from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widen
 from ...models.family import Gguf
 from ...models.folder import ConvertedTensor
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
-from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, Rows, ShardWeights, StoredRows
+from ..to_gguf.rows import (
+    DTYPES,
+    FUNCTION_TOLERANCES,
+    INVERSE_FUNCTIONS,
+    NUMBER_FUNCTIONS,
+    Rows,
+    ShardWeights,
+    StoredRows,
+)
 from ..to_gguf.tensors import out_tensors
 from ..to_gguf.write import PIECE, encode
 
@@ -96,7 +104,7 @@ BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
 """Functions that give the shape before a conversion from those of its results, by its name."""
 
 
-NOWHERE = ShardWeights(None, "")
+NO_FILE = ShardWeights(None, "")
 """The file of a checkpoint whose numbers do not exist."""
 
 
@@ -105,28 +113,28 @@ class RowRange:
     """Consecutive rows of a tensor in GGUF, and their places in a tensor of the checkpoint.
 
     Rows that the export dealt out in turn are one range here: rows 0 and 1 in GGUF may be rows 0
-    and 2 of the checkpoint. Then `stride` is twice the number of columns.
+    and 2 of the checkpoint. Then `row_stride` is twice the number of columns.
     """
 
     origin: str
     """The name of the tensor in GGUF, or a metadata key that lists a number of each layer."""
 
-    first: int
+    first_in_gguf: int
     """The index of their first element in that tensor or list."""
 
-    rows: int
+    row_count: int
     """The number of rows."""
 
     columns: int
     """The elements of each row."""
 
-    stride: int
+    row_stride: int
     """The distance from one row to the next in the checkpoint, in elements."""
 
-    apart: int = 1
+    column_stride: int = 1
     """The distance from one element of a row to the next in the checkpoint; 1 if not transposed."""
 
-    at: int = 0
+    first_in_tensor: int = 0
     """The index of their first element in the tensor of the checkpoint.
 
     In the parts of a `Region`, it is counted from the beginning of the region.
@@ -136,7 +144,7 @@ class RowRange:
     """The rows of a head whose rotary pairs the export made neighbours; 0 for none."""
 
     values: str = ""
-    """The function of `VALUES` that the export applied, such as `plus_one`; empty for none."""
+    """The function by which the export changed the numbers, such as "plus_one"; empty for none."""
 
     tiles: tuple[int, int] = (1, 1)
     """The groups of columns that the export reordered, and the blocks of each; (1, 1) for none."""
@@ -144,12 +152,13 @@ class RowRange:
     @property
     def is_packed(self) -> bool:
         """Whether the rows follow each other without gaps in the checkpoint too."""
-        return self.apart == 1 and self.stride == self.columns
+        return self.column_stride == 1 and self.row_stride == self.columns
 
     @property
-    def extent(self) -> int:
-        """The elements of the checkpoint from the first to the last one, with gaps between rows."""
-        return (self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1
+    def end_in_tensor(self) -> int:
+        """The index of the element behind their last one in the tensor of the checkpoint."""
+        first_of_last_row = self.first_in_tensor + (self.row_count - 1) * self.row_stride
+        return first_of_last_row + (self.columns - 1) * self.column_stride + 1
 
 
 @dataclass(frozen=True)
@@ -185,10 +194,10 @@ def restore_tensors(
 ) -> list[RestoredTensor]:
     """Return the tensors of a checkpoint in F32, each as the rows of the GGUF file that it gets.
 
-    A checkpoint of these shapes is exported without its numbers, by the code of every export. That
-    says which rows of the checkpoint each tensor of the file would get, and so where each row of
-    the file belongs: where blk.0.attn_q.weight would get rows 0 and 2 of q_proj, its first two rows
-    become these again.
+    This inverts the conversion from a checkpoint to GGUF. `out_tensors`, which plans every such
+    conversion, is called for an empty checkpoint of these shapes. For each tensor of GGUF it says
+    from which rows of the checkpoint it would be made. So these are the rows that it becomes again:
+    if blk.0.attn_q.weight were made of rows 0 and 2 of q_proj, its first two rows become these.
 
     Args:
         file: The GGUF file.
@@ -200,34 +209,36 @@ def restore_tensors(
         BadSource: Where a tensor has another shape than such a checkpoint gives.
         UnsupportedBake: Where a conversion leaves elements out.
     """
-    # a checkpoint whose tensors follow each other, from byte 0 on
+    # a checkpoint without numbers, whose tensors follow each other, from byte 0 on
     tensors = _empty_checkpoint(shapes)
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     starts = [tensor.start for tensor in tensors]  # in bytes
-    rows_of = {tensor.name: list[RowRange]() for tensor in tensors}
+    ranges_of = {tensor.name: list[RowRange]() for tensor in tensors}
 
-    for exported in out_tensors([(NOWHERE, header)], rules, sizes, F32):
+    for exported in out_tensors([(NO_FILE, header)], rules, sizes, F32):
         _check_shape(exported, file)
-        first_in_gguf = 0  # the index of the next element of the tensor in GGUF
-        for rows in exported.parts:
-            # `rows.start` is the byte of the whole checkpoint at which the rows begin: they are in
-            # the last tensor that begins at or before it
-            tensors_begun = bisect_right(starts, rows.start)
+        # Consecutive rows of the tensor in GGUF, one range of the checkpoint after the other, with
+        # the index of the first element of each.
+        first_in_gguf = 0
+        for source_rows in exported.parts:
+            # the tensor of the checkpoint with these rows: the last one that begins at or before
+            # their first byte
+            tensors_begun = bisect_right(starts, source_rows.start)
             tensor = tensors[tensors_begun - 1]
             bytes_of_f32 = 4
-            first_in_tensor = (rows.start - tensor.start) // bytes_of_f32
-            place = _row_range(exported, rows, first_in_gguf, first_in_tensor)
-            rows_of[tensor.name].append(place)
-            first_in_gguf += rows.rows * rows.columns
+            first_in_tensor = (source_rows.start - tensor.start) // bytes_of_f32
+            place = _place_in_checkpoint(exported, source_rows, first_in_gguf, first_in_tensor)
+            ranges_of[tensor.name].append(place)
+            first_in_gguf += source_rows.rows * source_rows.columns
 
     # each tensor with its rows, or with its single number from the metadata
     restored = []
     for tensor in tensors:
-        ranges = rows_of[tensor.name]
+        ranges = ranges_of[tensor.name]
         number_in_metadata = _number_in_metadata(tensor.name, rules)
         if number_in_metadata is not None:
             ranges.append(number_in_metadata)
-        regions = _regions(tensor, ranges)
+        regions = _join_regions(tensor, ranges)
         restored.append(
             RestoredTensor(name=tensor.name, dtype="F32", shape=tensor.shape, regions=regions)
         )
@@ -257,32 +268,34 @@ def _check_shape(out: StoredRows, file: GgufFile) -> None:
         )
 
 
-def _row_range(out: StoredRows, rows: Rows, first_in_gguf: int, first_in_tensor: int) -> RowRange:
-    """Describe how some rows of a tensor in GGUF become rows of a tensor in a checkpoint.
+def _place_in_checkpoint(
+    exported: StoredRows, source_rows: Rows, first_in_gguf: int, first_in_tensor: int
+) -> RowRange:
+    """Describe where some rows of a tensor in GGUF belong in a tensor of a checkpoint.
 
-    An export from checkpoint to GGUF says it in the other direction. It took the rows from places
-    that are `stride` elements apart, and the elements of a row from places that are `apart`: there
-    they go again. It may also have changed their order or their numbers, which is undone when they
-    are read (`_converted_rows`): the rows within a head (`interleave`), groups of columns
-    (`tiles`), and the numbers by a function such as "plus_one" (`values`).
+    The export from the checkpoint to GGUF would take the rows from certain places of the
+    checkpoint. The way back writes them to the same places: rows `row_stride` elements apart, and
+    the elements of a row `column_stride` apart. The export would also change the order of rows
+    within a head (`interleave`), the order of groups of columns (`tiles`), or the numbers by a
+    function such as "plus_one" (`values`). `_converted_rows` undoes that later.
 
     Args:
-        out: The tensor as the export would write it.
-        rows: Some of its rows, as places in the checkpoint.
+        exported: The tensor as the export would write it.
+        source_rows: Some of its rows, as places in the checkpoint.
         first_in_gguf: The index of their first element in the tensor in GGUF.
         first_in_tensor: The index of their first element in the tensor of the checkpoint.
     """
     return RowRange(
-        origin=out.name,
-        first=first_in_gguf,
-        rows=rows.rows,
-        columns=rows.columns,
-        stride=rows.stride,
-        apart=rows.apart,
-        at=first_in_tensor,
-        interleave=out.interleave,
-        values=out.values,
-        tiles=out.tiles,
+        origin=exported.name,
+        first_in_gguf=first_in_gguf,
+        row_count=source_rows.rows,
+        columns=source_rows.columns,
+        row_stride=source_rows.stride,
+        column_stride=source_rows.apart,
+        first_in_tensor=first_in_tensor,
+        interleave=exported.interleave,
+        values=exported.values,
+        tiles=exported.tiles,
     )
 
 
@@ -303,17 +316,19 @@ def _number_in_metadata(name: str, rules: Gguf) -> RowRange | None:
         return None
     for key, (ending, _) in rules.scalars.items():
         if name.endswith(f".{ending}"):
-            return RowRange(origin=key, first=int(layer[1]), rows=1, columns=1, stride=1)
+            return RowRange(
+                origin=key, first_in_gguf=int(layer[1]), row_count=1, columns=1, row_stride=1
+            )
     return None
 
 
-def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
-    """The regions of a tensor: each range without gaps, and each group of ranges that overlap.
+def _join_regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
+    """Join ranges of rows that overlap into regions: consecutive elements of a tensor.
 
     Rows that are together in GGUF may have gaps in the checkpoint: every second row, or columns of
-    a transposed matrix. Such ranges overlap from their first to their last element, and form one
-    region. With rows of 4 elements, rows 0 and 2 (elements 0 to 11) and rows 1 and 3 (elements 4 to
-    15) are a region of 16.
+    a transposed matrix. The gaps are filled by other ranges, and all of these form one region. With
+    rows of 4 elements, one range has rows 0 and 2, so it spans the elements 0 to 11. Another has
+    rows 1 and 3, elements 4 to 15. They overlap, and are a region of the 16 elements 0 to 15.
 
     Args:
         tensor: The tensor of the checkpoint.
@@ -322,29 +337,32 @@ def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
     Raises:
         UnsupportedBake: Where the ranges do not fill the tensor.
     """
-    # groups of ranges that overlap, in the order of the tensor; a range that begins behind all
-    # before it begins a group
+    # Groups of ranges that overlap, in the order of the tensor. A range that begins where all
+    # earlier ones have ended starts a new group.
     groups: list[list[RowRange]] = []
     end_of_ranges = 0
-    for rows in sorted(ranges, key=lambda rows: rows.at):
-        if rows.at >= end_of_ranges:
+    for rows in sorted(ranges, key=lambda rows: rows.first_in_tensor):
+        if rows.first_in_tensor >= end_of_ranges:
             groups.append([])
         groups[-1].append(rows)
-        end_of_ranges = max(end_of_ranges, rows.at + rows.extent)
+        end_of_ranges = max(end_of_ranges, rows.end_in_tensor)
 
     # a region for each group; its ranges count their places from its beginning
     regions = []
     for group in groups:
-        start = group[0].at
-        end_of_group = max(rows.at + rows.extent for rows in group)
-        placed = tuple(replace(rows, at=rows.at - start) for rows in group)
+        start = group[0].first_in_tensor
+        end_of_group = max(rows.end_in_tensor for rows in group)
+        placed = tuple(
+            replace(rows, first_in_tensor=rows.first_in_tensor - start) for rows in group
+        )
         regions.append(Region(end_of_group - start, placed))
 
-    # Every element of the tensor must be in a range. No two ranges have the same, since an export
-    # writes each once. So it is enough that the ranges have as many elements as the tensor, and end
-    # where it ends.
-    elements = sum(rows.rows * rows.columns for rows in ranges)
-    if elements != prod(tensor.shape) or end_of_ranges != elements:
+    # The ranges must fill the tensor. An export writes each element once, so no element is in two
+    # ranges, and counting the elements shows whether one is missing.
+    elements_in_ranges = sum(rows.row_count * rows.columns for rows in ranges)
+    has_all_elements = elements_in_ranges == prod(tensor.shape)
+    ends_with_tensor = end_of_ranges == elements_in_ranges
+    if not has_all_elements or not ends_with_tensor:
         why = "the GGUF file lacks some of its elements"
         repair = "take the checkpoint that the file was made from"
         raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
@@ -432,18 +450,18 @@ def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
             in_gguf = _float_rows(file, part)
             in_checkpoint = in_gguf
             if function_name:
-                inverse_function = BACK[function_name]
+                inverse_function = INVERSE_FUNCTIONS[function_name]
                 in_checkpoint = inverse_function(in_gguf)
             narrow = encode(in_checkpoint, DTYPES[dtype])
 
             # and back, as an export does it
             exported = widen(narrow.view(STORED[dtype]), dtype)
             if function_name:
-                function = VALUES[function_name]
+                function = NUMBER_FUNCTIONS[function_name]
                 exported = function(exported)
 
-            # exactly the same, but for functions such as exp, which libraries round differently
-            tolerance = ROUNDED.get(function_name, 0.0)
+            # exactly the same, except for functions such as exp, which libraries round differently
+            tolerance = FUNCTION_TOLERANCES.get(function_name, 0.0)
             if not np.allclose(exported, in_gguf, rtol=tolerance, atol=0.0, equal_nan=True):
                 return False
     return True
@@ -464,8 +482,8 @@ def _as_bytes(array: NDArray[np.generic]) -> memoryview:
 def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
     """Yield the parts of a tensor that can be converted one by one, each small enough for memory.
 
-    A tensor has one region, or several, each made of rows of the GGUF file. A region of consecutive
-    rows is cut into pieces of about PIECE elements; one of rows from several places is not.
+    A region that is one range of consecutive rows is cut into pieces of about 262,144 elements
+    (`PIECE`). A region whose rows come from several places is not cut.
     """
     for region in tensor.regions:
         part = region.parts[0]
@@ -474,16 +492,17 @@ def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
             yield region
             continue
 
-        # Where the export reordered the rows of each head, a piece has whole heads: `interleave` is
-        # then the rows of a head, and 0 otherwise. It has at least one head, or one row.
-        head_rows = part.interleave or 1
+        # A piece has whole rows. Where the export reordered the rows of each head, it has whole
+        # heads: `interleave` is the rows of such a head, and 0 where nothing was reordered.
+        rows_together = part.interleave or 1
         most_rows = PIECE // max(1, part.columns)
-        heads_of_piece = max(1, most_rows // head_rows)
-        rows_of_piece = heads_of_piece * head_rows
-        for row in range(0, part.rows, rows_of_piece):
-            rows = min(rows_of_piece, part.rows - row)
-            piece = replace(part, first=part.first + row * part.columns, rows=rows)
-            yield Region(rows * part.columns, (piece,))
+        groups_of_piece = max(1, most_rows // rows_together)
+        rows_of_piece = groups_of_piece * rows_together
+        for first_row in range(0, part.row_count, rows_of_piece):
+            row_count = min(rows_of_piece, part.row_count - first_row)
+            first_element = part.first_in_gguf + first_row * part.columns
+            piece = replace(part, first_in_gguf=first_element, row_count=row_count)
+            yield Region(row_count * part.columns, (piece,))
 
 
 def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
@@ -494,25 +513,24 @@ def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.g
         region: The part of the tensor, as the rows of the GGUF file that it is made of.
         dtype: The dtype of the checkpoint.
     """
-    # usually the part is one range of rows, which follow each other
-    first_part = region.parts[0]
-    if first_part.is_packed:
-        return _converted_rows(file, first_part, dtype)
+    # usually the region is one range of rows, which follow each other without gaps
+    first_range = region.parts[0]
+    if first_range.is_packed:
+        return _converted_rows(file, first_range, dtype)
 
-    # Else it has several ranges, each in the gaps of the others: of four rows with 4 elements each,
-    # one has the rows 0 and 2, and another the rows 1 and 3. A range is written through a view
-    # [rows, columns] of its places. The view of the former begins at element 0, a row is 8 elements
-    # after the one before (`stride`), and a column 1 element (`apart`).
+    # Else it has several ranges, each in the gaps of the others. Of four rows with 4 elements each,
+    # for example, one range has rows 0 and 2. They are written through a view [2, 4] that begins at
+    # element 0, and whose next row is 8 elements further (`row_stride`).
     elements = np.empty(region.size, STORED[dtype])
-    for part in region.parts:
-        bytes_to_next_row = part.stride * elements.itemsize
-        bytes_to_next_column = part.apart * elements.itemsize
-        places = np.lib.stride_tricks.as_strided(
-            elements[part.at :],
-            shape=(part.rows, part.columns),
+    for rows in region.parts:
+        bytes_to_next_row = rows.row_stride * elements.itemsize
+        bytes_to_next_column = rows.column_stride * elements.itemsize
+        places_of_rows = np.lib.stride_tricks.as_strided(
+            elements[rows.first_in_tensor :],
+            shape=(rows.row_count, rows.columns),
             strides=(bytes_to_next_row, bytes_to_next_column),
         )
-        places[:] = _converted_rows(file, part, dtype).view(elements.dtype)
+        places_of_rows[:] = _converted_rows(file, rows, dtype).view(elements.dtype)
     return elements
 
 
@@ -523,7 +541,7 @@ def _converted_rows(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.g
         return _restore_order(_stored_rows(file, piece), piece)
     values = _float_rows(file, piece)
     if piece.values:
-        values = BACK[piece.values](values)
+        values = INVERSE_FUNCTIONS[piece.values](values)
     return encode(np.ascontiguousarray(values), DTYPES[dtype])
 
 
@@ -536,7 +554,7 @@ def _float_rows(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
     import gguf
 
     values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind))
-    return _restore_order(values.reshape(piece.rows, piece.columns), piece)
+    return _restore_order(values.reshape(piece.row_count, piece.columns), piece)
 
 
 def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
@@ -544,27 +562,29 @@ def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
 
     Args:
         file: The GGUF file.
-        piece: The rows: the name of their tensor, `origin`, and their first element there.
+        piece: The rows. `origin` is the name of their tensor, and `first_in_gguf` the index of
+            their first element there. Or `origin` is a metadata key with a list of numbers.
     """
-    # some tensors of a checkpoint have a single number in each layer, which GGUF has in a metadata
-    # key with a list, and not in a tensor
+    # some tensors of a checkpoint have a single number in each layer, which is an entry of a list
+    # in the metadata
     is_metadata = piece.origin not in file.tensors
     if is_metadata:
         numbers = np.array(file.get(piece.origin), "<f4")
-        number_of_layer = numbers[piece.first : piece.first + 1]
+        number_of_layer = numbers[piece.first_in_gguf : piece.first_in_gguf + 1]
         return number_of_layer.reshape(1, 1)
 
-    # a type stores its numbers in blocks: in Q8_0, 32 numbers take 34 bytes, and in F32 one takes 4
+    # A type stores its elements in blocks: Q8_0 has 32 elements in 34 bytes, F32 has one in 4
+    # bytes.
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
-    blocks = piece.rows * piece.columns // kind.block
-    blocks_before = piece.first // kind.block
-    start = blocks_before * kind.size
-    size = blocks * kind.size
-    raw = np.frombuffer(file.read(piece.origin, start, size), np.uint8)
+    blocks_before = piece.first_in_gguf // kind.block
+    blocks = piece.row_count * piece.columns // kind.block
+    first_byte = blocks_before * kind.size
+    byte_count = blocks * kind.size
+    raw = np.frombuffer(file.read(piece.origin, first_byte, byte_count), np.uint8)
     if info.type in FLOATS:
-        return raw.view(STORED[FLOATS[info.type]]).reshape(piece.rows, piece.columns)
-    return raw.reshape(piece.rows, -1)
+        return raw.view(STORED[FLOATS[info.type]]).reshape(piece.row_count, piece.columns)
+    return raw.reshape(piece.row_count, -1)
 
 
 def _restore_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
@@ -572,20 +592,23 @@ def _restore_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
 
     Args:
         values: The rows as GGUF has them, [rows, columns].
-        piece: Their range. `interleave` is the rows of a head whose rotary pairs the export made
-            neighbours; `tiles` the groups of columns, and the blocks of each, that it dealt out.
+        piece: Their range. `interleave` is the number of rows of a head where the export reordered
+            these rows, else 0. `tiles` is the number of groups of columns and of blocks in each
+            group, (1, 1) where the export left the columns.
     """
-    shape = (piece.rows, piece.columns)
+    shape = (piece.row_count, piece.columns)
     if piece.interleave:
-        # rows: [heads, pairs, 2] in GGUF become [heads, 2, pairs], where the two rows of a pair are
-        # half a head apart; in a head with 4 rows, the order 0 2 1 3 becomes 0 1 2 3
+        # In GGUF the two rows of a rotary pair are neighbours, [heads, pairs, 2, columns]. In the
+        # checkpoint they are half a head apart, [heads, 2, pairs, columns]. In a head with the rows
+        # 0 to 3, GGUF has the order 0 2 1 3.
         pairs_of_head = piece.interleave // 2
-        in_gguf = values.reshape(-1, pairs_of_head, 2, piece.columns)
-        values = in_gguf.swapaxes(1, 2).reshape(shape)
+        by_pair = values.reshape(-1, pairs_of_head, 2, piece.columns)
+        values = by_pair.swapaxes(1, 2).reshape(shape)
     if piece.tiles != (1, 1):
-        # columns: [blocks, groups, width] in GGUF become [groups, blocks, width]; with 2 groups of
-        # 3 blocks, a0 b0 a1 b1 a2 b2 becomes a0 a1 a2 b0 b1 b2
+        # GGUF has the first block of every group, then every second block: [rows, blocks, groups,
+        # columns of a block]. With the groups a and b of 3 blocks, that is a0 b0 a1 b1 a2 b2. In
+        # the checkpoint it is a0 a1 a2 b0 b1 b2, [rows, groups, blocks, columns of a block].
         groups, blocks_of_group = piece.tiles
-        in_gguf = values.reshape(piece.rows, blocks_of_group, groups, -1)
-        values = in_gguf.swapaxes(1, 2).reshape(shape)
+        by_block = values.reshape(piece.row_count, blocks_of_group, groups, -1)
+        values = by_block.swapaxes(1, 2).reshape(shape)
     return values

@@ -25,7 +25,7 @@ ROLES = {
     "mask": "mask",
 }
 """Special tokens of transformers, and their names in GGUF."""
-TAKE = "take the tokenizer of the checkpoint that the file was made from"
+TAKE_TOKENIZER = "take the tokenizer of the checkpoint that the file was made from"
 BYTE_LEVEL = {
     "type": "ByteLevel",
     "add_prefix_space": False,
@@ -51,7 +51,7 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     if model not in make_parts:
         why = f"only {' and '.join(make_parts)} are converted back"
         raise UnsupportedBake(
-            f"a tokenizer of the kind {shown(model)}", "tokenizer.json", why, TAKE
+            f"a tokenizer of the kind {shown(model)}", "tokenizer.json", why, TAKE_TOKENIZER
         )
 
     # the tokens, and the kind of each: normal, control, unknown, ...
@@ -145,15 +145,15 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         texts: The text of each token.
         kinds: The `TokenKind` of each token.
     """
-    # Rules that split a text into words have a name in llama.cpp, tokenizer.ggml.pre. A family may
-    # have a name of its own, which is replaced by the usual one: Command R says "command-r" for
-    # "starcoder", and `family.gguf.pre` is {"starcoder": "command-r"}.
+    # llama.cpp has a name for the rules that split a text into words, tokenizer.ggml.pre. Some
+    # families use another name for usual rules: Command R writes "command-r" for "starcoder", and
+    # its `names_by_usual_name` is {"starcoder": "command-r"}. The rules are found by the usual one.
     name_in_file = file.get("tokenizer.ggml.pre")
     usual_name = name_in_file
-    if family.gguf is not None:
-        for usual, own in family.gguf.pre.items():
-            if own == name_in_file:
-                usual_name = usual
+    names_by_usual_name = {} if family.gguf is None else family.gguf.pre
+    for usual, name_of_family in names_by_usual_name.items():
+        if name_of_family == name_in_file:
+            usual_name = usual
     rules = _find_pre_tokenizer(usual_name)
 
     # the pairs of tokens that are merged, the first one first
@@ -183,7 +183,10 @@ def _find_pre_tokenizer(name: Any) -> Pre:
         if pre.name == name:
             return pre
     raise UnsupportedBake(
-        f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE
+        f"tokenizer.ggml.pre = {shown(name)}",
+        "tokenizer.json",
+        "it is not in the table",
+        TAKE_TOKENIZER,
     )
 
 

@@ -6,7 +6,7 @@ order, and reads none of their numbers. So memory use does not depend on the siz
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
@@ -21,7 +21,7 @@ from ...formats.safetensors import STORED, Header, Tensor, widen
 from ...models.family import Convert, Gguf
 from ...models.schema import Config
 from ...rope.errors import counted, shown
-from .rows import VALUES, Rows, ShardWeights, StoredRows
+from .rows import NUMBER_FUNCTIONS, Rows, ShardWeights, StoredRows
 
 OPERATORS = ((" + ", add), (" * ", mul))
 INVERSE = {" + ": sub, " * ": floordiv}
@@ -232,15 +232,15 @@ def convert(
 def _apply(
     tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes
 ) -> list[StoredRows]:
-    """Return the tensors that a rule makes of one: the tensor itself where its name does not match.
+    """Return the tensors that a rule of a family makes of one tensor.
 
-    A rule that splits makes two tensors of kv_b_proj: k_b_proj and v_b_proj.
+    A rule that splits makes two tensors of kv_b_proj: k_b_proj and v_b_proj. A tensor whose name
+    the rule does not match stays.
 
     Args:
         tensor: A tensor of the checkpoint, or a result of earlier rules.
-        rule: The change: `names` of the results, `times` with config keys of factors, and `how`,
-            the name of a function of every number or of another conversion, such as "split". A
-            tensor with the columns of `unless_columns` is only renamed.
+        rule: The change. `names` are the names of the results. `how` is the kind of change, such as
+            "split". `times` has config keys of factors.
         pattern: The regular expression for names of tensors to which the rule applies.
         sizes: The sizes of the model.
     """
@@ -252,22 +252,24 @@ def _apply(
     if not names:
         names = [tensor.name]
 
-    # factors come before the change itself
+    # numbers of the config by which the weights are multiplied, before the change itself
     if rule.times:
         factors = [_factor(sizes, key) for key in rule.times]
         tensor = times(tensor, factors)
 
+    # a tensor that has the right number of columns already is only renamed
     if rule.unless_columns:
-        has_these_columns = tensor.shape[-1] == count(sizes.config, rule.unless_columns)
-        if has_these_columns:
+        final_columns = count(sizes.config, rule.unless_columns)
+        if tensor.shape[-1] == final_columns:
             return rename(tensor, names, sizes)
 
-    # a function of every number, such as "plus_one", is only noted, and applied when they are
-    # written
-    changes_numbers = rule.how in VALUES
-    if changes_numbers:
-        name, *_ = names
-        return [replace(tensor, name=name, values=rule.how)]
+    # "plus_one" and other functions of every number: only the name is noted here, and the function
+    # is applied when the tensor is written
+    is_number_function = rule.how in NUMBER_FUNCTIONS
+    if is_number_function:
+        return [replace(tensor, name=names[0], values=rule.how)]
+
+    # "split" and other changes of rows and names
     convert = CONVERSIONS[rule.how]
     return convert(tensor, names, sizes)
 
@@ -501,6 +503,7 @@ def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
 
     The blocks of rows are the gate, the input, two projections of the state, and the time steps.
     """
+    # `count` reads a whole number of the config, here also a product of two
     inner = count(sizes.config, "mamba_d_ssm")
     states = count(sizes.config, "mamba_n_groups * mamba_d_state")
     time_steps = count(sizes.config, "mamba_n_heads")
@@ -508,14 +511,15 @@ def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
     (matrix,) = tensor.matrices
     _check_row_count(tensor, sum(rows_of_blocks))
 
-    # llama.cpp has no keys for the multipliers, so they go into the rows
-    parts: list[Rows] = []
+    # llama.cpp has no keys for the multipliers, so the rows of each block are multiplied
+    multiplied_rows: list[Rows] = []
     start = 0
-    for index, rows in enumerate(rows_of_blocks):
-        block = replace(tensor, parts=(matrix.part(start, rows),))
-        parts += times(block, [_factor(sizes, f"ssm_multipliers.{index}")]).parts
-        start += rows
-    return [replace(tensor, name=names[0], parts=tuple(parts))]
+    for index, row_count in enumerate(rows_of_blocks):
+        block = replace(tensor, parts=(matrix.part(start, row_count),))
+        multiplier = _factor(sizes, f"ssm_multipliers.{index}")
+        multiplied_rows += times(block, [multiplier]).parts
+        start += row_count
+    return [replace(tensor, name=names[0], parts=tuple(multiplied_rows))]
 
 
 def column(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -664,9 +668,9 @@ def _check_row_count(tensor: StoredRows, rows: int) -> None:
 
 
 LAYER = re.compile(r"^model\.layers\.(\d+)\.")
-APART = re.compile(r"^(?:model\.)?mtp\.(?:layers\.(\d+)\.)?")
+BEGINNING_OF_MTP = re.compile(r"^(?:model\.)?mtp\.(?:layers\.(\d+)\.)?")
 """The beginning of names in Qwen's `mtp`, which has layers that predict further tokens."""
-PARTS = {
+PARTS_OF_MTP = {
     "fc": "eh_proj",
     "pre_fc_norm_embedding": "enorm",
     "pre_fc_norm_hidden": "hnorm",
@@ -674,8 +678,15 @@ PARTS = {
 }
 """The first parts of names in Qwen's `mtp`, and their names in the other families."""
 # ERNIE 4.5 has mtp_block, mtp_emb_norm, mtp_hidden_norm and mtp_linear_proj
-OTHERS = re.compile(r"^model\.mtp_")
-NEXTN = ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head.head", "shared_head.norm")
+PREDICTION_OF_ERNIE = re.compile(r"^model\.mtp_")
+PARTS_OF_PREDICTION = (
+    "eh_proj",
+    "embed_tokens",
+    "enorm",
+    "hnorm",
+    "shared_head.head",
+    "shared_head.norm",
+)
 """Tensors that only a layer that predicts further tokens has.
 
 gguf 0.19 does not know them for Qwen.
@@ -688,19 +699,21 @@ def gguf_name(name: str) -> str | None:
     if layer is None:
         return None
     part = name[layer.end() :].removesuffix(".weight")
-    if part not in NEXTN:
+    if part not in PARTS_OF_PREDICTION:
         return None
     return f"blk.{layer[1]}.nextn.{part.replace('.', '_')}.weight"
 
 
 def as_layer(name: str, layers: int) -> str:
-    """Return the name of a tensor, with that of a layer in Qwen's `mtp` as in other families.
+    """Return the usual name of a tensor in Qwen's `mtp`, and all other names unchanged.
 
-    Layers that predict further tokens are behind the others there. With 48 `layers`,
-    mtp.layers.0.self_attn.q_proj.weight becomes model.layers.48.self_attn.q_proj.weight, and
-    mtp.fc.weight, which only one such layer has, becomes model.layers.48.eh_proj.weight.
+    Qwen's `mtp` has the layers that predict further tokens. In other families these are layers with
+    numbers after the last usual layer. With 48 usual `layers`, mtp.layers.0.self_attn.q_proj.weight
+    becomes model.layers.48.self_attn.q_proj.weight, and mtp.fc.weight becomes
+    model.layers.48.eh_proj.weight.
     """
-    beginning = APART.match(name)  # "mtp.layers.0.", with the number of the layer, or only "mtp."
+    # the name begins with "mtp.layers.0.", or with "mtp." for a tensor without a layer's number
+    beginning = BEGINNING_OF_MTP.match(name)
     if beginning is None:
         return name
 
@@ -709,17 +722,17 @@ def as_layer(name: str, layers: int) -> str:
     if number is not None:
         return f"model.layers.{layers + int(number)}.{rest}"
 
-    # The tensors without a number are those of the first such layer. Their parts have other names
-    # in other families: "fc" is "eh_proj".
+    # Tensors without a number belong to the first layer of `mtp`. They also have other names in
+    # other families: "fc" is "eh_proj".
     part, dot, following = rest.partition(".")
-    usual_part = PARTS.get(part, part)
+    usual_part = PARTS_OF_MTP.get(part, part)
     return f"model.layers.{layers}.{usual_part}{dot}{following}"
 
 
-def predicts(name: str, layers: int) -> bool:
+def is_of_prediction_layer(name: str, layers: int) -> bool:
     """Return whether a tensor, named by `as_layer`, is of a layer that predicts further tokens."""
     layer = LAYER.match(name)
-    return bool(OTHERS.match(name)) or (layer is not None and int(layer[1]) >= layers)
+    return bool(PREDICTION_OF_ERNIE.match(name)) or (layer is not None and int(layer[1]) >= layers)
 
 
 def count_layers(names: Iterable[str], layers: int) -> int:
@@ -736,7 +749,7 @@ LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 
 
 def scalars(
-    headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int
+    headers: Collection[tuple[ShardWeights, Header]], rules: Gguf, layers: int
 ) -> dict[str, GgufValue]:
     """Return the metadata keys for tensors with a single number in each layer, as lists.
 
@@ -752,7 +765,9 @@ def scalars(
         BadSource: Where a layer has none.
     """
     values = {}
-    for key, (ending, _) in rules.scalars.items():  # the shape of the tensors is not needed here
+    # the key, and the end of the name of its tensors with their shape, which is not needed here:
+    # {"xielu.beta": ("mlp.act_fn.beta", (1,))}
+    for key, (ending, _) in rules.scalars.items():
         numbers: dict[int, float] = {}  # by layer, since files may have them in any order
         for file, header in headers:
             for name, tensor in header.tensors.items():

@@ -273,7 +273,11 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
         shared_key = family.cache.shared[0]
         without_own_keys = layer_count - with_own_keys
         setting = f"{shared_key} = {without_own_keys} with {counted(layer_count, 'layer')}"
-        if arch.kv_layers.isdigit():  # llama.cpp has a fixed number, and reads no key
+
+        # `kv_layers` in the table of architectures is either a number of layers that is fixed in
+        # llama.cpp's code, such as "20", or a metadata key from which llama.cpp reads it
+        number_is_fixed = arch.kv_layers.isdigit()
+        if number_is_fixed:
             why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
         else:
             why = (
@@ -282,7 +286,10 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
             )
         raise _other_layers(setting, arch, why)
 
-    if arch.shared_kv and with_own_keys < 2:
+    # layers without keys of their own take those of the last layer that makes keys, or of the one
+    # before that, so llama.cpp needs two of these
+    shares_keys = arch.shared_kv is not None
+    if shares_keys and with_own_keys < 2:
         raise _other_layers(
             f"{with_own_keys} layer that makes keys", arch, "llama.cpp stops with fewer than two"
         )
@@ -308,11 +315,12 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
     types_key = family.hooks.types_key  # such as layer_types
     layer_types = f"{types_key} = {shown(part.get(types_key))}"
 
+    # the first layer with another window than in the checkpoint
     for layer, (window, expected) in enumerate(zip(windows, expected_windows, strict=True)):
         if window == expected:
             continue
-        # `present` says in which models of an architecture layers have a window. For some it is the
-        # number of layers of these models, such as "40".
+        # `present` in the table of architectures says which models have windows: "always", "key",
+        # or only models with a certain number of layers, such as "40"
         present = arch.window.present
         if present.isdigit() and count != int(present):
             setting = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
@@ -322,8 +330,11 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
         why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
         raise _other_layers(layer_types, arch, why)
 
-    # all layers agree: none has a window, and still the header states one
-    if window_in_use(file, count) and not any(windows):
+    # all layers have the same window in both; but a file that states a window, of which no layer
+    # makes use, is refused by llama.cpp
+    states_window = window_in_use(file, count)
+    no_layer_has_it = not any(windows)
+    if states_window and no_layer_has_it:
         raise _other_layers(layer_types, arch, "llama.cpp stops without a layer that has a window")
 
 

@@ -38,14 +38,14 @@ from ...runtimes.llamacpp.archs import arch_table
 from ...runtimes.llamacpp.purpose import masks_otherwise
 from ...runtimes.llamacpp.read_header import FREQS
 from ..gguf_encoding import GgufModel
-from .conversions import as_layer, count_layers, predicts, scalars
+from .conversions import as_layer, count_layers, is_of_prediction_layer, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .pooling import EmbeddingProjection, pooling_keys, projections
 from .quantise import FTYPES, Quantisation
 from .recut import Recut, find_composed, find_recut
 from .rows import DTYPES, ShardWeights, StoredRows
-from .tensors import EMBEDDINGS, infos, out_tensors, plain_name, projection_tensors
+from .tensors import INPUT_EMBEDDINGS, infos, out_tensors, plain_name, projection_tensors
 from .tokenizer import composes_characters, tokenizer_keys, values_of
 from .write import output_blocks
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 MOST_TOKENS = 1 << 22
 """The most rows of embeddings that are converted."""
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
-SMALL = (
+SMALL_FILES = (
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -118,7 +118,7 @@ class GgufExport:
     @property
     def files(self) -> tuple[str, ...]:
         """The names of the small files of a checkpoint that it is made from."""
-        return (*SMALL, INDEX, RECEIPT, *(projection.file for projection in self.projections))
+        return (*SMALL_FILES, INDEX, RECEIPT, *(projection.file for projection in self.projections))
 
     def blocks(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a converted tensor, in pieces."""
@@ -177,7 +177,7 @@ def export(
     if rules.prediction:
         sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
     else:
-        left_out = any(predicts(name, sizes.layers) for name in names)
+        left_out = any(is_of_prediction_layer(name, sizes.layers) for name in names)
     values = hparams(sizes, family, spec, vocabulary)
 
     # tensors, and keys whose numbers are in tensors of the checkpoint
@@ -259,9 +259,11 @@ def _mask_keys(source: Source, family: Family, rules: Gguf, spec: RopeSpec) -> d
         UnsupportedBake: llama.cpp computes another mask.
     """
     part = text_part(source.config(), family)
-    is_causal = part.get("is_causal") is not False
-    if is_causal or rules.arch in arch_table().encoders:  # which have no causal mask
+    switches_mask_off = part.get("is_causal") is False  # a decoder without this key has a mask
+    is_encoder = rules.arch in arch_table().encoders  # never has a causal mask
+    if is_encoder or not switches_mask_off:
         return {}
+    # without the causal mask, llama.cpp and transformers differ in layers with a sliding window
     if masks_otherwise(part, rules.arch, spec):
         raise UnsupportedBake(
             "is_causal = false",
@@ -310,7 +312,7 @@ def _small_files(source: Source) -> list[str]:
     names = []
     for file in source.files():
         is_template = file.name.startswith(TEMPLATES) and file.name.endswith(".jinja")
-        if file.name in SMALL or is_template:
+        if file.name in SMALL_FILES or is_template:
             names.append(file.name)
     return names
 
@@ -341,7 +343,7 @@ def base_type(outtype: str | None, source: Source, quantisation: Quantisation | 
 
 def _vocabulary(tensors: Mapping[str, Tensor]) -> int:
     """The number of tokens, from the rows of the embeddings."""
-    name = next((name for name in tensors if name.endswith(EMBEDDINGS)), None)
+    name = next((name for name in tensors if name.endswith(INPUT_EMBEDDINGS)), None)
     if name is None:
         raise BadSource("the checkpoint has no token embeddings; download it again")
     rows = next(iter(tensors[name].shape), 0)
@@ -352,8 +354,8 @@ def _vocabulary(tensors: Mapping[str, Tensor]) -> int:
 
 MOST_CARD = 100_000
 """The most bytes of front matter: YAML is read at some 100 kB per second."""
-END = re.compile(rb"\n---\r?(\n|$)")
-ANCHOR = re.compile(rb"[\s\[,:-]&\w")
+END_OF_FRONT_MATTER = re.compile(rb"\n---\r?(\n|$)")
+YAML_ANCHOR = re.compile(rb"[\s\[,:-]&\w")
 GENERATION = "generation_config.json"
 SAMPLING: dict[str, tuple[tuple[str, ...], type]] = {
     "sampling_sequence": (("sequence",), str),
@@ -495,10 +497,10 @@ def _is_harmless(card: Path) -> bool:
         return False
     with card.open("rb") as file:
         text = file.read(MOST_CARD + 1)
-    end = END.search(text, 3)
+    end = END_OF_FRONT_MATTER.search(text, 3)
     if end is None or end.start() > MOST_CARD:
         return False
-    return ANCHOR.search(text, 0, end.start()) is None
+    return YAML_ANCHOR.search(text, 0, end.start()) is None
 
 
 def metadata_keys(
@@ -507,7 +509,7 @@ def metadata_keys(
     """Return the general.* keys of a file.
 
     Args:
-        metadata: gguf-py's Metadata.
+        metadata: gguf-py's Metadata. Its `quantized_by` is set here.
         outtype: Type of most weights, such as F16.
         quantized_by: The person that quantised it, for general.quantized_by.
     """
@@ -515,7 +517,7 @@ def metadata_keys(
     keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}
     return keys | {
         "general.file_type": u32(FILE_TYPES[outtype]),
-        "general.quantization_version": u32(2),
+        "general.quantization_version": u32(2),  # GGML_QNT_VERSION in ggml.h
     }
 
 

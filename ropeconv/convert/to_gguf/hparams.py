@@ -197,18 +197,18 @@ def leading_dense_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     A config has it as a number (first_k_dense_replace), or as a list with a type for each layer.
 
     Raises:
-        UnsupportedBake: A later layer has none, for which there is no key.
+        UnsupportedBake: A later layer has no experts, for which there is no key.
     """
-    part = sizes.config
+    config = sizes.config
     rules = gguf_rules(family)
 
-    # a number, as Command A MoE has it
-    layer_types = part.get("mlp_layer_types")
+    # a number, as Command A MoE has it; without one, the default of the class counts
+    layer_types = config.get("mlp_layer_types")
     if not isinstance(layer_types, list):
         class_default = 0
-        if rules.arch == "laguna":  # LagunaConfig has one such layer
+        if rules.arch == "laguna":  # LagunaConfig has 1
             class_default = 1
-        number_of_layers = part.get("first_k_dense_replace", class_default)
+        number_of_layers = config.get("first_k_dense_replace", class_default)
         return u32(whole(number_of_layers, "first_k_dense_replace"))
 
     # a list such as ["dense", "sparse", "sparse"], which gives 1
@@ -469,8 +469,8 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         # llama.cpp loads no model without the epsilon of its norms
         if key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
-        # The value of an absent setting is the default of the class. So where the class has a
-        # default, and there is no value, the config has null: the model does without.
+        # `part` has the default of the class for an absent setting. Where the class has a default,
+        # the setting without a value is therefore null, which switches it off.
         class_has_default = rules.defaults.get(name) is not None
         if class_has_default:
             raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
@@ -518,30 +518,27 @@ def gguf_rules(family: Family) -> Gguf:
 def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     """Raise UnsupportedBake for settings of a config that llama.cpp computes otherwise.
 
-    GGUF has no keys for them: llama.cpp has one value in the code of the architecture. Command R,
-    for example, has in its table that use_qk_norm must be false, its default, in models with fewer
-    than 64 layers.
+    GGUF has no keys for them, since llama.cpp has one value in the code of the architecture. For
+    Command R with fewer than 64 layers, for example, use_qk_norm must be false.
 
     Args:
         part: The text part of the config.
         rules: How checkpoints of the family become GGUF.
         spec: The RoPE of the checkpoint.
     """
-    for need in rules.need:
-        # some count only for models with fewer layers, or where another setting is true
-        is_for_small_models = need.below_layers > 0
-        if is_for_small_models and len(spec.layers) >= need.below_layers:
+    for requirement in rules.need:
+        # some hold only for models with fewer layers, or where another setting is true
+        is_for_small_models = requirement.below_layers > 0
+        if is_for_small_models and len(spec.layers) >= requirement.below_layers:
             continue
-        if need.when and not part.get(need.when):
+        if requirement.when and not part.get(requirement.when):
             continue
 
-        in_config = _finite_or_not(part.get(need.key))
-        value = in_config
-        if value is None:
-            value = need.default
-        if value != need.value:
-            setting = f"{need.key} = {shown(in_config)}"
-            raise _not_supported(setting, rules, f"llama.cpp computes {need.value!r}")
+        in_config = _decode_infinity(part.get(requirement.key))  # a JSON object in transformers 5
+        value = requirement.default if in_config is None else in_config
+        if value != requirement.value:
+            setting = f"{requirement.key} = {shown(in_config)}"
+            raise _not_supported(setting, rules, f"llama.cpp computes {requirement.value!r}")
 
     # the activation, which the graph of an architecture has fixed
     activation = part.get(rules.act_key)
@@ -564,23 +561,26 @@ def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
 def _check_query_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     """Raise UnsupportedBake where llama.cpp scales queries by another number than the config says.
 
-    Gemma scales queries by 1 / sqrt(query_pre_attn_scalar). llama.cpp takes the width of a head for
-    it, and for the 27B models, which it recognises by their number of layers (`scale_layers`),
-    hidden_size / heads.
+    Gemma scales queries by 1 / sqrt(query_pre_attn_scalar). llama.cpp has no key for this number.
+    It takes the width of a head. For the 27B models, which it recognises by their number of layers
+    (`scale_layers`), it takes hidden_size / heads.
     """
-    expected = spec.head_dim
+    scalar_in_llamacpp = spec.head_dim
     if len(spec.layers) == rules.scale_layers:
-        expected = count(part, "hidden_size") // count(part, "num_attention_heads")
-    scalar = part.get("query_pre_attn_scalar", 256)
-    if scalar != expected:
+        scalar_in_llamacpp = count(part, "hidden_size") // count(part, "num_attention_heads")
+
+    default_of_class = 256
+    scalar = part.get("query_pre_attn_scalar", default_of_class)
+    if scalar != scalar_in_llamacpp:
         setting = f"query_pre_attn_scalar = {shown(scalar)}"
-        raise _not_supported(setting, rules, f"llama.cpp computes {expected} for this size")
+        why = f"llama.cpp computes {scalar_in_llamacpp} for this size"
+        raise _not_supported(setting, rules, why)
 
 
-def _finite_or_not(value: Any) -> Any:
+def _decode_infinity(value: Any) -> Any:
     """A value with infinities as numbers: transformers 5 writes {"__float__": "Infinity"}."""
     if isinstance(value, list):
-        return [_finite_or_not(item) for item in value]
+        return [_decode_infinity(item) for item in value]
     if value == {"__float__": "Infinity"}:
         return inf
     return value
@@ -602,8 +602,8 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
     layer_types = layer_names(part, family, len(spec.layers))
     has_window = [layer_type == "sliding_attention" for layer_type in layer_types]
 
-    # laguna.cpp (`global_first`) takes hparams.n_rot(), the rotating dimensions of layer 0, for
-    # every layer without a window, so the first layer must be one
+    # laguna.cpp (`global_first`) rotates as many dimensions in every layer without a window as in
+    # layer 0 (hparams.n_rot()). So layer 0 must not have a window.
     rules = gguf_rules(family)
     first_has_window = bool(has_window) and has_window[0]
     if rules.global_first and first_has_window:
@@ -635,17 +635,19 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
 
 
 def _window_interval(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of a sliding window that all layers but every n-th have.
+    """The keys of a sliding window that all layers have except every n-th.
 
-    Without the interval, llama.cpp takes that of the published models. `check_layers` compares the
-    layers that follow from it with those of the checkpoint.
+    For a config without n, llama.cpp takes the n of the published models. `check_layers` compares
+    the layers that follow from it with those of the checkpoint.
 
     Args:
         part: The text part of the config, such as {"local_attention": 128}.
         family: The family of the model.
         spec: Its RoPE.
     """
-    keys = {"attention.sliding_window": u32(count(part, family.window.key))}
+    window_size = count(part, family.window.key)  # reads a whole number, in tokens
+    keys = {"attention.sliding_window": u32(window_size)}
+    # GGUF's "pattern" is n, or elsewhere a list with a flag for each layer
     interval = positive_int(part, (family.layers.interval_key,))
     if interval is not None:
         keys["attention.sliding_window_pattern"] = u32(interval)

@@ -178,26 +178,31 @@ def _read_legacy(file: BinaryIO, name: str) -> Content:
     return entries, dataset, chunks
 
 
-def _read_legacy_entry(file: BinaryIO, name: str) -> tuple[str, NDArray[np.float32]]:
+def _read_legacy_entry(file: BinaryIO, file_name: str) -> tuple[str, NDArray[np.float32]]:
     """Return the next entry of imatrix.dat: the name of a weight, and the mean squares of inputs.
 
     Args:
         file: The open file.
-        name: Its name, for messages.
+        file_name: Its name, for messages.
     """
-    name_length = _read_int(file, name)
+    name_length = _read_int(file, file_name)
     if not 0 < name_length <= MOST_NAME:
-        raise BadSource(f"{name} has a name of {name_length} bytes; fetch or make it again")
+        raise BadSource(f"{file_name} has a name of {name_length} bytes; fetch or make it again")
     weight = _text_before_zero(file.read(name_length))
 
-    pieces = _read_int(file, name)
-    value_count = _read_int(file, name)
+    pieces = _read_int(file, file_name)
+    value_count = _read_int(file, file_name)
     if not 0 < value_count <= MOST_VALUES:
-        raise BadSource(f"{name} claims {value_count} numbers for {weight}; fetch or make it again")
+        raise BadSource(
+            f"{file_name} claims {value_count} numbers for {weight}; fetch or make it again"
+        )
     data = file.read(4 * value_count)
     if len(data) < 4 * value_count:
-        raise _cut_off(name)
+        raise _cut_off(file_name)
     values = np.frombuffer(data, "<f4").astype(np.float32)
+
+    # llama.cpp divides by the number of pieces of text (ncall) too, unless that is 0
+    # (load_legacy_imatrix in tools/quantize/quantize.cpp)
     if pieces > 0:
         values = values / np.float32(pieces)
     return weight, values

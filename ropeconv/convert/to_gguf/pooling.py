@@ -125,12 +125,13 @@ def _modules(source: Source) -> list[dict[str, str]]:
 
     For example, {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}.
     """
-    text = source.text(POOLING)
+    modules_file = POOLING  # "modules.json"
+    text = source.text(modules_file)
     if text is None:
         return []
-    modules = jsontext.loads(text, POOLING)
+    modules = jsontext.loads(text, modules_file)
     if not isinstance(modules, list):
-        raise BadSource(f"{POOLING} is not a list of modules; download the checkpoint again")
+        raise BadSource(f"{modules_file} is not a list of modules; download the checkpoint again")
     steps = []
     for module in modules:
         fields = module if isinstance(module, dict) else {}
@@ -138,7 +139,8 @@ def _modules(source: Source) -> list[dict[str, str]]:
         path = fields.get("path", "")
         if not isinstance(kind, str) or not isinstance(path, str):
             raise BadSource(
-                f"{POOLING} has a module without a type and a path; download the checkpoint again"
+                f"{modules_file} has a module without a type and a path; download the checkpoint"
+                " again"
             )
         steps.append({"type": kind, "path": path})
     return steps

@@ -68,7 +68,7 @@ BY_IMPORTANCE = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
 """Types for which llama.cpp needs an importance matrix (`tensor_requires_imatrix`)."""
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 NEVER_NEEDED = (*EMBEDDINGS, "output.weight")
-NO_OVERRIDE = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")
+TYPES_OF_NO_WEIGHT = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")
 """Types of ggml that no weight of a file can have."""
 MOST_TEXT = 127
 """The most bytes of a text that llama.cpp's quantiser adds to a header."""
@@ -143,13 +143,15 @@ class Quantisation:
             RopeconvError: Where llama.cpp fails.
         """
         with scratch() as folder:
-            # llama.cpp reads only the header in a dry run, so the tensors are a hole
+            # llama.cpp reads only the header in a dry run, so the tensors are a hole; and it writes
+            # no file, but needs a name for one
             floats = folder / "header.gguf"
             head = header.place(0)
             floats.write_bytes(head)
             with floats.open("r+b") as file:
                 file.truncate(len(head) + header.data_size)
-            type_names = self._run(floats, folder / "none.gguf", dry_run=True)
+            never_written = folder / "none.gguf"
+            type_names = self._quantise(floats, never_written, dry_run=True)
 
         # from {"blk.0.attn_q.weight": "q4_K"} to numbers of ggml, with -1 for an unknown name
         number_of = {kind.name.lower(): number for number, kind in TYPES.items()}
@@ -163,7 +165,7 @@ class Quantisation:
                 " llama-cpp-python does; install that"
             )
         self._check(header.tensors, types)
-        self._check_patterns(header.tensors)
+        self._check_patterns(header.tensors)  # of --tensor-type, which must fit some tensor
         return types
 
     def run(self, source: Path, target: Path) -> None:
@@ -176,9 +178,9 @@ class Quantisation:
         Raises:
             RopeconvError: Where llama.cpp fails.
         """
-        self._run(source, target, dry_run=False)
+        self._quantise(source, target, dry_run=False)
 
-    def _run(self, source: Path, target: Path, dry_run: bool) -> dict[str, str]:
+    def _quantise(self, source: Path, target: Path, dry_run: bool) -> dict[str, str]:
         """Run llama.cpp's quantiser in a process of its own, and return the type of each tensor.
 
         Such as {"output.weight": "q6_K"}, for the tensors whose type llama.cpp logs.
@@ -192,7 +194,7 @@ class Quantisation:
             RopeconvError: llama.cpp fails.
         """
         with scratch() as folder:
-            imatrix_path = ""
+            imatrix_path = ""  # none
             if self.imatrix is not None:
                 imatrix_path = str(folder / "imatrix.npz")
                 np.savez(imatrix_path, **dict(self.imatrix.entries))  # type: ignore[arg-type]
@@ -207,7 +209,7 @@ class Quantisation:
                 embedding_type=self.embedding_type,
                 keys=self.keys,
                 dry_run=dry_run,
-                from_quantised=False,
+                from_quantised=False,  # the source has floats
             )
 
     def _check(self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> None:
@@ -221,8 +223,8 @@ class Quantisation:
             UnsupportedBake: llama.cpp needs an importance matrix, or another one, or a tensor is
                 quantised already.
         """
-        # the importance of each column by weight; the matrix may be one of another model, which has
-        # none of the weights
+        # The importance of each column, by the name of the weight. A matrix of another model may
+        # have no entry for any weight of this one.
         importance = {} if self.imatrix is None else self.imatrix.entries
         matrix_is_used = False
         for name, type in types.items():
@@ -436,7 +438,7 @@ def _type_number(flag: str, word: str) -> int:
     """ggml's number of a type. Raises UsageError for a word that is none."""
     numbers = {}
     for number, kind in TYPES.items():
-        if kind.name not in NO_OVERRIDE:
+        if kind.name not in TYPES_OF_NO_WEIGHT:
             numbers[kind.name.lower()] = number
     if word.lower() not in numbers:
         known = ", ".join(numbers)

@@ -67,11 +67,11 @@ class Recut:
 def find_recut(
     folder: Path, keys: Mapping[str, GgufValue], names: Mapping[str, str]
 ) -> Recut | None:
-    """Return a word that llama.cpp would split into other tokens than the tokenizer of a model.
+    """Return an example for users: a word that becomes other tokens in llama.cpp.
 
     A GGUF file has the name of a pre-tokenizer, by which llama.cpp splits text into words. For some
-    names, its code splits otherwise than the tokenizers that have the name. The result is None
-    where no difference is known.
+    names, its code splits otherwise than the tokenizers that have the name. The result has the word
+    and its number of tokens in both (`Recut`). It is None where no difference is known.
 
     Args:
         folder: The folder of the tokenizer.
@@ -86,45 +86,57 @@ def find_recut(
     if not installed("tokenizers"):  # which splits the words here
         return None
 
-    # the entry of the table (pre.toml) with the name that was written and the steps of this
-    # tokenizer; `runs` are the steps of llama.cpp where it splits text otherwise
+    # pre.toml lists the pre-tokenizers with their steps, such as ("digits", "gpt2"). This finds the
+    # entry with the name in the file and the steps of this tokenizer.
     name_in_gguf = keys["tokenizer.ggml.pre"].decode()
-    own_steps = steps(data.pre_tokenizer)
+    steps_of_tokenizer = steps(data.pre_tokenizer)
     for entry in pre_table().pre:
         names_of_entry = (names.get(entry.name, entry.name), *entry.aliases)
-        is_of_tokenizer = name_in_gguf in names_of_entry and entry.steps == own_steps
-        steps_of_llamacpp = entry.runs
-        if is_of_tokenizer and steps_of_llamacpp:
-            usual, other = _read_twice(path)
-            other.pre_tokenizer = pre_tokenizer(steps_of_llamacpp)
-            found = _first_difference(usual, other, SAMPLES)
+        has_name = name_in_gguf in names_of_entry
+        has_steps = entry.steps == steps_of_tokenizer
+        steps_of_llamacpp = entry.runs  # empty where llama.cpp splits text by the same steps
+        if has_name and has_steps and steps_of_llamacpp:
+            # compare the tokenizer with a copy that splits text as llama.cpp does
+            usual, as_in_llamacpp = _load_two_copies(path)
+            as_in_llamacpp.pre_tokenizer = pre_tokenizer(steps_of_llamacpp)
+            found = _first_difference(usual, as_in_llamacpp, SAMPLES)
             return replace(found, difference=entry.difference) if found else None
     return None
 
 
 def find_composed(folder: Path, keys: Mapping[str, GgufValue]) -> Recut | None:
-    """Return a word of decomposed characters that becomes other tokens without composing them.
+    """Return an example for users: a word with accents that becomes other tokens in llama.cpp.
 
-    The result is None where the tokenizer does not compose characters, or normalizes text in other
-    ways too, as some that only llama.cpp's own converter converts.
+    A character such as "e" with an accent may be written as two, the letter and a combining accent.
+    Some tokenizers compose these first (the normalizer NFC), and llama.cpp does not, so that the
+    word becomes other tokens there. The result has the word and its number of tokens in both
+    (`Recut`).
 
     Args:
         folder: The folder of the tokenizer.
         keys: The keys of the tokenizer in GGUF.
+
+    Returns:
+        The example. None where the tokenizer does not compose characters, and where it normalizes
+        text in further ways, as some that only llama.cpp's own converter converts.
     """
     path = folder / "tokenizer.json"
     data = read(path, TokenizerJson)
-    if data is None or data.normalizer is None or not composes_characters(folder, keys):
+    if data is None or data.normalizer is None:
         return None
-    if not COMPOSED.issuperset(data.normalizer.steps) or not installed("tokenizers"):
+    if not composes_characters(folder, keys):
+        return None
+    only_composes = COMPOSED.issuperset(data.normalizer.steps)
+    if not only_composes or not installed("tokenizers"):
         return None
 
-    usual, other = _read_twice(path)
-    other.normalizer = None
-    return _first_difference(usual, other, DECOMPOSED)
+    # compare the tokenizer with a copy that does not compose characters, as llama.cpp
+    usual, as_in_llamacpp = _load_two_copies(path)
+    as_in_llamacpp.normalizer = None
+    return _first_difference(usual, as_in_llamacpp, DECOMPOSED)
 
 
-def _read_twice(path: Path) -> tuple[Any, Any]:
+def _load_two_copies(path: Path) -> tuple[Any, Any]:
     """A tokenizer of `tokenizers`, and another one like it, to be changed."""
     import tokenizers
 

@@ -169,7 +169,7 @@ class StoredRows:
     """
 
     values: str = ""
-    """The name of a function in VALUES that changes the numbers; empty for none."""
+    """The name of a function in NUMBER_FUNCTIONS that changes the numbers; empty for none."""
 
     tiles: tuple[int, int] = (1, 1)
     """The groups of columns that are reordered, and the blocks of each group; (1, 1) for none.
@@ -214,15 +214,15 @@ class StoredRows:
         return matrices
 
 
-VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+NUMBER_FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "plus_one": lambda values: values + np.float32(1),
     "minus_exp": lambda values: -np.exp(values),
 }
 """Functions by which a conversion changes numbers, by the names in the family files."""
-BACK: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+INVERSE_FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "plus_one": lambda values: values - np.float32(1),
     "minus_exp": lambda values: np.log(-values),
 }
-"""The inverse of each function of VALUES, from GGUF to a checkpoint."""
-ROUNDED = {"minus_exp": 2.0**-22}
+"""The inverse of each function of NUMBER_FUNCTIONS, from GGUF to a checkpoint."""
+FUNCTION_TOLERANCES = {"minus_exp": 2.0**-22}
 """The relative difference between libraries in functions that not all of them round to nearest."""

@@ -27,7 +27,7 @@ from ...formats.files import expand_home, read_text
 from ...models.source import Source
 from ...models.stored.checkpoint import DequantisedCheckpoint
 from ...rope.errors import RopeconvError, shown
-from .stock_program import SMALL
+from .stock_program import MOST_BYTES_OF_SMALL_TENSOR
 
 SCRIPT = "convert_hf_to_gguf.py"
 PLACES = ("", "vendor/llama.cpp")
@@ -116,30 +116,33 @@ class StockConverter:
             arguments.append("--sentence-transformers-dense-modules")
         if projector:
             arguments.append("--mmproj")
-        is_renamed = renames_layers(model)
+        # The converter reads the config by transformers, unless "plain_config" makes it read
+        # config.json. It must for models whose layer types transformers 5 renames.
+        reads_plain_config = renames_layers(model)
         settings = {
             "header_only": header_only,
             "pre": pre,
             "predicts": predicts,
-            "plain_config": is_renamed,
+            "plain_config": reads_plain_config,
         }
-        reason = self._run(model, target, settings, arguments)
-
-        # transformers 5 turns keys such as rotary_pct of GPT-NeoX into others, which the converter
-        # does not look for
-        if reason.startswith(LACKS_KEY) and not is_renamed:
-            again = self._run(model, target, settings | {"plain_config": True}, arguments)
-            reason = reason if again else ""
-        if not reason:
+        why_failed = self._run(model, target, settings, arguments)  # empty without an error
+        if not why_failed:
             return
 
+        # a second try: transformers 5 turns keys such as rotary_pct of GPT-NeoX into others, which
+        # the converter does not look for, so it fails with a KeyError or a TypeError
+        if why_failed.startswith(LACKS_KEY) and not reads_plain_config:
+            plain_settings = settings | {"plain_config": True}
+            if not self._run(model, target, plain_settings, arguments):
+                return
+
         repair = self.repair
-        if UNKNOWN_PRE in reason:
+        if UNKNOWN_PRE in why_failed:
             repair = f"pass --pre NAME with its name in llama.cpp; or {repair}"
-        absent = ABSENT_KEY.fullmatch(reason)
+        absent = ABSENT_KEY.fullmatch(why_failed)
         if absent and absent[1] not in read_text(model / "config.json", "config.json"):
             repair = f"add {absent[1]} to config.json, or {repair}"
-        raise RopeconvError(f"{self.described} does not convert this model: {reason}; {repair}")
+        raise RopeconvError(f"{self.described} does not convert this model: {why_failed}; {repair}")
 
     def _run(
         self, model: Path, target: Path, settings: dict[str, Any], arguments: list[str]
@@ -409,7 +412,7 @@ def _write_with_holes(source: Source, name: str, target: Path) -> None:
             start = header.data_start + tensor.start
             stop = header.data_start + tensor.stop
             size = max(size, stop)
-            if stop - start <= SMALL:
+            if stop - start <= MOST_BYTES_OF_SMALL_TENSOR:
                 file.seek(start)
                 file.write(source.read(name, start, stop))
         file.truncate(size)

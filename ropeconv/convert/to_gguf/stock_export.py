@@ -37,7 +37,7 @@ from ...runtimes.llamacpp.read_header import rope_tensors
 from ...runtimes.verdict import difference
 from ..config_edit import RopeSetting, bake_config
 from ..gguf_encoding import GgufModel
-from .conversions import ModelSizes, as_layer, predicts
+from .conversions import ModelSizes, as_layer, is_of_prediction_layer
 from .demands import check_layers
 from .export import (
     GgufExport,
@@ -51,12 +51,12 @@ from .pooling import has_projection
 from .quantise import Quantisation
 from .recut import find_composed, find_recut
 from .stock import StockConverter, given_files, prepare_folder
-from .stock_program import SMALL
+from .stock_program import MOST_BYTES_OF_SMALL_TENSOR
 from .tensors import plain_name
 from .tokenizer import composes_characters
 
 T = TypeVar("T")
-BLOCK = 1 << 22
+HASHED_BYTES = 1 << 22
 """Bytes that are hashed at a time."""
 
 
@@ -76,7 +76,7 @@ class Conversion:
     pre: str
     """The value of tokenizer.ggml.pre; empty for the one that the converter finds."""
 
-    predicts: bool
+    has_prediction_layers: bool
     """Whether the checkpoint has layers that predict further tokens."""
 
     def prepare(self, folder: Path, *, whole: bool) -> Path:
@@ -93,11 +93,12 @@ class Conversion:
         return prepare_folder(self.source, self.config, folder, names, whole=whole)
 
     def run(self, model: Path, target: Path, header_only: bool = False) -> None:
-        """Let the converter write a file.
+        """Let llama.cpp's converter convert the checkpoint to a GGUF file.
 
         Args:
-            model: The folder of `prepare`.
-            target: The file.
+            model: The folder with the config and the weights that the converter reads, which
+                `prepare` has made.
+            target: The GGUF file.
             header_only: Whether only the header and small tensors are written.
 
         Raises:
@@ -108,8 +109,8 @@ class Conversion:
             target,
             self.weights_type,
             pre=self.pre,
-            dense=has_projection(self.source),
-            predicts=self.predicts,
+            dense=has_projection(self.source),  # of an embedding model, in its folder 2_Dense
+            predicts=self.has_prediction_layers,
             header_only=header_only,
         )
 
@@ -160,7 +161,7 @@ HEADERS: OrderedDict[str, ConvertedHeader] = OrderedDict()
 """Headers that the converter wrote in this process, by `Conversion.key`."""
 DIGESTS: OrderedDict[str, dict[str, str]] = OrderedDict()
 """The sha256 of every tensor of whole files that it wrote, by `Conversion.key`."""
-KEPT = 4
+MOST_REMEMBERED = 4
 """How many results are remembered."""
 
 
@@ -168,7 +169,7 @@ def _remember(results: OrderedDict[str, T], key: str, result: T) -> None:
     """Keep a result, and forget the oldest one where there are too many."""
     results[key] = result
     results.move_to_end(key)
-    while len(results) > KEPT:
+    while len(results) > MOST_REMEMBERED:
         results.popitem(last=False)
 
 
@@ -234,13 +235,14 @@ class StockExport(GgufExport):
             self._refuse_other_header(converted_header)
             digests = digest_tensors(converted, converted_header)
             self._refuse_other_numbers(digests, changed)
-            _remember(DIGESTS, key, digests)
+            _remember(DIGESTS, key, digests)  # for `written_digests`, which checks the output
 
-            # the tensors, from their places in the one file to those in the other
-            old_start = converted_header.data_start
+            # copy the data of each tensor from its place in the converted file to the one in the
+            # target; `moves` gives both in bytes from the beginning of the data
+            start_of_old_data = converted_header.data_start
             with converted.open("rb") as reader, target.open("r+b") as writer:
                 for old, new, size in header.moves(self.model.header):
-                    copy_part(reader, old_start + old, writer, start + new, size)
+                    copy_part(reader, start_of_old_data + old, writer, start + new, size)
                     advance(size)
         finally:
             converted.unlink(missing_ok=True)
@@ -265,10 +267,12 @@ class StockExport(GgufExport):
         )
 
     def _refuse_other_numbers(self, digests: dict[str, str], changed: Collection[str]) -> None:
-        """Raise BadSource where a small tensor that the method changes is not that of the plan.
+        """Raise BadSource where a small tensor that the method changes is not as planned.
 
-        The plan and the receipt have its numbers. They are those of the whole file unless they were
-        made of a large tensor of a model on the Hub, of which the plan has only the header.
+        The plan was made from a file with the header and the small tensors only, and the receipt
+        has their numbers. Usually the whole file has the same. They differ where the converter
+        computes a small tensor from a large one, and the plan was made for a model on the Hub,
+        whose large tensors were not there yet.
 
         Args:
             digests: The sha256 of the tensors of the whole file, by name.
@@ -331,7 +335,7 @@ def stock_export(
         config,
         weights_type=type_name.lower(),
         pre=options.pre or "",
-        predicts=any(predicts(name, layers) for name in names),
+        has_prediction_layers=any(is_of_prediction_layer(name, layers) for name in names),
     )
     repository = None
     if source.kind == "hub" or source.commit:
@@ -356,7 +360,7 @@ def stock_export(
     model = GgufModel(labelled, labelled.tensors, converted.vectors)
     _refuse_without_rotation(model, converter)
     _check_layers(model, source, family, spec)
-    model = _correct(model, spec)
+    model = _correct_rope_keys(model, spec)
     return StockExport(
         model=model,
         tensors=[],
@@ -392,7 +396,7 @@ def _convert_header(conversion: Conversion, place: Path, folder: Path) -> Conver
     file = GgufFile.open(draft)
     small = {}
     for name, info in file.header.tensors.items():
-        if info.size <= SMALL:
+        if info.size <= MOST_BYTES_OF_SMALL_TENSOR:
             small[name] = file.read(name)
     converted = ConvertedHeader(file.header, rope_tensors(file), small)
     _remember(HEADERS, key, converted)
@@ -408,7 +412,7 @@ def digest_tensors(path: Path, header: GgufHeader) -> dict[str, str]:
             digest = hashlib.sha256()
             remaining = info.size
             while remaining:
-                block = file.read(min(BLOCK, remaining))
+                block = file.read(min(HASHED_BYTES, remaining))
                 if not block:
                     raise BadSource(f"{path.name} ends within {name}; run again")
                 digest.update(block)
@@ -446,15 +450,18 @@ def _with_descriptions(
     return replace(header, values=values)
 
 
-def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
+def _correct_rope_keys(model: GgufModel, spec: RopeSpec) -> GgufModel:
     """Correct keys of RoPE that llama.cpp's converter writes wrongly for some models.
 
-    It knows fewer names of settings than transformers: it writes another width for Bamba, and no
-    base for the window layers of Mellum. The base and the scaling of the other layers are written
-    by the encoding.
+    The converter knows fewer names of settings than transformers: it writes another width for
+    Bamba, and no base for the window layers of Mellum. A corrected file is read again, since
+    llama.cpp may ignore the key.
+
+    The base and the scaling of layers without a window are not corrected here. The encoding writes
+    them later.
 
     Args:
-        model: The conversion.
+        model: The file that the converter has written.
         spec: The RoPE of the checkpoint.
 
     Raises:
@@ -478,20 +485,27 @@ def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
     if spec.query_scaling is not None:
         model = _scale_queries(model, spec.query_scaling)
 
-    # the base of the layers with a window, which keep their RoPE; a key for it may not be enough
-    reason = _unlike_local(model, spec)  # empty where they are right
-    if reason and spec.local_form is not None:
+    # the base of the layers with a window, whose formula is `local_form`
+    difference_before = _window_layer_difference(model, spec)
+    if not difference_before:
+        return model
+    if spec.local_form is not None:
         model = model.after(Edit({f"{arch}.rope.freq_base_swa": f32(spec.local_form.theta)}))
-        reason = _unlike_local(model, spec)
-    if reason:
+    remaining_difference = _window_layer_difference(model, spec)
+    if remaining_difference:
         raise UnsupportedBake(
-            "the RoPE of window layers", f"GGUF as {arch}", reason, "keep safetensors"
+            "the RoPE of window layers",
+            f"GGUF as {arch}",
+            remaining_difference,
+            "keep safetensors",
         )
     return model
 
 
 def _scale_queries(model: GgufModel, scaling: QueryScaling) -> GgufModel:
-    """A conversion with the keys of queries that grow with the position, as those of Mistral 4.
+    """Add the keys of the query scaling to a conversion: queries grow with their position.
+
+    Mistral 4 has such a scaling, which llama.cpp calls attention.temperature_scale.
 
     Raises:
         UnsupportedBake: llama.cpp does not scale queries in this architecture.
@@ -511,7 +525,7 @@ def _scale_queries(model: GgufModel, scaling: QueryScaling) -> GgufModel:
     return model.after(Edit(keys))
 
 
-def _unlike_local(model: GgufModel, spec: RopeSpec) -> str:
+def _window_layer_difference(model: GgufModel, spec: RopeSpec) -> str:
     """How the layers with a window differ from those of the checkpoint; empty for equal ones."""
     computed = model.reading().spec
     return difference(computed.current(), spec, computed)
@@ -541,10 +555,12 @@ def _check_layers(model: GgufModel, source: Source, family: Family, spec: RopeSp
     computed = model.reading().spec
     if len(computed.layers) != len(spec.layers):
         # HRM runs its layers several times, and llama.cpp counts every run. Where all layers are
-        # alike, it does not matter how often they are counted.
-        all_rotate = {*computed.layers, *spec.layers} == {"global"}
+        # alike, it does not matter how often they are counted. The kind of a layer is "global",
+        # "local" (with a RoPE of its own) or "none" (without rotation).
+        kinds_of_layers = {*computed.layers, *spec.layers}
+        all_rotate_alike = kinds_of_layers == {"global"}
         has_windows = any(spec.windows)
-        if all_rotate and not has_windows:
+        if all_rotate_alike and not has_windows:
             return
         raise UnsupportedBake(
             f"a model of {counted(len(spec.layers), 'layer')}",

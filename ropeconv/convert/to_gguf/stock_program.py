@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SMALL = 1 << 16
+MOST_BYTES_OF_SMALL_TENSOR = 1 << 16
 """The most bytes of a tensor that is written with only a header: norms, and divisors of RoPE."""
 
 
@@ -34,7 +34,7 @@ def write_small_tensors(writer: Any, *, progress: bool = False) -> None:
     # the data: large tensors and padding become holes
     (tensors,) = writer.tensors
     for info in tensors.values():
-        if info.nbytes <= SMALL:
+        if info.nbytes <= MOST_BYTES_OF_SMALL_TENSOR:
             info.tensor.tofile(file)
         else:
             file.seek(info.nbytes, os.SEEK_CUR)
@@ -69,19 +69,24 @@ def main() -> None:
     sys.path[:0] = [str(root), str(root / "gguf-py")]
     import gguf
 
+    # the classes of the converter are in the package `conversion` of its checkout; older converters
+    # are one file without it
+    has_package = (root / "conversion").is_dir()
+
+    # Each setting replaces a method or a class. `setattr` does so without an error of mypy.
     if settings["header_only"]:
         setattr(gguf.GGUFWriter, "write_tensors_to_file", write_small_tensors)  # noqa: B010
     if settings["pre"]:
-        # a package of the checkout
         base = importlib.import_module("conversion.base")
         base.TextModel.get_vocab_base_pre = lambda self, tokenizer: settings["pre"]
-    if not settings["predicts"] and (root / "conversion").is_dir():
-        # as its option --no-mtp does, which it refuses for classes that never have such layers;
-        # converters of one file, from before the package, have no such layers
+    if not settings["predicts"] and has_package:
+        # The option --no-mtp sets this too. The option itself is an error for classes that never
+        # have layers that predict further tokens.
         importlib.import_module("conversion.base").ModelBase.no_mtp = True
-    if settings["plain_config"] and (root / "conversion").is_dir():
-        # ModelBase.load_hparams reads config.json where AutoConfig fails
-        setattr(importlib.import_module("conversion.base"), "AutoConfig", NoConfig)  # noqa: B010
+    if settings["plain_config"] and has_package:
+        # ModelBase.load_hparams reads config.json where AutoConfig fails, and `NoConfig` fails
+        base = importlib.import_module("conversion.base")
+        setattr(base, "AutoConfig", NoConfig)  # noqa: B010
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 

@@ -27,7 +27,7 @@ from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
 from ...models.source import Source
 from ...models.stored.form import FROM_FLOATS
-from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts
+from .conversions import ModelSizes, as_layer, convert, gguf_name, is_of_prediction_layer
 from .demands import demands, general_name
 from .pooling import EmbeddingProjection
 from .rows import DTYPES, Rows, ShardWeights, StoredRows
@@ -35,11 +35,11 @@ from .rows import DTYPES, Rows, ShardWeights, StoredRows
 if TYPE_CHECKING:
     from gguf import TensorNameMap
 
-UNUSED = re.compile(
+BUFFER_OR_VISION = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
 )
 """Names of buffers and of vision parts, which a GGUF file of a text model does not have."""
-EMBEDDINGS = (
+INPUT_EMBEDDINGS = (
     "embed_tokens.weight",
     "embed_in.weight",
     "wte.weight",
@@ -47,7 +47,7 @@ EMBEDDINGS = (
     "tok_embeddings.weight",
 )
 """Ends of the names of input embeddings."""
-OUTPUTS = ("lm_head.weight", "embed_out.weight")
+OUTPUT_WEIGHTS = ("lm_head.weight", "embed_out.weight")
 """Names of output weights."""
 
 
@@ -66,19 +66,21 @@ def out_tensors(
         BadSource: For tensors of unknown names and shapes.
         UnsupportedBake: For dtypes that are not 16 or 32 bit floats.
     """
-    # gguf-py maps the names of tensors by architecture; one that it lacks has the names of others
-    layers = sizes.layers + sizes.prediction
-    named_like = rules.like or (rules.arch,)
-    names = [gguf_names(arch, layers) for arch in named_like]
+    # gguf-py has a map of names for each architecture. For a new architecture that gguf-py does not
+    # know yet, `like` names others with the same tensors, whose maps are used.
+    layers = sizes.layers + sizes.prediction  # usual layers, and those that predict further tokens
+    archs_with_names = rules.like or (rules.arch,)
+    name_maps = [gguf_names(arch, layers) for arch in archs_with_names]
     tensors = _stack(_used_tensors(headers, rules, sizes), rules)
 
     # a few architectures of llama.cpp need output weights, which tied checkpoints do not have
-    if rules.copy_output and not any(tensor.name in OUTPUTS for tensor in tensors):
-        embeddings = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
+    has_output_weights = any(tensor.name in OUTPUT_WEIGHTS for tensor in tensors)
+    if rules.copy_output and not has_output_weights:
+        embeddings = [tensor for tensor in tensors if tensor.name.endswith(INPUT_EMBEDDINGS)]
         tensors += [replace(tensor, name="lm_head.weight") for tensor in embeddings]
 
     converted = convert(tensors, rules.convert, sizes)
-    return [_named_and_typed(tensor, names, rules, type) for tensor in converted]
+    return [_named_and_typed(tensor, name_maps, rules, type) for tensor in converted]
 
 
 def projection_tensors(
@@ -149,13 +151,16 @@ def _used_tensors(
     tensors = []
     for file, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
-            # the name as in a model for text alone, and as one of a numbered layer (Qwen's `mtp`)
+            # The usual name: without the prefix of a multimodal model, and for Qwen's `mtp` with
+            # the number of a layer (model.layers.48.eh_proj.weight for mtp.fc.weight).
             name = as_layer(plain_name(tensor.name), sizes.layers)
 
-            is_unused_prediction = not rules.prediction and predicts(name, sizes.layers)
-            is_buffer_or_vision = UNUSED.search(name) is not None
+            # layers that predict further tokens, which some families keep (`prediction`)
+            of_prediction_layer = is_of_prediction_layer(name, sizes.layers)
+            is_unused_prediction = of_prediction_layer and not rules.prediction
+            is_buffer_or_vision = BUFFER_OR_VISION.search(name) is not None
             is_unwanted = unwanted is not None and unwanted.search(name) is not None
-            is_second_copy = is_tied and name in OUTPUTS
+            is_second_copy = is_tied and name in OUTPUT_WEIGHTS
             # the scales of MXFP4 are read together with their blocks
             is_mxfp4_scale = name.endswith("_scales") and tensor.dtype == "U8"
             if is_unused_prediction or is_buffer_or_vision:
@@ -182,14 +187,20 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
     dtype = tensor.dtype
     scales_start = 0
 
-    # gpt-oss has NAME_blocks [..., blocks, 16] and NAME_scales [..., blocks], both U8: two numbers
-    # of 4 bits per byte, so 32 numbers per block
+    # gpt-oss has NAME_blocks [..., rows, blocks, 16] and NAME_scales [..., rows, blocks], both U8.
+    # A block has 16 bytes with two numbers of 4 bits each, so the weight is [..., rows, blocks *
+    # 32].
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
-    is_blocks = dtype == "U8" and name.endswith("_blocks")
-    if is_blocks and scales is not None and scales.dtype == "U8":
+    has_blocks = dtype == "U8" and name.endswith("_blocks")
+    has_scales = scales is not None and scales.dtype == "U8"
+    if has_blocks and has_scales:
+        assert scales is not None
         dtype = "MXFP4"
-        shape = (*shape[:-2], shape[-2] * TYPES[MXFP4].block)
+        *outer, blocks_of_row, _ = shape
+        shape = (*outer, blocks_of_row * TYPES[MXFP4].block)
         scales_start = header.data_start + scales.start
+
+    # other quantised forms were converted to floats before, so only these dtypes are left
     if dtype not in DTYPES:
         why = (
             "only F32, F16, BF16 and the quantised forms of docs/gguf.md are converted, and MXFP4"

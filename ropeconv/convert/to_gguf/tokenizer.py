@@ -211,11 +211,14 @@ def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
 
 
 def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
-    """Return how a pre-tokenizer splits a text, as the steps that pre.toml has words for.
+    """Return how a pre-tokenizer splits a text, as step names of pre.toml.
 
     pre.toml lists the steps of each pre-tokenizer that llama.cpp knows, such as
-    ("split ...", "gpt2"), by which the right one is found. An empty tuple is a pre-tokenizer that
-    splits nothing; None is one with a step that pre.toml has no word for.
+    ("split ...", "gpt2"), by which the right one is found.
+
+    Returns:
+        The names of the steps. An empty tuple is a pre-tokenizer that splits nothing, and None is
+        one with a step that has no name in pre.toml.
     """
     if pre_tokenizer is None:
         return None
@@ -223,15 +226,16 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
 
     # several, one after another
     if kind == "Sequence":
-        words = list[str]()
+        names = list[str]()
         for inner in pre_tokenizer.pretokenizers:
-            inner_words = steps(inner)
-            if inner_words is None:
+            names_of_inner = steps(inner)
+            if names_of_inner is None:
                 return None
-            words += inner_words
-        return tuple(words)
+            names += names_of_inner
+        return tuple(names)
 
-    # a word stands for a step with certain settings; with others, there is no word
+    # A name stands for a step with certain settings, and there is none for the same step with other
+    # settings. ByteLevel splits text by GPT-2's regular expression, or does not split it at all.
     if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
         return ("gpt2",) if pre_tokenizer.use_regex else ()
     if kind == "Digits":
@@ -275,28 +279,31 @@ def tokenizer_keys(
             f" {', '.join(pre_table().names)}"
         )
 
-    # SentencePiece first: a folder with tokenizer.model often has a tokenizer.json made from it,
-    # and only the model has the scores. A tokenizer.json with byte fallback is SentencePiece too.
+    # 1. SentencePiece. A folder with tokenizer.model often has a tokenizer.json made from it, and
+    # only the model has the scores, so it comes first. A tokenizer.json with byte fallback is
+    # SentencePiece too. Both give the tokens, and whether a space is put in front of a text.
     model = folder / "tokenizer.model"
     data = read(folder / "tokenizer.json", TokenizerJson)
-    tokens_and_space = None
+    sentencepiece = None
     if model.is_file():
-        tokens_and_space = from_model(model, vocabulary)
-    if tokens_and_space is None and data is not None and data.kind.byte_fallback:
-        tokens_and_space = from_json(data, vocabulary)
-    if tokens_and_space is not None:
-        tokens, prefix_space = tokens_and_space  # whether a space is put in front of a text
+        sentencepiece = from_model(model, vocabulary)
+    if sentencepiece is None and data is not None and data.kind.byte_fallback:
+        sentencepiece = from_json(data, vocabulary)
+    if sentencepiece is not None:
+        tokens, prefix_space = sentencepiece
         tokens.add(_added_tokens(folder, data, tokens))
         keys = _piece_keys(tokens, prefix_space, pre or "default")
-        return keys | _special(folder, vocabulary, tokens, rules, merges=False)
+        return keys | _special_token_keys(folder, vocabulary, tokens, rules, merges=False)
 
-    # else byte-level BPE, whose rules for splitting a text into words have a name in llama.cpp
+    # 2. byte-level BPE, whose rules for splitting a text into words have a name in llama.cpp
     if data is None:
         raise BadSource(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"
             " tokenizer too"
         )
-    tokens, pre_name = _byte_level_tokens(data, vocabulary, rules.pre, pre)
+    tokens, pre_name = _byte_level_tokens(
+        data, vocabulary, names_of_family=rules.pre, name_from_user=pre
+    )
     tokens.add(_added_tokens(folder, data, tokens))
     keys = {
         "tokenizer.ggml.model": string("gpt2"),
@@ -304,7 +311,7 @@ def tokenizer_keys(
         "tokenizer.ggml.tokens": strings(tokens.texts),
         "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
     }
-    return keys | _special(folder, vocabulary, tokens, rules, merges=True)
+    return keys | _special_token_keys(folder, vocabulary, tokens, rules, merges=True)
 
 
 def _piece_keys(tokens: Vocabulary, prefix_space: bool, pre: str) -> dict[str, GgufValue]:
@@ -320,18 +327,24 @@ def _piece_keys(tokens: Vocabulary, prefix_space: bool, pre: str) -> dict[str, G
 
 
 def _byte_level_tokens(
-    data: TokenizerJson, vocabulary: int, names: dict[str, str], pre: str
+    data: TokenizerJson, vocabulary: int, names_of_family: dict[str, str], name_from_user: str
 ) -> tuple[Vocabulary, str]:
     """The tokens of a byte-level BPE, and llama.cpp's name of its pre-tokenizer, such as "qwen2".
 
-    The parameters are those of `tokenizer_keys`, with the content of tokenizer.json.
+    Args:
+        data: The content of tokenizer.json.
+        vocabulary: Rows of the embeddings.
+        names_of_family: Names that the family has for pre-tokenizers, by the usual ones:
+            {"starcoder": "command-r"} for Command R.
+        name_from_user: The name of the pre-tokenizer; empty to find it by how it splits text.
     """
     if data.kind.type != "BPE":
         raise BadSource(
             f"tokenizer.json has a {data.kind.type} model, and only BPE is converted to GGUF"
         )
+    # refuse normalizers other than composing characters (NFC)
     check_normalizer(data.normalizer, COMPOSED)
-    name = pre or recognise(data, names)
+    name = name_from_user or recognise(data, names_of_family)
 
     tokens = Vocabulary.of_size(vocabulary)
     for text, index in data.bpe.vocab.items():
@@ -391,10 +404,10 @@ def composes_characters(folder: Path, keys: Mapping[str, GgufValue]) -> bool:
 
 
 def _added_tokens(folder: Path, data: TokenizerJson | None, tokens: Vocabulary) -> list[AddedToken]:
-    """The tokens that were added to a vocabulary.
+    """The tokens that were added to a vocabulary, from tokenizer.json and tokenizer_config.json.
 
-    transformers also adds those that only tokenizer_config.json has. Some of these are left out:
-    tokens without a row in the embeddings, and those whose row has another token.
+    Beside a tokenizer.json, a token of tokenizer_config.json is left out where it has no row in the
+    embeddings, and where its row has another token.
 
     Args:
         folder: The folder of the tokenizer.
@@ -402,23 +415,25 @@ def _added_tokens(folder: Path, data: TokenizerJson | None, tokens: Vocabulary) 
         tokens: The vocabulary.
     """
     added = list(data.added_tokens or ()) if data is not None else []
+    ids_in_json = {token.id for token in added}
+
     config = read(folder / "tokenizer_config.json", TokenizerConfig)
-    listed = (config.added_tokens_decoder if config is not None else None) or {}
-    known = {token.id for token in added}
-    for index, entry in listed.items():
-        free = index < len(tokens.kinds) and tokens.kinds[index] == TokenKind.UNUSED
-        if data is None or (free and index not in known):
-            added.append(msgspec.structs.replace(entry, id=index))
+    tokens_in_config = (config.added_tokens_decoder if config is not None else None) or {}
+    for token_id, token in tokens_in_config.items():
+        has_row = token_id < len(tokens.kinds)
+        row_is_free = has_row and tokens.kinds[token_id] == TokenKind.UNUSED
+        is_new = row_is_free and token_id not in ids_in_json
+        if data is None or is_new:
+            added.append(msgspec.structs.replace(token, id=token_id))
     return added
 
 
-def _special(
+def _special_token_keys(
     folder: Path, vocabulary: int, tokens: Vocabulary, rules: Gguf, merges: bool
 ) -> dict[str, GgufValue]:
     """The keys of a tokenizer that gguf-py writes, as in llama.cpp's converter.
 
     They are merges, ids of special tokens, whether bos and eos are added, and the chat templates.
-    gguf-py writes them into a GGUFWriter, of which `values_of` returns the values.
 
     Args:
         folder: The folder of the tokenizer.
@@ -432,17 +447,22 @@ def _special(
     logging.getLogger("gguf").setLevel(logging.CRITICAL)  # it logs what it finds on stderr
 
     def add_keys(writer: GGUFWriter) -> None:
-        """Read the special tokens of the folder, and write them as keys."""
+        """Let gguf-py read the special tokens, correct them, and write them as keys."""
         try:
             special = gguf.SpecialVocab(folder, merges, n_vocab=vocabulary)
+
+            # whether bos and eos are added: {"bos": True, "eos": False}
             data = read(folder / "tokenizer.json", PostProcessed)
-            named = _named_by_post_processor(folder, data)
+            named = _tokens_of_post_processor(folder, data)
             special.add_special_token |= _flags_of_post_processor(folder, data, named, vocabulary)
-            # gguf-py keeps the first id that it finds, so the files of the tokenizer come first,
-            # and config.json, where special_token_ids has the others from, before the family
-            by_family = _ids_of_family(folder, tokens, rules)
-            by_tokenizer = _ids_of_post_processor(data, named, vocabulary)
-            special.special_token_ids = by_family | special.special_token_ids | by_tokenizer
+
+            # The ids of special tokens, {"bos": 1, "eos": 2}, from three places; the last one
+            # counts. gguf-py has read tokenizer_config.json and config.json.
+            ids_of_family = _ids_of_family(folder, tokens, rules)
+            ids_of_gguf_py = special.special_token_ids
+            ids_of_post_processor = _ids_of_post_processor(data, named, vocabulary)
+            special.special_token_ids = ids_of_family | ids_of_gguf_py | ids_of_post_processor
+
             # gguf-py lists the names of templates from a set, in another order in each process, and
             # finds the files of additional_chat_templates in any order
             if isinstance(special.chat_template, list):
@@ -455,41 +475,47 @@ def _special(
                 " config.json"
             ) from None
 
-    values = values_of(add_keys)
+    values = values_of(add_keys)  # the keys that it writes
     if TEMPLATES in values:
-        values[TEMPLATES] = strings(sorted(name.encode() for name in values[TEMPLATES].decode()))
+        template_names = values[TEMPLATES].decode()
+        values[TEMPLATES] = strings(sorted(name.encode() for name in template_names))
     return values
 
 
-def _named_by_post_processor(folder: Path, data: PostProcessed | None) -> dict[str, str]:
-    """The special tokens of tokenizer_config.json that it lacks, and the post-processor shows.
+def _tokens_of_post_processor(folder: Path, data: PostProcessed | None) -> dict[str, str]:
+    """The special tokens that the post-processor shows and tokenizer_config.json lacks.
 
-    {"bos_token": "<s>", "cls_token": "<s>"} where <s> is put in front of every text.
+    {"bos_token": "<s>", "cls_token": "<s>"} where the post-processor puts <s> in front of a text.
 
-    llama.cpp's converter completes the config by them since gguf-py 0.20 (SpecialVocab in
-    gguf/vocab.py); 0.19 takes such a token for an unknown one, and does not add it. It is also
-    unknown where the config has an object in place of a text, as for Llama 2: then it becomes cls.
+    gguf-py 0.20 completes the config like this (SpecialVocab in gguf/vocab.py), and gguf-py 0.19
+    does not. Texts are compared, so where the config has bos_token as an object, as for Llama 2,
+    <s> counts as missing too, and becomes the cls_token.
     """
     config = read(folder / "tokenizer_config.json", dict[str, Any])
     if data is None or not config:
         return {}
+
     named = {}
     for step in data.steps:
+        # the special token in front of the text in a template such as "<s> $A"
         pieces = step.single or ()
-        first = pieces[0].SpecialToken if len(pieces) > 1 else None
-        if first is None or not first.id:
+        first_token = pieces[0].SpecialToken if len(pieces) > 1 else None
+        if first_token is None or not first_token.id:
             continue
-        if first.id not in (config.get("bos_token"), config.get("cls_token")):
-            for key in ("bos_token", "cls_token"):
-                if not config.get(key):
-                    named[key] = first.id
+        text = first_token.id  # a post-processor names a token by its text
+        is_in_config = text in (config.get("bos_token"), config.get("cls_token"))
+        if is_in_config:
+            continue
+        for key in ("bos_token", "cls_token"):
+            if not config.get(key):
+                named[key] = text
     return named
 
 
 def _ids_of_post_processor(
     data: PostProcessed | None, named: Mapping[str, str], vocabulary: int
 ) -> dict[str, int]:
-    """The ids of tokens that `_named_by_post_processor` found, {"bos": 1, "cls": 1}."""
+    """The ids of tokens that `_tokens_of_post_processor` found, {"bos": 1, "cls": 1}."""
     ids = {}
     for key, text in named.items():
         for token in (data.added_tokens if data else None) or ():
@@ -506,35 +532,43 @@ def _flags_of_post_processor(
 
     {"bos": True, "eos": False} for one that puts bos in front of a text.
 
-    gguf-py reads this too, but wrongly in three cases, which are corrected here as in llama.cpp's
-    converter. gguf 0.19 prefers `add_bos_token` of tokenizer_config.json, although the package
-    tokenizers does what the post-processor says. It ignores a byte-level post-processor, which adds
-    nothing. And it does not know a token that only the post-processor names.
+    gguf-py 0.19 reads this too, but wrongly in three cases:
+
+    1. It does not know a token that only the post-processor names.
+    2. It ignores a byte-level post-processor, which adds nothing.
+    3. It prefers `add_bos_token` of tokenizer_config.json, although the package tokenizers does
+       what the post-processor says.
 
     Args:
         folder: The folder of the tokenizer.
         data: The parts of its tokenizer.json; None without one.
-        named: From `_named_by_post_processor`.
+        named: The tokens that only the post-processor names, such as {"bos_token": "<s>"}.
         vocabulary: Rows of the embeddings.
     """
     import gguf
 
     if data is None or data.post_processor is None:
         return {}
+
+    # case 1: with the tokens that only the post-processor names
     config = read(folder / "tokenizer_config.json", dict[str, Any]) or {}
     config |= named
+
+    # case 2: a byte-level post-processor, unless another step adds tokens (see below)
     flags = {}
     if any(step.type == "ByteLevel" for step in data.steps):
         flags = {"bos": False, "eos": False}
 
-    # gguf-py reads the other kinds of post-processors, from a folder in which tokenizer_config.json
-    # has no add_bos_token that it could prefer
-    without_add = {key: value for key, value in config.items() if not key.startswith("add_")}
-    with scratch() as place:
-        (place / "tokenizer.json").symlink_to((folder / "tokenizer.json").resolve())
-        target = place / "tokenizer_config.json"
-        target.write_bytes(msgspec.json.encode(without_add))
-        return flags | gguf.SpecialVocab(place, n_vocab=vocabulary).add_special_token
+    # case 3: gguf-py reads the other kinds of post-processors, from a folder in which
+    # tokenizer_config.json has no add_bos_token that it could prefer
+    corrected = {key: value for key, value in config.items() if not key.startswith("add_")}
+    with scratch() as corrected_folder:
+        link = corrected_folder / "tokenizer.json"
+        link.symlink_to((folder / "tokenizer.json").resolve())
+        config_file = corrected_folder / "tokenizer_config.json"
+        config_file.write_bytes(msgspec.json.encode(corrected))
+        flags_of_gguf_py = gguf.SpecialVocab(corrected_folder, n_vocab=vocabulary).add_special_token
+    return flags | flags_of_gguf_py
 
 
 def _ids_of_family(folder: Path, tokens: Vocabulary, rules: Gguf) -> dict[str, int]:

@@ -23,7 +23,7 @@ from ...formats.files import read_bytes
 from ...rope.errors import counted, shown
 
 T = TypeVar("T")
-MOST_OBJECTS = 300_000_000
+MOST_BYTES_OF_OBJECTS = 300_000_000
 """Approximate bytes of a tokenizer's strings and lists in memory; Gemma 3 takes 160 million."""
 
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -159,13 +159,14 @@ def decode_json(data: bytes, kind: type[T], name: str) -> T:
     Raises:
         BadSource: Where it is not of this type.
     """
-    # As Python objects the text may take fifty times its bytes, so these are estimated first: 80
-    # for a string, which has two quotes, 64 for a list or an object, and 16 for each entry.
+    # As Python objects the text may take fifty times its bytes, so these are estimated first, for
+    # each string, list or dict, and entry of these.
     quotes = data.count(b'"')
+    string_count = quotes / 2
     containers = data.count(b"[") + data.count(b"{")
     entries = data.count(b",")
-    bytes_of_objects = 40 * quotes + 64 * containers + 16 * entries
-    if bytes_of_objects > MOST_OBJECTS:
+    bytes_of_objects = 80 * string_count + 64 * containers + 16 * entries
+    if bytes_of_objects > MOST_BYTES_OF_OBJECTS:
         raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
 
     try:
@@ -382,15 +383,15 @@ def _check_model(content: bytes) -> None:
 def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
     """Return the tokens of a tokenizer.json with byte fallback.
 
-    llama.cpp joins the pair whose result has the highest score, so a token's score is minus the
-    rank of its first merge.
+    llama.cpp joins the pair whose result has the highest score, and BPE the pair whose merge comes
+    first. So the score of a token is minus the rank of its first merge: 0, -1, -2, ...
 
     Args:
         data: The content of tokenizer.json.
         vocabulary: Rows of the embeddings.
 
     Returns:
-        The tokens, and whether it puts a space before the text.
+        The tokens, and whether the tokenizer puts a space in front of a text.
 
     Raises:
         BadSource: Where spaces are not written as in SentencePiece, and for normalizers that
@@ -405,7 +406,7 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
             " converted"
         )
 
-    # the first merge that makes a token is the one with the highest score
+    # the rank of the first merge that makes each token
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(model.merges):
         joined = merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge)
@@ -418,11 +419,12 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
             kind = TokenKind.UNKNOWN
         elif re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text):
             kind = TokenKind.BYTE
-        tokens.put(index, text, kind, -float(ranks.get(text, len(ranks))))
+        rank = ranks.get(text, len(ranks))  # a token that no merge makes comes last
+        tokens.put(index, text, kind, score=-float(rank))
 
-    # either a normalizer puts the space in front (Llama 2), or a pre-tokenizer does
-    cutter = data.pre_tokenizer or PreTokenizer()
-    prepends = any(step.type == "Prepend" for step in normalizer.steps)
-    if cutter.type == "Metaspace" and cutter.prepend_scheme != "never":
-        prepends = True
-    return tokens, prepends
+    # the space in front of a text comes from a normalizer (Llama 2), or from a pre-tokenizer
+    normalizer_prepends = any(step.type == "Prepend" for step in normalizer.steps)
+    pre_tokenizer = data.pre_tokenizer or PreTokenizer()
+    is_metaspace = pre_tokenizer.type == "Metaspace"
+    pre_tokenizer_prepends = is_metaspace and pre_tokenizer.prepend_scheme != "never"
+    return tokens, normalizer_prepends or pre_tokenizer_prepends

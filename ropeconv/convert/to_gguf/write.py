@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
 from ...formats.safetensors import STORED, widen
-from .rows import DTYPES, NIBBLES, VALUES, Rows, StoredRows
+from .rows import DTYPES, NIBBLES, NUMBER_FUNCTIONS, Rows, StoredRows
 
 PIECE = 1 << 18
 """Elements of a piece: numpy works long enough at a time for threads to run side by side."""
@@ -120,7 +120,7 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
     """Yield the bytes of a tensor in the output, in pieces."""
     if tensor.data:
         yield tensor.data
-    for rows, _ in _pieces(tensor, 0):
+    for rows, _ in _pieces(tensor, first_byte=0):
         [encoded] = _output_rows(tensor, rows, (tensor.type,)).values()
         yield encoded.tobytes()
 
@@ -156,9 +156,9 @@ def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
     if not converted:
         return
 
-    # In the others it is converted, in pieces of some rows. A piece has the same rows for each
-    # file, with their first byte there: ((rows, 0), (rows, 4096)). A task converts up to PIECES of
-    # them, since starting a task takes time too.
+    # In the other files the tensor is converted, in pieces of some rows. A piece is a tuple with
+    # one entry for each file: the same rows, and the byte of that file at which they begin. A task
+    # converts 8 pieces (`PIECES`), since starting a task takes time too.
     pieces_of_files = [_pieces(place.tensor, place.start) for place in converted]
     pieces = zip(*pieces_of_files, strict=True)
     pieces_of_task = list(islice(pieces, PIECES))
@@ -193,21 +193,29 @@ def _is_copied(part: Rows, type: int) -> bool:
     return DTYPES[part.dtype] == type and type != MXFP4
 
 
-def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
-    """Yield some rows of a tensor at a time, and the place of their first byte in the output."""
+class PlacedRows(NamedTuple):
+    """Rows of the checkpoint, and where they are written."""
+
+    rows: Rows
+    first_byte: int
+    """The byte of the output at which they begin."""
+
+
+def _pieces(tensor: StoredRows, first_byte: int) -> Iterator[PlacedRows]:
+    """Yield some rows of a tensor at a time; `first_byte` is the place of the first of them."""
     kind = TYPES[tensor.type]
     # a piece has whole heads, since rows move within a head; `interleave` is the rows of a head
     head_rows = tensor.interleave or 1
     for part in tensor.parts:
         rows_of_piece = PIECE // max(1, part.columns)
         step = max(head_rows, rows_of_piece // head_rows * head_rows)
-        for first in range(0, part.rows, step):
-            count = min(step, part.rows - first)
-            yield part.part(first, count), place
-            place += count * part.columns // kind.block * kind.size
+        for first_row in range(0, part.rows, step):
+            row_count = min(step, part.rows - first_row)
+            yield PlacedRows(part.part(first_row, row_count), first_byte)
+            first_byte += row_count * part.columns // kind.block * kind.size
 
 
-def _convert(places: Sequence[TensorPlace], pieces: list[tuple[tuple[Rows, int], ...]]) -> int:
+def _convert(places: Sequence[TensorPlace], pieces: list[tuple[PlacedRows, ...]]) -> int:
     """Convert some rows and write them into each file.
 
     Several files, such as one of F16 and one of Q8_0, have the same tensor in other types. So the
@@ -215,8 +223,8 @@ def _convert(places: Sequence[TensorPlace], pieces: list[tuple[tuple[Rows, int],
 
     Args:
         places: The tensor in each file.
-        pieces: For each piece, the rows and their first byte in every file, in the order of
-            `places`: ((rows, 0), (rows, 4096)) for two files. The rows are the same in both.
+        pieces: Each piece has one entry for each of `places`: the same rows of the checkpoint, and
+            the byte of that file at which they begin.
 
     Returns:
         The number of bytes written.
@@ -225,11 +233,11 @@ def _convert(places: Sequence[TensorPlace], pieces: list[tuple[tuple[Rows, int],
     types = {place.tensor.type for place in places}
     written = 0
     for piece in pieces:
-        rows, _ = piece[0]
+        rows = piece[0].rows  # the same for all files
         rows_by_type = _output_rows(tensor, rows, types)
-        for place, (_, first_byte) in zip(places, piece, strict=True):
+        for place, in_file in zip(places, piece, strict=True):
             data = rows_by_type[place.tensor.type].data
-            written += write_at(place.file.fileno(), data, first_byte)
+            written += write_at(place.file.fileno(), data, in_file.first_byte)
     return written
 
 
@@ -252,7 +260,7 @@ def _output_rows(
     Args:
         tensor: The tensor that they belong to, with its changes.
         rows: Their place in the checkpoint.
-        types: The types that are asked for, as ggml numbers them.
+        types: The types of the outputs, as ggml numbers them.
 
     Returns:
         The rows in each type.
@@ -260,27 +268,28 @@ def _output_rows(
     if rows.dtype == "MXFP4":
         return {MXFP4: mxfp4(rows)}
 
-    # in the type of the checkpoint, unchanged numbers keep their bits
+    # for an output in the type of the checkpoint, unchanged numbers keep their bits
     stored = _reorder(tensor, _checkpoint_rows(rows))
-    own_type = DTYPES[rows.dtype]
+    stored_type = DTYPES[rows.dtype]
     numbers_change = bool(tensor.values or rows.factors)
     by_type: dict[int, NDArray[np.generic]] = {}
-    if own_type in types and not numbers_change:
-        by_type[own_type] = np.ascontiguousarray(stored)
-    other_types = [type for type in types if type not in by_type]
+    if stored_type in types and not numbers_change:
+        by_type[stored_type] = np.ascontiguousarray(stored)
+    other_types = [ggml_type for ggml_type in types if ggml_type not in by_type]
     if not other_types:
         return by_type
 
-    # else by way of float32, as llama.cpp's converter does: first the factors of the architecture
-    # (`times` in the family file), then a function, such as "plus_one" for the norms of Gemma
+    # For the other outputs, numbers are converted to float32 first, as in llama.cpp's converter.
+    # There they are multiplied by factors of the architecture (`times` in the family file), and
+    # changed by a function, such as "plus_one" for the norms of Gemma.
     numbers = widen(stored, rows.dtype)
     for factor in rows.factors:
         numbers = numbers * np.float32(factor)
     if tensor.values:
-        change = VALUES[tensor.values]
+        change = NUMBER_FUNCTIONS[tensor.values]
         numbers = change(numbers)
-    for type in other_types:
-        by_type[type] = np.ascontiguousarray(encode(numbers, type))
+    for ggml_type in other_types:
+        by_type[ggml_type] = np.ascontiguousarray(encode(numbers, ggml_type))
     return by_type
 
 
@@ -312,22 +321,25 @@ def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.gene
 def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
     """Read rows of a checkpoint, in the dtype of its file, [rows, columns].
 
-    Rows may have gaps between them, such as every second row of a matrix: `stride` is the distance
-    from row to row in the file, and `apart` that from number to number in a row. `extent` is the
-    bytes from the first number to the last, with the gaps.
+    There may be gaps between the rows, such as for every second row of a matrix.
     """
     dtype = np.dtype(STORED[rows.dtype])
-    shape = (rows.rows, rows.columns)
+    row_count = rows.rows
+    shape = (row_count, rows.columns)
     if rows.zeros:  # numbers that no file has
         return np.zeros(shape, dtype)
+
+    # all numbers of the file from the first to the last of these rows, with the gaps
     has_gaps = not rows.is_one_piece
-    count = rows.extent // dtype.itemsize
-    stored = rows.file.numbers(STORED[rows.dtype], rows.start, count, sparse=has_gaps)
+    numbers_with_gaps = rows.extent // dtype.itemsize
+    stored = rows.file.numbers(STORED[rows.dtype], rows.start, numbers_with_gaps, sparse=has_gaps)
     if not has_gaps:
         return stored.reshape(shape)
 
     # a view of the mapped file that skips the gaps; the copy reads only the pages that it touches
-    strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
+    bytes_to_next_row = rows.stride * dtype.itemsize
+    bytes_to_next_column = rows.apart * dtype.itemsize
+    strides = (bytes_to_next_row, bytes_to_next_column)
     return np.array(np.lib.stride_tricks.as_strided(stored, shape, strides))
 
 

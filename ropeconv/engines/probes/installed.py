@@ -33,9 +33,9 @@ from .outcome import Expected, Outcome, RuntimeAnswer, judge_answer, parse_runti
 
 FOLDER = Path(__file__).parent / "programs"
 """The programs. It is not a package: they run in environments that do not have ropeconv."""
-SHARED = ("probe_protocol.py", "transformers_backend.py")
+SHARED_MODULES = ("probe_protocol.py", "transformers_backend.py")
 """The modules beside them that they import."""
-SECONDS = 300.0
+SECONDS_FOR_ANSWER = 300.0
 """The time for one answer, with the imports of the runtime; vLLM takes ten seconds of them."""
 
 
@@ -185,7 +185,7 @@ class InstalledRuntime(Asking):
         askable: AskableRuntime,
         installation: Installation,
         version: str,
-        seconds: float = SECONDS,
+        seconds: float = SECONDS_FOR_ANSWER,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         """Take a runtime that is installed. It is not started yet.
@@ -203,12 +203,12 @@ class InstalledRuntime(Asking):
         self.version = version
         self.seconds = seconds
         self.tell = tell
+        self.told_reasons: set[str] = set()  # why it was not asked, each told to the user once
+        self.failure = ""  # why it cannot be asked; empty while it can
+
+        # the process starts with the first question
         python = installation.python
         command = [python, str(FOLDER / "run_probe.py"), askable.program]
-        self.reported: set[str] = set()
-        """Why it was not asked, as far as the user knows."""
-        self.failure = ""
-        """Why it cannot be asked; empty while it can."""
         self.process = ProgramProcess(command, environment(python))
         self.cache = ProbeCache()
 
@@ -304,17 +304,22 @@ class InstalledRuntime(Asking):
         It is empty, so that nothing is cached, where the installed package cannot be read.
         """
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
-        for name in (*SHARED, f"{self.askable.program}.py"):
+
+        # ropeconv's code that asks: the program of the runtime, such as ask_vllm.py, and the
+        # modules that it imports
+        for name in (*SHARED_MODULES, f"{self.askable.program}.py"):
             digest.update((FOLDER / name).read_bytes())
+
+        # the code of the runtime: the versions of its packages, and the file of its package, whose
+        # size and time show an edited installation
         digest.update(json.dumps(self.installation.versions, sort_keys=True).encode())
         digest.update(self.installation.python.encode())
+        package_file = self.installation.place
         try:
-            # size and time show an edited installation
-            status = os.stat(self.installation.place)
+            status = os.stat(package_file)
         except OSError:
             return ""
-        place = f"{self.installation.place} {status.st_size} {status.st_mtime_ns}"
-        digest.update(place.encode())
+        digest.update(f"{package_file} {status.st_size} {status.st_mtime_ns}".encode())
         return digest.hexdigest()
 
     def outcome(
@@ -332,16 +337,18 @@ class InstalledRuntime(Asking):
         return answer, judge_answer(answer, expected)
 
     def verdict(self, planned: PlannedConfig) -> Verdict | None:
-        """Return whether the runtime computes what a config says; None where that was not seen.
+        """Return whether the runtime computes what a config says; None where it cannot be asked.
 
         The status of a verdict is "exact", "differs", "ignored" or "refused", for example.
         """
+        # `answer` has the frequencies that the runtime computes, or why it could not be asked
+        # (`unseen`); `outcome` is the answer compared with the schedule
         answer, outcome = self.outcome(planned)
         if answer.says_nothing:
-            # each reason is shown once
-            if answer.unseen not in self.reported:
-                self.reported.add(answer.unseen)
-                self.tell(f"{self.title} was not asked ({answer.unseen}); the table is used.")
+            why_not_asked = answer.unseen
+            if why_not_asked not in self.told_reasons:
+                self.told_reasons.add(why_not_asked)
+                self.tell(f"{self.title} was not asked ({why_not_asked}); the table is used.")
             return None
 
         verdict = self.verdict_from(planned, answer, outcome)
@@ -394,14 +401,15 @@ class InstalledRuntime(Asking):
         status = outcome.status
         reason = outcome.detail
         if status == "exact":
+            # no difference; there may be a remark, such as on an option for long prompts
             reason = remark(answer, planned.schedule.context)
-            # the table may say that it does not load the quantised weights of this config
-            weights = quantised(planned.config, newest(self.name), planned.family)
-            if weights is not None:
-                weights_status, why = weights
-                if weights_status == "unsupported":
-                    status = weights_status
-                    reason = why
+
+            # the table may say that the runtime does not load the quantised weights of this config
+            finding = quantised(planned.config, newest(self.name), planned.family)
+            status_in_table, reason_in_table = finding or ("exact", "")
+            if status_in_table == "unsupported":
+                status = status_in_table
+                reason = reason_in_table
         return Verdict(
             runtime=f"{self.name}@{self.version}",
             display_name=self.title,

@@ -20,11 +20,11 @@ from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
 from ...runtimes.runtime import Status
 
-FREQUENCIES = 4e-6
+FREQUENCY_TOLERANCE = 4e-6
 """The largest relative deviation of a frequency: angles are evaluated in float32."""
-FACTORS = 2e-6
+FACTOR_TOLERANCE = 2e-6
 """The largest relative deviation of a factor."""
-PERMUTED = ("llama4",)
+FAMILIES_PERMUTED_BY_VLLM = ("llama4",)
 """Families whose weights vLLM reorders while it loads them.
 
 vllm/model_executor/models/llama4.py, permute_qk_weight_for_rotary.
@@ -90,8 +90,10 @@ def parse_runtime_answer(text: str | bytes) -> RuntimeAnswer | None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
-    has_content = answer.layers or answer.error or answer.absent or answer.unseen
-    if not has_content:
+    # An answer has the RoPE of each layer, or says why not: the runtime has failed (`error`), does
+    # not have the model (`absent`), or cannot be asked on this machine (`unseen`).
+    says_why_not = answer.error or answer.absent or answer.unseen
+    if not answer.layers and not says_why_not:
         return None
     # each layer that rotates has the index of its frequencies in `ropes`
     for index in answer.layers:
@@ -131,9 +133,13 @@ class Outcome:
     """The factor on cos and sin of these layers; None where no layer was seen."""
 
 
-STAGES = {"config": "the config", "load": "loading the model", "forward": "the first forward pass"}
+STAGES_IN_WORDS = {
+    "config": "the config",
+    "load": "loading the model",
+    "forward": "the first forward pass",
+}
 """Where a runtime fails, in words."""
-OF_SCHEDULE = ("frequencies", "attention factor", "inside the trained context")
+WORDS_ON_SCHEDULE = ("frequencies", "attention factor", "inside the trained context")
 """How the differences begin, in words, of a runtime that ignores the scaling.
 
 A runtime with other differences too, as in its pairs, computes something else.
@@ -152,17 +158,18 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
         answer: The frequencies of each layer, as the runtime computes them; else an error.
         expected: The schedule, and the config that it was written into.
     """
-    # the runtime has not built the model
+    # The runtime has not built the model: it cannot be asked here, does not have the model, or has
+    # failed.
     if answer.unseen:
         return Outcome("unknown", answer.unseen)
     if answer.absent:
         return Outcome("unsupported", answer.absent)
     if answer.error:
-        stage = STAGES.get(answer.stage, answer.stage)
+        stage = STAGES_IN_WORDS.get(answer.stage, answer.stage)
         return Outcome("refused", f"it fails at {stage}: {answer.error}")
 
-    # The schedule is for the global layers. The runtime may rotate none of them, and then their
-    # rope is None.
+    # the schedule is for the global layers; the rope of a layer is None where the runtime does not
+    # rotate it
     layers = list(_seen_layers(answer, expected.before))
     ropes_of_global_layers = [rope for kind, rope in layers if kind == "global"]
     if not ropes_of_global_layers:
@@ -171,14 +178,15 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
 
     # The gravest difference comes first. A wrong layer or wrong pairs break a model ("differs"). A
     # model whose only difference is that it has no scaling works up to its old context ("ignored").
+    # A difference in the scaling begins with "frequencies", "attention factor" or "inside the
+    # trained context".
     difference = next(_differences(answer, layers, expected), "")
     status: Status = "exact"
     if difference:
-        # such as "frequencies are 4 to 4 times those of the schedule"
-        is_about_schedule = difference.startswith(OF_SCHEDULE)
-        is_ignored = is_about_schedule and _is_unscaled(answer, ropes, expected)
+        is_about_scaling = difference.startswith(WORDS_ON_SCHEDULE)
+        is_ignored = is_about_scaling and _is_unscaled(answer, ropes, expected)
         status = "ignored" if is_ignored else "differs"
-    if not ropes:
+    if not ropes:  # no global layer rotates, so there are no numbers
         return Outcome(status, difference)
 
     # the numbers for the user: the largest deviation, and the attention factor that is most wrong
@@ -225,8 +233,10 @@ def _differences(
         if rope is not None and kind == "none":
             yield "a layer rotates that has no RoPE"
 
-    # the numbers: global layers have those of the schedule, and local ones keep those of the source
-    local_inv_freq = expected.before.local_inv_freq
+    # pairs, frequencies and factors: global layers must have those of the schedule, and layers with
+    # a window (local) those of the source
+    source_rope = expected.before
+    local_inv_freq = source_rope.local_inv_freq
     for kind, rope in layers:
         if rope is None or kind == "none":
             continue
@@ -241,7 +251,8 @@ def _differences(
                 "window layers: attention factor", rope.attention_factor, 1.0
             )
 
-    # a prompt that is computed in several passes may get another list in each
+    # Some runtimes compute a prompt in several passes (`mixed`). Where the frequencies depend on
+    # the length (`switches`), the first passes use other frequencies than the last.
     depends_on_length = any(rope.switches for rope in answer.ropes)
     if answer.mixed and depends_on_length:
         yield "the two factor lists are mixed in one prompt"
@@ -255,30 +266,35 @@ def _schedule_differences(rope: ProbedRope, schedule: Schedule) -> Iterator[str]
         rope: The RoPE that the runtime gives a layer.
         schedule: The RoPE that it has to compute.
     """
-    factor = schedule.attention_factor
+    # prompts as long as the context
+    expected_factor = schedule.attention_factor
     yield from _vector_differences("", rope.inv_freq, schedule.inv_freq)
-    yield from _factor_differences("attention factor", rope.attention_factor, factor)
+    yield from _factor_differences("attention factor", rope.attention_factor, expected_factor)
 
-    # a short sequence has other frequencies only with two lists, as in LongRoPE; its attention
-    # factor is the same in the schedule
+    # Short prompts in the schedule: only two lists, as in LongRoPE, give them other frequencies.
+    # The attention factor is the same.
     expected_short = schedule.inv_freq
     if schedule.short_inv_freq is not None:
         expected_short = schedule.short_inv_freq
-    # a runtime that has no frequencies of its own for short prompts uses the same for all of them
+
+    # Short prompts in the runtime: an answer leaves out what is the same as for long ones.
     answered_short = rope.inv_freq
     if len(rope.short_inv_freq) > 0:
         answered_short = rope.short_inv_freq
-    short_factor = rope.attention_factor
+    answered_short_factor = rope.attention_factor
     if rope.short_attention_factor is not None:
-        short_factor = rope.short_attention_factor
+        answered_short_factor = rope.short_attention_factor
+
     inside = "inside the trained context: "
     yield from _vector_differences(inside, answered_short, expected_short)
-    yield from _factor_differences(f"{inside}attention factor", short_factor, factor)
+    yield from _factor_differences(
+        f"{inside}attention factor", answered_short_factor, expected_factor
+    )
 
 
 def _pairs(answer: RuntimeAnswer, rope: ProbedRope, family: Family) -> str:
     """Return which dimensions turn together; those of the family where nothing is said."""
-    if answer.interleaved is not None and family.name not in PERMUTED:
+    if answer.interleaved is not None and family.name not in FAMILIES_PERMUTED_BY_VLLM:
         return "interleaved" if answer.interleaved else "half"
     return rope.pairs or family.layout
 
@@ -307,7 +323,7 @@ def _vector_differences(
         return
 
     ratio = given[rotates] / expected[rotates]
-    if ratio.size and np.abs(ratio - 1).max() > FREQUENCIES:
+    if ratio.size and np.abs(ratio - 1).max() > FREQUENCY_TOLERANCE:
         yield (
             f"{prefix}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the"
             " schedule"
@@ -316,7 +332,7 @@ def _vector_differences(
 
 def _factor_differences(words: str, answered: float, expected: float) -> Iterator[str]:
     """Yield how a factor differs from the one that is expected."""
-    if abs(answered - expected) > FACTORS * expected:
+    if abs(answered - expected) > FACTOR_TOLERANCE * expected:
         yield f"{words} {answered:.6g}, not {expected:.6g}"
 
 
@@ -340,9 +356,14 @@ def _logit_differences(answer: RuntimeAnswer, expected: Expected) -> Iterator[st
     """
     schedule = expected.schedule
     family = expected.family
+
+    # Latent attention (MLA): the factor on logits is a softmax scale times the usual
+    # 1 / sqrt(width of a head). Only the former is in a schedule.
     if family.mla and answer.scaling:
         answered = answer.scaling / _usual_scaling(expected)
         yield from _factor_differences("factor on logits", answered, schedule.softmax_scale)
+
+    # families whose queries may grow with their position, such as Ministral 3
     if family.keys.query_beta:
         answered_scale = 1.0 if answer.query_scale is None else answer.query_scale
         yield from _factor_differences(
@@ -378,26 +399,31 @@ def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expec
         ropes: The RoPE that it gives each layer that the schedule is for.
         expected: The schedule, and `before`, the RoPE of the source.
     """
-    before = expected.before
-    schedule = expected.schedule
     # the plain frequencies theta^(-2i / d) of the model's base
-    unscaled = before.base_form(before.rope_theta).inv_freq(before.rotary_dim)
-    if schedule.attention_factor == 1 and _is_same_vector(tuple(schedule.inv_freq), unscaled):
-        return False  # the schedule has no scaling that could be ignored
+    source_rope = expected.before
+    plain_form = source_rope.base_form(source_rope.rope_theta)
+    unscaled = plain_form.inv_freq(source_rope.rotary_dim)
 
+    # a schedule without a scaling has nothing that could be ignored
+    schedule = expected.schedule
+    has_plain_frequencies = _is_same_vector(tuple(schedule.inv_freq), unscaled)
+    if has_plain_frequencies and schedule.attention_factor == 1:
+        return False
+
+    # the usual pairs, the plain frequencies, and no attention factor, in each layer
     for rope in ropes:
         pairs = _pairs(answer, rope, expected.family)
         if pairs != expected.family.layout:
             return False
         if not _is_same_vector(rope.inv_freq, unscaled):
             return False
-        has_factor = len(list(_factor_differences("", rope.attention_factor, 1.0))) > 0
-        if has_factor:
+        has_attention_factor = abs(rope.attention_factor - 1.0) > FACTOR_TOLERANCE
+        if has_attention_factor:
             return False
     return len(ropes) > 0
 
 
 def _is_same_vector(answered: tuple[float, ...], expected: Vector) -> bool:
-    """Whether frequencies are those that are expected, within `FREQUENCIES`."""
+    """Whether frequencies are those that are expected, within `FREQUENCY_TOLERANCE`."""
     differences = list(_vector_differences("", answered, expected))
     return not differences

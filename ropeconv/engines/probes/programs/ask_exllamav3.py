@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:  # a program has only this folder on its path
     import probe_protocol as protocol
 
-KERNEL: list[dict[str, Any]] = []
+KERNEL_CALLS: list[dict[str, Any]] = []
 ROPE_ARGUMENTS = (
     "q",
     "out_q",
@@ -50,7 +50,7 @@ ROPE_ARGUMENTS = (
 """The first arguments of `ext.rope`, as util/rope.py calls it. The last but one is the number of
 axes of positions.
 """
-UNUSED = (
+UNUSED_PACKAGES = (
     "triton",
     "triton.language",
     "triton.language.extra",
@@ -76,23 +76,25 @@ class CompiledExtension(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Return a function that replaces one of exllamav3's compiled functions.
 
-        That for `rope`, the kernel that rotates, appends its arguments to `KERNEL` and computes
-        nothing. The others raise.
+        The replacement of `rope`, the kernel that rotates, appends its arguments to a global list,
+        from which `probe` takes them, and computes nothing. The other replacements raise an error.
         """
         if name.startswith("__"):  # Python asks for these of every module
             raise AttributeError(name)
 
-        def rope(*arguments: Any) -> None:
+        def note_rope(*arguments: Any) -> None:
+            # ROPE_ARGUMENTS has the names of the first arguments. Of the others, only the last but
+            # one is needed, the number of axes of positions.
             call = dict(zip(ROPE_ARGUMENTS, arguments, strict=False))
-            call["rotate_dims"] = arguments[-2]  # the number of axes of positions
-            KERNEL.append(call)
+            call["rotate_dims"] = arguments[-2]
+            KERNEL_CALLS.append(call)
 
-        def compiled(*_: Any, **__: Any) -> Any:
+        def refuse_call(*_: Any, **__: Any) -> Any:
             raise NotImplementedError(f"the compiled function {name}")
 
         if name == "rope":
-            return rope
-        return compiled
+            return note_rope
+        return refuse_call
 
 
 def without_extension() -> None:
@@ -100,7 +102,7 @@ def without_extension() -> None:
 
     Call it before the first import of exllamav3, and after that of torch.
     """
-    for name in UNUSED:
+    for name in UNUSED_PACKAGES:
         sys.modules[name] = MagicMock(name=name)
     extension = CompiledExtension("exllamav3_ext")
     holder = types.ModuleType("exllamav3.ext")
@@ -118,7 +120,7 @@ from exllamav3.util import rope as exllamav3_rope
 
 VERSION = metadata.version("exllamav3")
 STYLES = {"NEOX": "half", "GPTJ": "interleaved"}
-PROCESSORS = {
+PROCESSOR_BY_ARCHITECTURE = {
     "Gemma3": "Gemma3ImageProcessor",
     "Gemma4": "Gemma4ImageProcessor",
     "Glm4v": "Glm4vImageProcessor",
@@ -129,7 +131,7 @@ PROCESSORS = {
 """The image processor that the preprocessor_config.json beside a published model names, by start of
 architecture.
 """
-PROCESSOR: dict[str, Any] = {
+PROCESSOR_SETTINGS: dict[str, Any] = {
     "image_mean": [0.5] * 3,
     "image_std": [0.5] * 3,
     "resample": 3,
@@ -153,7 +155,7 @@ PROCESSOR: dict[str, Any] = {
     "max_tiles": 10,
     "tile_size": 512,
 }
-UNSEEN = {
+ARCHITECTURES_NOT_WATCHED = {
     "DeepseekV4ForCausalLM": "untested: its attention rotates in its own kernel",
     "Gemma4UnifiedForConditionalGeneration": (
         "untested: it requires keys that the test config does not have"
@@ -164,7 +166,7 @@ UNSEEN = {
     ),
 }
 """Architectures whose rotation cannot be watched here."""
-PROBED: dict[str, tuple[protocol.Answer, float]] = {}
+ANSWERS_BY_SETTINGS: dict[str, tuple[protocol.Answer, float]] = {}
 
 
 def complete(config: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def complete(config: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def write_beside(folder: Path, config: dict[str, Any]) -> None:
+def write_processor_configs(folder: Path, config: dict[str, Any]) -> None:
     """Write preprocessor_config.json and processor_config.json beside the config of a vision model.
 
     exllamav3 does not read such a model without them. A model without vision gets none.
@@ -225,11 +227,12 @@ def write_beside(folder: Path, config: dict[str, Any]) -> None:
     if not vision:
         return
     architectures = config.get("architectures") or [""]
-    for start, processor in PROCESSORS.items():
-        if not architectures[0].startswith(start):
+    # such as "Qwen" and "Qwen2VLImageProcessorFast"; no two of the table fit one architecture
+    for start_of_architecture, processor in PROCESSOR_BY_ARCHITECTURE.items():
+        if not architectures[0].startswith(start_of_architecture):
             continue
         settings = {
-            **PROCESSOR,
+            **PROCESSOR_SETTINGS,
             "image_processor_type": processor,
             "patch_size": vision.get("patch_size", 14),
         }
@@ -242,19 +245,21 @@ def write_beside(folder: Path, config: dict[str, Any]) -> None:
 def load(config: dict[str, Any]) -> Any:
     """Return the model that exllamav3 makes of a config, without weights.
 
-    Raises NoModel where it does not have the architecture, Unseen where this program cannot read
-    its rotation, and Refused where exllamav3 fails on the config.
+    Raises NoModel where it does not have the architecture, and Unseen where this program cannot
+    read its rotation. Raises Refused where exllamav3 fails, with the stage: "config" for reading
+    the config, "load" for making the model.
     """
     # "architectures" has one name in nearly every config
     names = config.get("architectures") or []
     if len(names) == 1 and names[0] not in get_architectures():
         raise protocol.NoModel(f"Unknown architecture {names[0]}")
-    if set(names) & UNSEEN.keys():
-        raise protocol.Unseen(UNSEEN[names[0]])
+    if set(names) & ARCHITECTURES_NOT_WATCHED.keys():
+        raise protocol.Unseen(ARCHITECTURES_NOT_WATCHED[names[0]])
 
+    # a folder as of a published model: vision models need the settings of an image processor too
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
-        write_beside(Path(folder), config)
+        write_processor_configs(Path(folder), config)
         try:
             settings = Config.from_directory(folder)
         except Exception as error:
@@ -278,18 +283,18 @@ def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
     Raises AssertionError where exllamav3's own cosines are not those of the kernel's arguments.
     """
     key = f"{settings} {context}"
-    if key in PROBED:  # most layers have the same settings
-        return PROBED[key]
+    if key in ANSWERS_BY_SETTINGS:  # most layers have the same settings
+        return ANSWERS_BY_SETTINGS[key]
 
-    # rotate zeros, and read what the kernel was given
+    # Rotate zeros. exllamav3 calls its kernel, whose replacement notes the arguments of the call.
     try:
         rope = exllamav3_rope.RoPE("cpu", settings)
     except Exception as error:
         raise protocol.Refused("load", error) from error
-    KERNEL.clear()
+    KERNEL_CALLS.clear()
     states = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
     rope.apply(states, states.clone(), 1, in_place=True)
-    call = KERNEL.pop()
+    call = KERNEL_CALLS.pop()
     inv_freq = call["inv_freq"]
     attention_factor = float(call["attn_factor"])
     style = call["style"].name  # NEOX or GPTJ
@@ -306,13 +311,15 @@ def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
     assert torch.allclose(sin, angles.sin().double() * attention_factor), "another sine"
     assert torch.allclose(cos, angles.cos().double() * attention_factor), "another cosine"
 
-    # Llama 4's temperature on queries, 1 + beta ln(1 + floor(position / length))
+    # Llama 4's temperature on queries, 1 + beta ln(1 + floor(position / length)); a kernel without
+    # it has None or no argument for beta, which gives 1
     beta = call.get("beta") or 0.0
     length = call.get("original") or 1
-    query_scale = 1 + beta * math.log(1 + (context - 1) // length)
+    last_position = context - 1
+    query_scale = 1 + beta * math.log(1 + last_position // length)
     answer = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[style]}
-    PROBED[key] = (answer, query_scale)
-    return PROBED[key]
+    ANSWERS_BY_SETTINGS[key] = (answer, query_scale)
+    return ANSWERS_BY_SETTINGS[key]
 
 
 def blocks(model: Any) -> list[Any]:
@@ -337,14 +344,15 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         config: The whole config.json.
         question: The trained length and the context, in tokens.
     """
-    changed = complete(config)  # keys that have nothing to do with RoPE
+    # `complete` adds keys that exllamav3 needs and that have nothing to do with RoPE
+    added_keys = complete(config)
     model = load(config)
 
-    # the RoPE of each layer, and the scales that all layers must share. Scales are text with seven
-    # digits, those of float32, so that equal ones count once
+    # The RoPE of each layer, and the scales on queries and on logits, which all layers must share.
+    # A scale is text with the seven digits of float32, so that equal ones count once.
     ropes: list[protocol.Answer | None] = []
-    query_scales = set()
-    logit_scales = set()
+    query_scales: set[str] = set()
+    logit_scales: set[str] = set()
     for block in blocks(model):
         attention = block.attn
         if hasattr(attention, "sm_scale"):
@@ -356,14 +364,18 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         rope, query_scale = probe(settings, question["context"])
         ropes.append(rope)
         query_scales.add(f"{query_scale:.7g}")
+
+    # a failed assertion is reported as an answer that says nothing about the runtime
     assert any(ropes), "no layer rotates"
     assert len(query_scales) == len(logit_scales) == 1, f"scales {query_scales}, {logit_scales}"
+    query_scale_of_all = float(query_scales.pop())
+    logit_scale_of_all = float(logit_scales.pop())
 
-    more: dict[str, Any] = {}
-    if changed:
-        more["completed"] = changed
-    more["scaling"] = float(logit_scales.pop())
-    more["class"] = str(model.config.architecture)
-    if query_scales != {"1"}:
-        more["query_scale"] = float(query_scales.pop())
-    return protocol.answer(ropes, **more)
+    other_keys: dict[str, Any] = {}
+    if added_keys:
+        other_keys["completed"] = added_keys
+    other_keys["scaling"] = logit_scale_of_all
+    other_keys["class"] = str(model.config.architecture)
+    if query_scale_of_all != 1:
+        other_keys["query_scale"] = query_scale_of_all
+    return protocol.answer(ropes, **other_keys)

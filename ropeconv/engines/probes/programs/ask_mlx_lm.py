@@ -38,7 +38,7 @@ else:  # a program has only this folder on its path
     import probe_protocol
 
 VERSION = importlib.metadata.version("mlx-lm")
-SMALL = 50_000_000
+MOST_PARAMETERS = 50_000_000
 """Models with fewer parameters than this are computed."""
 TOKENS = (5, 6, 7, 8, 9, 10)
 
@@ -66,12 +66,15 @@ def ask(config: Answer, question: Answer) -> Answer:
         ropes.append(rope)
     assert any(ropes), "no layer rotates"
 
-    more: Answer = {"class": type(model).__module__, "scaling": logit_scale(watch, layers)}
+    # the other keys of an answer: the model class, and the factors on logits and on queries
+    other_keys: Answer = {"class": type(model).__module__, "scaling": logit_scale(watch, layers)}
     if watch.query_scale is not None:  # in seven digits, those of float32
         last_position = question["context"] - 1
-        more["query_scale"] = float(f"{watch.query_scale(last_position):.7g}")
-    # generate_step computes a prompt in chunks of prefill_step_size (mlx_lm/generate.py)
-    return probe_protocol.answer(ropes, mixed=True, **more)
+        other_keys["query_scale"] = float(f"{watch.query_scale(last_position):.7g}")
+
+    # `mixed`: mlx-lm computes a prompt in several passes, chunks of prefill_step_size tokens
+    # (generate_step in mlx_lm/generate.py), so that each may get other frequencies
+    return probe_protocol.answer(ropes, mixed=True, **other_keys)
 
 
 def build(config: Answer) -> Any:
@@ -112,10 +115,11 @@ class Watch:
     """Notes which layer of a model calls which rope, while tokens pass through the model."""
 
     def __init__(self, layers: dict[int, int], indexers: set[int]) -> None:
-        """Prepare to note calls, which begins when `watching` puts this in place of the functions.
+        """Prepare to watch with which modules and factors a model computes.
 
-        While tokens pass through a model, `rope` and `attention` stand for two functions of mlx:
-        they note the call, and then call the real function.
+        While tokens pass through the model, the methods `rope` and `attention` replace two
+        functions of mlx. They note each call in the attributes here, and then call the real
+        function. `watching` puts them in place of these, and puts the real ones back.
 
         Args:
             layers: The number of each decoder layer by its id.
@@ -125,21 +129,20 @@ class Watch:
         self.layers = layers
         self.indexers = indexers
 
-        # what is noted in the pass
+        # the layer that is running
         self.layer: int | None = None
-        """The layer that is running."""
+        # by layer, the module of each call of a rope, such as an nn.RoPE, and the width of a head
         self.calls: dict[int, list[tuple[Any, int]]] = {}
-        """By layer, the module of each call of a rope, such as an nn.RoPE, and the head's width."""
+        # by layer, the factors on logits
         self.scales: dict[int, list[float]] = {}
-        """By layer, the factors on logits."""
+        # a function from a position to the factor on its query, in models that have one
         self.query_scale: Callable[[int], float] | None = None
-        """A function from a position to the factor on its query, in models that have one."""
 
-        # afterwards each module is called alone, to read its rotation
+        # After the pass, each module is called alone, to read its rotation. This is the position at
+        # which it then rotates, whatever position it asks for; None in the pass.
         self.position: int | None = None
-        """The position at which mx.fast.rope then rotates; None in the pass."""
 
-        # the functions for which the watch stands, which it calls, and which `watching` puts back
+        # the real functions of mlx
         self.real_rope = mx.fast.rope
         self.real_attention = mx.fast.scaled_dot_product_attention
 
@@ -160,7 +163,7 @@ class Watch:
         return self.real_attention(*args, **kwargs)
 
 
-QUERY_SCALE = "_get_llama_4_attn_scale"
+QUERY_SCALE_FUNCTION = "_get_llama_4_attn_scale"
 """The function of a model file that returns the factor on queries by position."""
 MODEL_FILES = ("mlx_lm.models.", "mlx_vlm.models.")
 """How the names of modules begin that have it."""
@@ -181,18 +184,18 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
     # modules of models with a factor on queries, which have the same function for it
     files_with_scale = []
     for name, module in list(sys.modules.items()):
-        if name.startswith(MODEL_FILES) and hasattr(module, QUERY_SCALE):
+        if name.startswith(MODEL_FILES) and hasattr(module, QUERY_SCALE_FUNCTION):
             files_with_scale.append(module)
     real_scale: Any = None
     if files_with_scale:
-        real_scale = getattr(files_with_scale[0], QUERY_SCALE)
+        real_scale = getattr(files_with_scale[0], QUERY_SCALE_FUNCTION)
 
     mx.fast.rope = watch.rope
     mx.fast.scaled_dot_product_attention = watch.attention
     for layer_class, original in originals.items():
         layer_class.__call__ = noting_layer(watch, original)
     for module in files_with_scale:
-        setattr(module, QUERY_SCALE, noting_scale(watch, real_scale))
+        setattr(module, QUERY_SCALE_FUNCTION, note_query_scale(watch, real_scale))
     try:
         yield
     finally:
@@ -201,7 +204,7 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
         for layer_class, original in originals.items():
             layer_class.__call__ = original
         for module in files_with_scale:
-            setattr(module, QUERY_SCALE, real_scale)
+            setattr(module, QUERY_SCALE_FUNCTION, real_scale)
 
 
 def noting_layer(watch: Watch, original: Any) -> Any:
@@ -222,23 +225,27 @@ def noting_layer(watch: Watch, original: Any) -> Any:
     return call
 
 
-def noting_scale(watch: Watch, real_scale: Any) -> Any:
-    """Return a function that stands for QUERY_SCALE, and notes the factor at every position.
+def note_query_scale(watch: Watch, real_scale: Any) -> Any:
+    """Return a replacement for the function with which a model scales its queries.
+
+    When the model calls it, it notes the scale in the watch, and returns the same as the function.
 
     Args:
         watch: The watch, whose `query_scale` becomes a function from a position to the factor.
-        real_scale: The function of the model, which is called.
+        real_scale: The function of the model, _get_llama_4_attn_scale(size, offset, ...). It
+            returns the factors at `size` positions, of which the first is `offset`. The other
+            arguments are settings of the model.
     """
 
-    # the arguments behind the position are the settings of the model
-    def scale(size: int, offset: Any, *args: Any, **kwargs: Any) -> Any:
+    def replacement(size: int, offset: Any, *settings: Any, **named_settings: Any) -> Any:
         def scale_at(position: int) -> float:
-            return float(real_scale(1, position, *args, **kwargs).item())
+            one_position = real_scale(1, position, *settings, **named_settings)
+            return float(one_position.item())
 
         watch.query_scale = scale_at
-        return real_scale(size, offset, *args, **kwargs)
+        return real_scale(size, offset, *settings, **named_settings)
 
-    return scale
+    return replacement
 
 
 def watch_pass(
@@ -276,7 +283,7 @@ def watch_pass(
             # watched. A small model is computed as well, which shows errors of kernels.
             result = run(model, mx.array([TOKENS]))
             sizes = [math.prod(value.shape) for _, value in tree_flatten(model.parameters())]
-            if sum(sizes) < SMALL:
+            if sum(sizes) < MOST_PARAMETERS:
                 mx.eval(getattr(result, "logits", result))
         except Exception as error:
             raise probe_protocol.Refused("forward", error) from error
@@ -296,39 +303,44 @@ def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> A
 
     Raises AssertionError unless queries and keys share one rope.
     """
-    owner, size = calls[0]
+    # queries and keys must be rotated by the same module
+    module, head_dim = calls[0]
     assert len(calls) <= 2, f"{len(calls)} calls"
-    assert all(caller is owner and dim == size for caller, dim in calls), f"calls {calls}"
-    assert owner is not None, "the rope belongs to no module"
-    assert not owner.children(), f"{type(owner).__name__} rotates in parts of its own"
+    for other_module, other_head_dim in calls:
+        assert other_module is module, f"calls {calls}"
+        assert other_head_dim == head_dim, f"calls {calls}"
+    assert module is not None, "the rope belongs to no module"
+    assert not module.children(), f"{type(module).__name__} rotates in parts of its own"
 
-    long, factor, pairs = read_matrix(rotate_units(watch, owner, size, question["context"]))
-    short, short_factor, short_pairs = read_matrix(
-        rotate_units(watch, owner, size, question["trained"])
-    )
+    # its rotation in a prompt as long as the context, and in one of the trained length
+    long_matrix = rotate_units(watch, module, head_dim, question["context"])
+    long, factor, pairs = read_matrix(long_matrix)
+    short_matrix = rotate_units(watch, module, head_dim, question["trained"])
+    short, short_factor, short_pairs = read_matrix(short_matrix)
     assert short_pairs == pairs, "its pairs depend on the length"
     return {**probe_protocol.rope(long, factor, short, short_factor), "pairs": pairs}
 
 
-def rotate_units(watch: Watch, owner: Any, size: int, length: int) -> Any:
+def rotate_units(watch: Watch, module: Any, head_dim: int, length: int) -> Any:
     """Return the rotation matrix of a rope at position 1, [head_dim, head_dim].
 
-    Row i is the unit vector i after its rotation.
+    Row i is the unit vector i after its rotation. Some modules choose their frequencies by the
+    length of the sequence. So the module is called for the last position of a sequence of this
+    length, and the watch rotates with its frequencies, but at position 1.
 
     Args:
         watch: The watch, whose `rope` replaces mx.fast.rope here.
-        owner: The module that rotates, such as an nn.RoPE.
-        size: head_dim.
-        length: The length of the sequence, by which some modules choose their frequencies.
+        module: The module that rotates, such as an nn.RoPE.
+        head_dim: The width of a head.
+        length: The length of the sequence.
     """
-    # the offset tells the module how long the sequence is, by which it chooses frequencies; the
-    # watch then rotates at position 1 with these
-    unit = mx.eye(size, dtype=mx.float32).reshape(1, size, 1, size)
+    unit_vectors = mx.eye(head_dim, dtype=mx.float32).reshape(1, head_dim, 1, head_dim)
     mx.fast.rope = watch.rope
     watch.position = 1
+    last_position = length - 1
     try:
-        turned = owner(unit, offset=length - 1).astype(mx.float32)
-        return np.array(turned).reshape(size, size)
+        rotated = module(unit_vectors, offset=last_position).astype(mx.float32)
+        return np.array(rotated).reshape(head_dim, head_dim)
     finally:
         mx.fast.rope = watch.real_rope
         watch.position = None
@@ -347,8 +359,8 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     Args:
         matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
     """
-    # dimension 0 shows how the rotating ones are paired: with the one half of them further, or its
-    # neighbour
+    # Dimension 0 shows how dimensions are paired. It rotates with its neighbour, dimension 1, or
+    # with the dimension in the middle of those that rotate.
     dims = count_rotating(matrix)
     off_diagonal = matrix - np.diag(np.diag(matrix))
     partner = int(np.abs(off_diagonal[0]).argmax())
@@ -373,6 +385,7 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     # nothing but the numbers of the pairs may differ from the unit matrix
     assert (of_pairs_only == matrix).all(), "rotates more than pairs"
 
+    # at position 1, the angle of a pair is its frequency; the factor has the digits of float32
     inv_freq, factor = probe_protocol.from_cos_sin(cosines, sines)
     return inv_freq, float(f"{factor:.7g}"), layout
 

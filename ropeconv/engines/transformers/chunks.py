@@ -265,7 +265,7 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
             module: The attention of a model.
             query: [batch, heads, queries, width].
             key: [batch, heads of keys, keys, width].
-            value: Of the shape of keys.
+            value: The values, in the shape of the keys.
             attention_mask: A mask of transformers, or a `ChunkMask`.
             given: Other arguments, such as `scaling`, the factor on the logits.
 
@@ -330,7 +330,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         Args:
             start: The number of the first of these tokens.
             new_keys: [batch, heads, tokens, width].
-            new_values: Of the same shape.
+            new_values: [batch, heads, tokens, width].
         """
         stop = start + new_keys.shape[-2]
         key_space, value_space = self._space

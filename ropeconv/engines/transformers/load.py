@@ -285,7 +285,7 @@ def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
     Args:
         folder: The checkpoint.
         stands_for: A model type such as "llama". Where transformers does not have the model type
-            of the config, it reads the config as one of this type. Empty for no such replacement.
+            of the config, it reads the config as one of this type. Empty to replace no type.
         trust: Whether to run the configuration file of the checkpoint.
     """
     from transformers import CONFIG_MAPPING

@@ -560,7 +560,7 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
 def _folded_misfit(model: Inspection) -> Misfit:
     """Return the misfit of a model with a part of its attention factor in its weights.
 
-    The model that it should be merged with has no such factor in its weights.
+    The model that it should be merged with has no part of that factor in its weights.
     """
     message = (
         "has a part of its attention factor or query scale in its weights, and the other has"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
 
-ROWS = 1024
+VOCABULARY_ROWS = 1024
 """Rows of an embedding that are read; the tokens that run are among them."""
 LARGEST_NORM = 1 << 20
 """Numbers in the largest tensor that is taken for a norm; a head for logits has more."""
@@ -404,7 +404,7 @@ class FirstLayers:
             if parameter in embedding_by_weight:
                 # the first rows are enough, since the tokens that run are among them
                 embedding = embedding_by_weight[parameter]
-                rows = self._read(tensor, ROWS).to(torch.float32)
+                rows = self._read(tensor, VOCABULARY_ROWS).to(torch.float32)
                 embedding.weight = nn.Parameter(rows, requires_grad=False)
                 embedding.padding_idx = None  # torch refuses one beyond the rows
                 continue

@@ -17,8 +17,8 @@ from ...formats.disk import human
 from ...loader import load_skeleton
 from .engine import backbone_of, has_cache
 from .first_layers import (
-    ROWS,
     VISION_AND_AUDIO,
+    VOCABULARY_ROWS,
     NoLayerRuns,
     ReadTensor,
     compute_buffers,
@@ -48,7 +48,8 @@ def load_first_layers(
 ) -> PreTrainedModel:
     """Return a model of transformers with the first layers of a checkpoint, in float32.
 
-    Its vocabulary is the first `ROWS` tokens of the whole one, both for inputs and for logits.
+    Its vocabulary is the first `VOCABULARY_ROWS` tokens of the whole one, both for inputs and for
+    logits.
 
     Args:
         folder: The folder of its config.json.
@@ -101,8 +102,8 @@ def _load_weights(
     """Load the weights of the first layers of a model, and of the embeddings and the head.
 
     Layers and norms are loaded as a whole. Embeddings and the head have a row for every token, and
-    only the first `ROWS` rows are loaded: the tokens that run are among them. A vision or audio
-    model does not run, and gets no weights.
+    only the first `VOCABULARY_ROWS` rows are loaded: the tokens that run are among them. A vision
+    or audio model does not run, and gets no weights.
 
     Args:
         model: The model without weights.
@@ -133,7 +134,7 @@ def _load_weights(
 
         # such as the weight of model.embed_tokens
         module, key = parameters_by_token[parameter]
-        rows = read(tensor, ROWS).to(torch.float32)
+        rows = read(tensor, VOCABULARY_ROWS).to(torch.float32)
         setattr(module, key, nn.Parameter(rows, requires_grad=False))
         if isinstance(module, nn.Embedding):
             module.padding_idx = None  # torch refuses one beyond the rows
@@ -172,12 +173,12 @@ def run_first_layers(
 
     Args:
         model: The model.
-        ids: The tokens, below `ROWS`, which is the size of its vocabulary.
+        ids: The tokens, below `VOCABULARY_ROWS`, which is the size of its vocabulary.
         positions: The position of each token.
         states: Whether to return hidden states.
 
     Returns:
-        The logits, float32 [tokens, ROWS], or hidden states, float32 [tokens, width].
+        The logits, float32 [tokens, VOCABULARY_ROWS], or hidden states, float32 [tokens, width].
 
     Raises:
         NoLayerRuns: The model does not run with a part of its layers.
@@ -205,5 +206,5 @@ def run_first_layers(
     if states:
         hidden: Tensor = output.last_hidden_state[0].float()
         return hidden
-    logits: Tensor = output.logits[0, :, :ROWS].float()
+    logits: Tensor = output.logits[0, :, :VOCABULARY_ROWS].float()
     return logits

@@ -728,7 +728,7 @@ def suite_measures(suite: str) -> list[Measure]:
     return measures
 
 
-SOME = 4096
+ANY_TRAINED_CONTEXT = 4096
 """A trained context with which sizes are checked before that of the model is known."""
 
 
@@ -780,7 +780,7 @@ def open_evaluation(
     measures = sizes.chosen_measures()
     # Loading a model takes minutes, so the sizes are checked before. The length 2T is twice the
     # trained context, for which the check has some number.
-    sizes.resolve(SOME)
+    sizes.resolve(ANY_TRAINED_CONTEXT)
     with open_runner(request) as (runner, rows):
         texts = tokenize(files, runner.tokenizer)
         yield Evaluation(

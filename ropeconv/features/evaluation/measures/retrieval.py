@@ -51,22 +51,22 @@ class Prompt:
 class AskedText:
     """A text with hidden facts, and questions about them."""
 
-    before: list[int]
+    tokens_before_questions: list[int]
     """The tokens before the questions: the task, and the text with the facts in it."""
 
-    tail: list[int]
+    question_tokens: list[int]
     """The tokens of the questions with their answers."""
 
     targets: list[int]
-    """Rising indices into `tail` of the tokens of the answers."""
+    """Rising indices into `question_tokens` of the tokens of the answers."""
 
-    hay: int
-    """How many tokens of `before` are of the texts (the haystack), and not of the task or facts."""
+    text_length: int
+    """How many tokens before the questions are of the texts, and not of the task or the facts."""
 
     @property
     def ids(self) -> list[int]:
         """All tokens."""
-        return self.before + self.tail
+        return self.tokens_before_questions + self.question_tokens
 
 
 class Haystack:
@@ -209,7 +209,12 @@ class Haystack:
             )
         text_length = length - needed
         before = self.with_facts(task, facts, text_length)
-        return AskedText(before=before, tail=tail, targets=targets, hay=text_length)
+        return AskedText(
+            tokens_before_questions=before,
+            question_tokens=tail,
+            targets=targets,
+            text_length=text_length,
+        )
 
     def with_facts(self, task: str, facts: Sequence[tuple[float, str]], count: int) -> list[int]:
         """Return the beginning of a sequence: `count` tokens of text in which facts are hidden.
@@ -424,9 +429,9 @@ class Keys(Measure):
             draw = np.random.default_rng((sizes.seed, window))
             prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
             for length in sizes.lengths:
-                # the text with the facts (before), and after it the questions with their answers
+                # a text with the facts, and after it the questions with their answers
                 asked = haystack.asked(prompts, length, self.name)
-                targets = [len(asked.before) + index for index in asked.targets]
+                targets = [len(asked.tokens_before_questions) + index for index in asked.targets]
                 yield Case(
                     measure=self.name,
                     column=length,

@@ -175,7 +175,7 @@ class LmEval(Measure):
 
         # A group such as mmlu has many tasks. Each of them gets a number, in the order of their
         # names, and has a sample for each document, with the metrics of the model's answer.
-        samples_by_task = self._samples(engine.model, tokenizer.tokenizer, case)
+        samples_by_task = self._run_task(engine.model, tokenizer.tokenizer, case)
         observations = list[Observation]()
         for task_number, task in enumerate(sorted(samples_by_task)):
             for sample in samples_by_task[task]:
@@ -224,7 +224,7 @@ class LmEval(Measure):
     def with_place(self, case: Case, observation: Observation) -> Observation:
         return observation  # its documents are those of the task
 
-    def _samples(
+    def _run_task(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
     ) -> dict[str, list[JsonObject]]:
         """Run the task, and return the documents of each of its tasks with their metrics.

@@ -180,7 +180,7 @@ class Task:
         count = len(texts.documents[document].ids)
         haystack = Haystack(texts, document, int(draw.integers(count - 2 * self.length)))
         prompts = self.measure.prompts(haystack, KEYS_PER_DEPTH * DEPTHS, draw)
-        asked = haystack.asked(prompts, self.length, self.measure.name)
+        asked = haystack.text_with_questions(prompts, self.length, self.measure.name)
         self.tail = asked.question_tokens
         self.targets = asked.targets
         self.text_tokens = len(asked.tokens_before_questions)

@@ -174,7 +174,7 @@ class Haystack:
                 answer_indices.append(index)
         return tokens, answer_indices
 
-    def asked(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
+    def text_with_questions(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
         """Return a text of `length` tokens that ends with several questions and their answers.
 
         The facts that answer them are hidden in the text, each at the depth of its prompt.
@@ -430,7 +430,7 @@ class Keys(Measure):
             prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
             for length in sizes.lengths:
                 # a text with the facts, and after it the questions with their answers
-                asked = haystack.asked(prompts, length, self.name)
+                asked = haystack.text_with_questions(prompts, length, self.name)
                 targets = [len(asked.tokens_before_questions) + index for index in asked.targets]
                 yield Case(
                     measure=self.name,

@@ -592,26 +592,28 @@ def _differently_trained(base: Inspection, other: Inspection, message: str) -> M
         other: The other model.
         message: In which properties they differ.
     """
-    repair = TRAIN_AT_ONE_ROPE
-    commands = []
+    name = other.source.reference
     base_rope = base.first_spec
     other_rope = other.first_spec
     if base_rope.rope_theta != other_rope.rope_theta:
         message += "; their weights were trained with different bases (rope_theta)"
-        repair = TRAIN_AT_ONE_BASE
-    elif _same_rope(base_rope.unscaled(), other_rope.unscaled()):
-        # They differ only in a scaling over the same base, which may have been added to a
-        # config.json without training.
-        commands = _commands_without_scaling(base, other)
+        return Misfit(name=name, about="rope", message=message, repair=TRAIN_AT_ONE_BASE)
 
-    if commands:
-        removal = " and ".join(f"`{command}`" for command in commands)
-        verb = "takes" if len(commands) == 1 else "take"
-        repair = (
-            f"if its scaling was only added to the settings after training, {removal} {verb} it"
-            f" off; otherwise {TRAIN_AT_ONE_ROPE}"
-        )
-    return Misfit(name=other.source.reference, about="rope", message=message, repair=repair)
+    # a scaling may have been added to a config.json without training, and can be taken off then
+    commands = []
+    differ_in_scaling_only = _same_rope(base_rope.unscaled(), other_rope.unscaled())
+    if differ_in_scaling_only:
+        commands = _commands_without_scaling(base, other)
+    if not commands:
+        return Misfit(name=name, about="rope", message=message, repair=TRAIN_AT_ONE_ROPE)
+
+    removal = " and ".join(f"`{command}`" for command in commands)
+    verb = "takes" if len(commands) == 1 else "take"
+    repair = (
+        f"if its scaling was only added to the settings after training, {removal} {verb} it off;"
+        f" otherwise {TRAIN_AT_ONE_ROPE}"
+    )
+    return Misfit(name=name, about="rope", message=message, repair=repair)
 
 
 def _commands_without_scaling(base: Inspection, other: Inspection) -> list[str]:
@@ -848,8 +850,8 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
     """Return the obstacles to applying an adapter to a base, and a note for the user.
 
-    The note says that the adapter should be evaluated, or that its RoPE is not known. It is empty
-    where the RoPE of its training was compared with that of the base.
+    The note says that the adapter should be evaluated with the base, or that the RoPE of its
+    training is not known. Otherwise it is empty.
 
     Args:
         adapter: A PEFT adapter.

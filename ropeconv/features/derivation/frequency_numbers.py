@@ -184,7 +184,7 @@ def name_scales(
         attention: The attention of each layer.
         rotating: How the first layer that sees the whole context rotates queries and keys, as
             measured.
-        not_derived: Gets a sentence for each of them.
+        not_derived: A list to which a sentence is appended for each of them.
     """
     if any(_changes_length_without_rotating(layer) for layer in attention):
         not_derived.append("the scale of queries by their position in layers that do not rotate")

@@ -179,7 +179,8 @@ def describe_layers(
         kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
         part: The settings of the text model in config.json.
         text: The config of the text model, an object of transformers.
-        not_derived: Gets a sentence where the order in models of another size is not known.
+        not_derived: A list to which a sentence is appended where the order in models of another
+            size is not known.
 
     Returns:
         The fields of `models.family.Layers`; {} where all layers are alike.
@@ -284,7 +285,8 @@ def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:
 
     Args:
         types: The type of each layer, such as "sliding_attention".
-        not_derived: Gets a sentence where there is no rule, and only the list itself is known.
+        not_derived: A list to which a sentence is appended where there is no rule, and only the
+            list itself is known.
 
     Returns:
         {"interval": 6} or {"pattern": ["a", "a", "b"]}; also {"first": type} or {"final": type} for

@@ -48,7 +48,8 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
     Args:
         runs: The model, which can be built from a changed config and run again.
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
-        not_derived: Gets a sentence where no rule says which layers have the window.
+        not_derived: A list to which a sentence is appended where no rule says which layers have the
+            window.
     """
     all_keys = runs.config_keys()
     for name in all_keys:
@@ -75,12 +76,10 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
 
         # in other classes a rule says which layers have it
         rule = _find_rule(runs, types, has_window)
-        is_known = rule != ""
-        if not is_known:
+        if not rule:
             not_derived.append(f"which layers have the window {name}")
             return {}
-        is_default_of_family_files = rule == "named"
-        if not is_default_of_family_files:
+        if rule != "named":  # the rule of a family file without "layers"
             facts["layers"] = rule
         return facts
     return {}

@@ -144,19 +144,20 @@ class Haystack:
         Raises:
             UsageError: The length is too short for the prompt.
         """
-        # the question with its answer
-        tail, answer_indices = self._question_with_answer(prompt)
+        question_and_answer, answer_indices = self._question_with_answer(prompt)
 
-        # the rest of the sequence is text
-        needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(tail)
+        # the prefix of the tokenizer (such as <s>), the task, the facts, the question and the
+        # answer; the rest of the sequence is text
+        needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(question_and_answer)
         for _, fact in prompt.facts:
             needed += len(self.tokens(fact))
         if length < needed:
             raise UsageError(
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
-        before = self.with_facts(prompt.task, prompt.facts, length - needed)
-        return before + tail, [len(before) + index for index in answer_indices]
+        before_question = self.with_facts(prompt.task, prompt.facts, length - needed)
+        start = len(before_question)
+        return before_question + question_and_answer, [start + index for index in answer_indices]
 
     def _question_with_answer(self, prompt: Prompt) -> tuple[list[int], list[int]]:
         """Return the tokens of a question and its answer, and the indices of the answer's tokens.
@@ -187,20 +188,21 @@ class Haystack:
         Raises:
             UsageError: The length is too short for the questions.
         """
-        # the questions with their answers, and the indices of the answers' tokens among these
-        tail: list[int] = []
+        # the tokens of all questions with their answers, the indices of the answers among them, and
+        # the facts
+        question_tokens: list[int] = []
         targets = []
         facts: list[tuple[float, str]] = []
         for prompt in prompts:
-            question_tokens, answer_indices = self._question_with_answer(prompt)
-            targets += [len(tail) + index for index in answer_indices]
-            tail += question_tokens
+            question_and_answer, answer_indices = self._question_with_answer(prompt)
+            targets += [len(question_tokens) + index for index in answer_indices]
+            question_tokens += question_and_answer
             facts += prompt.facts
         facts.sort()  # by depth
 
         # the rest of the sequence is text; all prompts have the same task
         task = prompts[0].task
-        needed = len(self.texts.prefix) + len(self.tokens(task)) + len(tail)
+        needed = len(self.texts.prefix) + len(self.tokens(task)) + len(question_tokens)
         for _, fact in facts:
             needed += len(self.tokens(fact))
         if length < needed:
@@ -208,10 +210,9 @@ class Haystack:
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
         text_length = length - needed
-        before = self.with_facts(task, facts, text_length)
         return AskedText(
-            tokens_before_questions=before,
-            question_tokens=tail,
+            tokens_before_questions=self.with_facts(task, facts, text_length),
+            question_tokens=question_tokens,
             targets=targets,
             text_length=text_length,
         )

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError
-from ..engines.transformers.first_layers import ROWS, NoLayerRuns
+from ..engines.transformers.first_layers import VOCABULARY_ROWS, NoLayerRuns
 from ..engines.transformers.first_logits import load_first_layers, run_first_layers
 from ..engines.transformers.patch import patch
 from ..formats.gguf.file import GgufFile
@@ -138,7 +138,7 @@ def _run_source(question: ConversionQuestion) -> ConversionAnswer:
 def choose_tokens(vocabulary: int, context: int) -> tuple[int, ...]:
     """Return the tokens that are run: some random ones again and again."""
     random = np.random.default_rng(SEED)
-    phrase = random.integers(min(vocabulary, ROWS), size=PHRASE)
+    phrase = random.integers(min(vocabulary, VOCABULARY_ROWS), size=PHRASE)
     tokens = np.resize(phrase, min(TOKENS, context))
     return tuple(int(token) for token in tokens)
 

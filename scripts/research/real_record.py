@@ -225,19 +225,22 @@ class Task:
             room = count - self.length
         haystack = Haystack(texts, document, int(draw.integers(room)))
         prompts = self.measure.prompts(haystack, KEYS_PER_DEPTH * DEPTHS, draw)
-        asked = haystack.asked(prompts, self.length, self.measure.name)
-        self.tail = asked.tail
+        asked = haystack.text_with_questions(prompts, self.length, self.measure.name)
+        self.tail = asked.question_tokens
         self.targets = asked.targets
-        self.text_tokens = len(asked.before)
+        self.text_tokens = len(asked.tokens_before_questions)
         # the same text, which goes on in place of the questions
-        self.ids = asked.before + haystack.hay(asked.hay + len(asked.tail))[asked.hay :]
+        self.ids = (
+            asked.tokens_before_questions
+            + haystack.hay(asked.text_length + len(asked.question_tokens))[asked.text_length :]
+        )
         self.case = Case(
             measure=self.measure.name,
             column=self.length,
             document=document,
             window=0,
             ids=np.array(asked.ids, np.int32),
-            targets=np.array(asked.targets, np.int32) + len(asked.before),
+            targets=np.array(asked.targets, np.int32) + len(asked.tokens_before_questions),
         )
 
 

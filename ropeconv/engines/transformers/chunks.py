@@ -27,10 +27,10 @@ from .memory import free_bytes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MASKS = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+MASK_FUNCTIONS = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
 SDPA = "sdpa"
-METADATA = (torch.Tensor.dim, torch.Tensor.size)
-"""Functions that need the shape of a mask and not its numbers."""
+FUNCTIONS_OF_SHAPE = (torch.Tensor.dim, torch.Tensor.size)
+"""Functions of torch that need the shape of a mask and not its numbers."""
 
 
 class ChunkMask(Tensor):  # type: ignore[misc]
@@ -57,26 +57,27 @@ class ChunkMask(Tensor):  # type: ignore[misc]
     ) -> Any:
         """Run a function of torch that is given a `ChunkMask`; torch calls this in its place.
 
-        The mask holds one byte, whatever its shape. Attention needs only the shape, and
-        every other function that needs the numbers is given a tensor that holds them.
+        The mask holds one byte, whatever its shape. There are three cases: attention computes with
+        the shape; size(), dim() and attributes need nothing else; and every other function, such as
+        an addition, is given a tensor with the numbers in place of the mask.
         """
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         # inside this block torch calls functions themselves, and not this method again
         with torch._C.DisableTorchFunctionSubclass():
-            # reading an attribute, such as mask.shape or mask.device, arrives as its `__get__`
-            needs_no_numbers = func in METADATA or func.__name__ == "__get__"
-            if needs_no_numbers:
+            # torch reads an attribute, such as mask.shape or mask.device, by a function `__get__`
+            reads_attribute = func.__name__ == "__get__"
+            if reads_attribute or func in FUNCTIONS_OF_SHAPE:
                 return func(*args, **kwargs)
-            args, kwargs = tree_map(_numbers, (tuple(args), kwargs))
+            args, kwargs = tree_map(_with_numbers, (tuple(args), kwargs))
             return func(*args, **kwargs)
 
 
-def _numbers(value: object) -> object:
-    """A `ChunkMask` as a tensor of its numbers; other values stay.
+def _with_numbers(value: object) -> object:
+    """Return a tensor with the numbers of a `ChunkMask`; return any other value unchanged.
 
-    For 2 queries, the last of 4 keys, the rows are 1 1 1 0 and 1 1 1 1.
+    For a chunk of 2 tokens at the end of 4, the rows are 1 1 1 0 and 1 1 1 1.
     """
     if not isinstance(value, ChunkMask):
         return value
@@ -97,17 +98,20 @@ def _attention(
 ) -> Tensor:
     """Return the attention of a chunk of queries, the last ones of a longer sequence of keys.
 
-    Parameters are those of SDPA: tensors are [batch, heads, tokens, width]. `attn_mask` is a
-    `ChunkMask`, whose shape is that of the queries and keys, so that it is not needed. On a GPU,
-    SDPA has a mask of this form. On a CPU it has not: there the keys before the chunk, which every
-    query sees, and those of the chunk, which are causal, are computed one after the other by flash
-    attention.
+    Parameters are those of `torch.nn.functional.scaled_dot_product_attention` (SDPA): tensors are
+    [batch, heads, tokens, width]. `attn_mask` is a `ChunkMask`. It is not read, since the numbers
+    of queries and keys say the same. `is_causal` is not read either.
+
+    On a GPU, SDPA computes a causal mask at the lower right of the scores. On a CPU it cannot
+    without making the mask, so two results of flash attention are merged there.
     """
     is_on_cpu = query.device.type == "cpu"
-    has_equal_widths = key.shape[-1] == value.shape[-1]  # as the flash kernel needs; not in MLA
+    # the flash kernel of the CPU needs keys and values of one width, which MLA does not have
+    has_equal_widths = key.shape[-1] == value.shape[-1]
     if not is_on_cpu or not has_equal_widths:
-        # Only the flash kernel accepts fewer heads of keys than of queries, and it does not accept
-        # float32. So each head of keys is repeated for its queries: 8 heads for 32 become 32.
+        # Of SDPA's kernels only flash attention accepts fewer heads of keys than of queries, and
+        # it does not accept float32. So in float32, for another kernel, each head of keys is
+        # repeated: with 32 heads of queries, 8 heads of keys become 32.
         if enable_gqa and query.dtype == torch.float32:
             queries_per_key = query.shape[1] // key.shape[1]
             key = key.repeat_interleave(queries_per_key, 1)
@@ -129,21 +133,22 @@ def _attention(
 def _merged_attention(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float, scale: float | None
 ) -> Tensor:
-    """Return the attention of a chunk on a CPU, from that to the keys before it and to its own.
+    """Return the attention of a chunk on a CPU, merged from two calls of flash attention.
 
-    Softmax over all keys is the mean of the results for both parts of the keys, weighted by their
-    sums of exponentials. The kernel returns the logarithms a and b of these sums, so the weight of
-    the first part is e^a / (e^a + e^b) = sigmoid(a - b).
+    The first call is over the keys before the chunk, which every query sees, and the second over
+    the keys of the chunk, with a causal mask. Softmax over all keys is the mean of both results,
+    weighted by their sums of exponentials. The kernel returns the logarithms a and b of these sums,
+    so the weight of the first result is e^a / (e^a + e^b) = sigmoid(a - b).
 
     Args:
         query: The queries of the chunk, [batch, heads, tokens, width].
         key: All keys, those of the chunk last.
         value: All values.
-        dropout_p: As in SDPA.
-        scale: As in SDPA.
+        dropout_p: The share of probabilities that are dropped, 0 for none.
+        scale: The factor on the logits; None for 1 / sqrt(width).
     """
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    cached = key.shape[2] - query.shape[2]  # keys before the chunk
+    cached = key.shape[2] - query.shape[2]  # the number of keys before the chunk
     before, log_before = flash(
         query, key[:, :, :cached], value[:, :, :cached], dropout_p, False, scale=scale
     )
@@ -158,21 +163,23 @@ def _merged_attention(
 def without_masks(model: PreTrainedModel) -> Iterator[None]:
     """Let a model attend without masks of numbers inside this block, where it can.
 
-    The functions of transformers that make masks, and that attend with them, are replaced by ones
-    that know `ChunkMask`: a mask of 4,096 queries and a million keys would take 4 GB.
+    A mask of 4,096 queries and a million keys would take 4 GB. So two functions of transformers
+    are replaced: the one that makes a mask gives a `ChunkMask` of one byte, and the one that
+    attends computes with the shape of that.
     """
     if not needs_no_masks(model):
         yield
         return
-    # transformers finds both functions by the name "sdpa" in these registries at each pass
-    masks_before = dict(MASKS._local_mapping)
+    # transformers finds both functions by the name "sdpa" in these registries at each pass. An
+    # entry that is set goes into `_local_mapping`, and hides the one that transformers has.
+    masks_before = dict(MASK_FUNCTIONS._local_mapping)
     functions_before = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
-    MASKS[SDPA] = _mask_function(MASKS[SDPA])
+    MASK_FUNCTIONS[SDPA] = _mask_function(MASK_FUNCTIONS[SDPA])
     ALL_ATTENTION_FUNCTIONS[SDPA] = _attention_function(ALL_ATTENTION_FUNCTIONS[SDPA])
     try:
         yield
     finally:
-        MASKS._local_mapping = masks_before
+        MASK_FUNCTIONS._local_mapping = masks_before
         ALL_ATTENTION_FUNCTIONS._local_mapping = functions_before
 
 
@@ -183,7 +190,11 @@ def needs_no_masks(model: PreTrainedModel) -> bool:
 
 
 def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """Return the stock function of transformers for masks, with a `ChunkMask` for a causal one."""
+    """Return a function that makes masks, and returns a `ChunkMask` for the causal mask of a chunk.
+
+    Args:
+        stock: The function of transformers, which makes all other masks.
+    """
 
     def mask(*args: Any, **given: Any) -> Tensor | None:
         if _is_chunk(given) and _is_causal(given):
@@ -198,38 +209,46 @@ def _is_chunk(given: Mapping[str, Any]) -> bool:
     """Whether a mask is for several last tokens of a sequence, behind others in the cache.
 
     Args:
-        given: The arguments of transformers' function for masks. A mask has a row for each query
-            and a column for each key, and offsets say at which position they begin.
+        given: The arguments of transformers' function for masks, such as {"q_length": 512,
+            "q_offset": 1024, "kv_length": 1536, "kv_offset": 0}: the number of queries and of
+            keys, and the positions at which both begin.
     """
-    rows = given.get("q_length", 1)
-    columns = given.get("kv_length", 0)
-    are_several_behind_others = 1 < rows < columns
-    end_of_queries = int(given.get("q_offset", 0)) + rows
-    end_of_keys = given.get("kv_offset", 0) + columns
+    queries = given.get("q_length", 1)
+    keys = given.get("kv_length", 0)
+    are_several_behind_others = 1 < queries < keys
+    end_of_queries = int(given.get("q_offset", 0)) + queries
+    end_of_keys = given.get("kv_offset", 0) + keys
     return are_several_behind_others and bool(end_of_queries == end_of_keys)
 
 
 def _is_causal(given: Mapping[str, Any]) -> bool:
-    """Whether a mask hides only later tokens: no padding, and none that a window leaves out.
+    """Whether a mask hides only later tokens from each token.
+
+    A mask can also hide padding, or tokens outside of a sliding window.
 
     Args:
         given: The arguments of transformers' function for masks.
     """
-    # a pattern that is not causal, such as that of the tokens of an image
-    if not given.get("allow_is_causal_skip", True):
+    # transformers sets this to False for a mask that is not causal, such as that of the tokens of
+    # an image, which see each other
+    may_be_causal = given.get("allow_is_causal_skip", True)
+    if not may_be_causal:
         return False
     window = given.get("local_size")
     if window is not None and given["kv_length"] >= window:
         return False
-    padding = given.get("attention_mask")  # True for each token that is not padding
-    return padding is None or bool(padding.all())
+    is_text = given.get("attention_mask")  # True for each token that is not padding
+    return is_text is None or bool(is_text.all())
 
 
 def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of attention for transformers, which calls SDPA at once for a `ChunkMask`.
+    """Return a function that transformers calls for attention, and that knows `ChunkMask`.
 
-    `stock`, that of transformers, gets every other mask. With a `ChunkMask` it would copy each head
-    of keys for each of its queries before SDPA.
+    For a `ChunkMask` it calls SDPA at once. The function of transformers would repeat each head of
+    keys for its queries before SDPA, which is a copy of the whole cache.
+
+    Args:
+        stock: The function of transformers, which is called for every other mask.
     """
 
     def attention(
@@ -240,18 +259,30 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
         attention_mask: Tensor | None,
         **given: Any,
     ) -> tuple[Tensor, None]:
-        """Stand for transformers' `sdpa_attention_forward`; return [batch, rows, heads, width]."""
-        # arguments that change scores are for the stock function; when that reads the mask, torch
-        # gives it the numbers
+        """Compute attention in place of transformers' `sdpa_attention_forward`.
+
+        Args:
+            module: The attention of a model.
+            query: [batch, heads, queries, width].
+            key: [batch, heads of keys, keys, width].
+            value: The values, in the shape of the keys.
+            attention_mask: A mask of transformers, or a `ChunkMask`.
+            given: Other arguments, such as `scaling`, the factor on the logits.
+
+        Returns:
+            The output, [batch, queries, heads, width], and None in place of the probabilities.
+        """
+        # Only transformers' own function, `stock`, knows arguments that change the scores. It may
+        # compute with the mask, as in mask + position_bias: `ChunkMask` then makes its numbers.
         changes_scores = False
         for name in ("position_bias", "softcap", "cache"):
             if given.get(name) is not None:
                 changes_scores = True
-        if not isinstance(attention_mask, ChunkMask) or changes_scores:
+        if changes_scores or not isinstance(attention_mask, ChunkMask):
             result: tuple[Tensor, None] = stock(module, query, key, value, attention_mask, **given)
             return result
 
-        # tensors are [batch, heads, tokens, width]; several queries may share a head of keys
+        # with grouped queries there are fewer heads of keys than of queries
         query_heads = query.shape[1]
         key_heads = key.shape[1]
         out = scaled_dot_product_attention(
@@ -283,29 +314,30 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
                 copies those of one layer to its device.
         """
         super().__init__()
-        self.__dict__.update(vars(layer))  # this layer replaces it, with all that it knows
-        self._space = []
+        # this layer replaces the other one, so it takes over all attributes. `_write` sets `keys`
+        # and `values` to views of the new space
+        self.__dict__.update(vars(layer))
+        self._space: list[Tensor] = []  # for keys and for values
         for states in (layer.keys, layer.values):
             shape = (*states.shape[:-2], length, states.shape[-1])
             device = "cpu" if on_host else states.device
             self._space.append(torch.empty(shape, dtype=states.dtype, device=device))
         self._write(0, layer.keys, layer.values)
 
-    def _write(self, start: int, *states: Tensor) -> None:
-        """Write keys and values from a token on, and let `keys` and `values` end with them.
+    def _write(self, start: int, new_keys: Tensor, new_values: Tensor) -> None:
+        """Write the keys and values of some tokens, and let `keys` and `values` end with them.
 
         Args:
-            start: The number of the first token.
-            *states: Its keys and values and those of the next tokens, [batch, heads, tokens,
-                width].
+            start: The number of the first of these tokens.
+            new_keys: [batch, heads, tokens, width].
+            new_values: [batch, heads, tokens, width].
         """
-        tokens = states[0].shape[-2]
-        stop = start + tokens
-        for space, part in zip(self._space, states, strict=True):
-            space[..., start:stop, :] = part
-        all_keys, all_values = self._space
-        self.keys = all_keys[..., :stop, :]
-        self.values = all_values[..., :stop, :]
+        stop = start + new_keys.shape[-2]
+        key_space, value_space = self._space
+        key_space[..., start:stop, :] = new_keys
+        value_space[..., start:stop, :] = new_values
+        self.keys = key_space[..., :stop, :]
+        self.values = value_space[..., :stop, :]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **given: Any
@@ -316,14 +348,15 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def preallocate(cache: object, length: int) -> None:
-    """Replace, in a key-value cache, the layers that grow by such of the final size.
+    """Replace the growing layers of a key-value cache by layers of the final size.
 
     A growing layer would be copied with each chunk. Others, such as those of a sliding window, stay
     unchanged. A cache that is larger than the free memory of its GPU is kept in the memory of the
     machine.
 
     Args:
-        cache: The cache after the first chunk, whose list `layers` is changed; None for none.
+        cache: The cache after the first chunk, whose list `layers` is changed; None for a model
+            without a cache.
         length: The length of the sequence in tokens.
     """
     layers = getattr(cache, "layers", [])

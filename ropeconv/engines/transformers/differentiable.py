@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CHECKPOINTED = 2048
 """Tokens from which on activations are computed again in the backward pass, and not kept."""
-ROWS = 1 << 24
+LOGITS_PER_BLOCK = 1 << 24
 """Numbers of logits that exist at a time."""
 
 
@@ -90,7 +90,7 @@ class Differentiable:
         # the logits, [targets, vocabulary], may need more memory than all layers. So they are made
         # block by block, and those of a block are not kept either
         vocabulary = int(head.weight.shape[0])
-        block_size = max(1, ROWS // vocabulary)
+        block_size = max(1, LOGITS_PER_BLOCK // vocabulary)
         losses = []
         blocks = zip(states.split(block_size), expected.split(block_size), strict=True)
         for rows, tokens in blocks:
@@ -176,8 +176,8 @@ def differentiable(
         stack.callback(patch(model, schedule, spec.mla))
         parts = list(rotary_modules(model))
 
-        # `Differentiable.use` puts tensors with a gradient in place of these buffers
         for module, prefix in parts:
+            # `Differentiable.use` puts a tensor with a gradient in place of this buffer
             buffer = module._buffers.get(f"{prefix}inv_freq")
             if buffer is None:
                 raise BadSource(
@@ -185,7 +185,10 @@ def differentiable(
                     " tuned"
                 )
             stack.callback(module._buffers.__setitem__, f"{prefix}inv_freq", buffer)
-            if "forward" in vars(module):  # accelerate has replaced it
+
+            # The module gets an attribute `forward`, which goes before the method of its class. At
+            # the end the attribute is removed; where accelerate has set one, that is put back.
+            if "forward" in vars(module):
                 stack.callback(setattr, module, "forward", module.forward)
             else:
                 stack.callback(delattr, module, "forward")
@@ -202,7 +205,12 @@ def differentiable(
 
 
 def _undecorated_forward(module: Module) -> Callable[..., Any]:
-    """The forward of a module without decorators, which stop gradients and change frequencies."""
+    """Return the `forward` of a module without the decorators of transformers.
+
+    One of them is torch.no_grad, which stops gradients, and another changes the frequencies for
+    long prompts.
+    """
+    # a decorated function has the function inside it as `__wrapped__`
     forward = type(module).forward
     while hasattr(forward, "__wrapped__"):
         forward = forward.__wrapped__

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
 
-ROWS = 1024
+VOCABULARY_ROWS = 1024
 """Rows of an embedding that are read; the tokens that run are among them."""
-SMALL = 1 << 20
-"""Numbers of the largest tensor outside the layers that is read: norms have fewer, heads more."""
-OF_ATTENTION = ("layer_types", "no_rope_layers")
-"""Keys of a config with a value for each layer, by which attention differs."""
-OTHER_PARTS = ("vision", "visual", "audio")
-"""Parts of the names of modules that read no text."""
+LARGEST_NORM = 1 << 20
+"""Numbers in the largest tensor that is taken for a norm; a head for logits has more."""
+KEYS_OF_LAYER_KINDS = ("layer_types", "no_rope_layers")
+"""Keys of a config whose lists have a value for each layer, on which its attention depends."""
+VISION_AND_AUDIO = ("vision", "visual", "audio")
+"""Parts of the names of modules that read images or sound."""
 EXPERTS = ".experts."
 """Part of the names of tensors of experts: a mixture has up to 276,480 of them (Kimi K2)."""
 
 ReadTensor = Callable[[str, int | None], "Tensor"]
-"""Returns a tensor of a checkpoint by its name, or so many of its first rows."""
+"""Returns a tensor of a checkpoint by its name. With a number it returns that many first rows."""
 
 
 class NoLayerRuns(RopeconvError):
@@ -78,7 +78,7 @@ class FirstLayers:
         folder: The folder of its config.json.
         names: The names of all tensors of the checkpoint.
         read: Reads one of them.
-        stands_for: The model type of a checkpoint whose own transformers does not have.
+        stands_for: The model type with which transformers loads it; empty for its own.
         trust: Whether to run the modelling file of the checkpoint.
         layers: Numbers of layers that are known to differ, besides those that the class shows.
 
@@ -118,28 +118,30 @@ class FirstLayers:
         config = config_for_first_layers(folder, stands_for, trust)
         self.model = _skeleton(folder, config, max(layers) + 1, trust)
         self._read = read
-        self._known = layers
+        self._layers_known_to_differ = layers
         self._loader = PartialLoader(self.model, "cpu", torch.float32)
 
-        # the parameter that each tensor of the checkpoint becomes, as far as the few layers have
-        # it; experts never run, and their many names would take long
-        in_model = weight_names(self.model)
+        # For the name of each tensor the name of the parameter that it is loaded into. The model
+        # has fewer layers than the checkpoint, and not all of the parameters. Experts never run,
+        # and their many names would take long.
+        names_in_model = weight_names(self.model)
         without_experts = [name for name in names if EXPERTS not in name]
-        self._parameters = {}
+        self._parameter_of_tensor = {}
         for tensor, parameter in self._loader.parameters_of(without_experts).items():
-            if parameter in in_model:
-                self._parameters[tensor] = parameter
+            if parameter in names_in_model:
+                self._parameter_of_tensor[tensor] = parameter
 
-        # the decoder layers, by their names
-        decoder = set(self.model.get_decoder().modules())
+        # the decoder layers, with their names, such as model.layers.0
+        modules_of_decoder = set(self.model.get_decoder().modules())
         self._layers = []
         for name, layer in outermost_lists(self.model):
-            is_text = layer in decoder and not any(part in name for part in OTHER_PARTS)
-            if is_text and attention_of(layer) is not None:
+            reads_text = not any(part in name for part in VISION_AND_AUDIO)
+            is_decoder_layer = layer in modules_of_decoder and reads_text
+            if is_decoder_layer and attention_of(layer) is not None:
                 self._layers.append((name, layer))
         if not self._layers:
             raise NoLayerRuns(f"{type(self.model).__name__} has no list of layers with attention")
-        self._load_outside()
+        self._load_embeddings_and_norms()
 
     @property
     def kinds(self) -> list[LayerKind]:
@@ -152,25 +154,25 @@ class FirstLayers:
         layer_types = getattr(config, "layer_types", None) or ()
         kinds: dict[tuple[object, ...], LayerKind] = {}
         for number, (_, layer) in enumerate(self._layers):
-            # layers of one class with the same settings are one kind, but for those that the caller
-            # knows to differ, as by frequencies of their own
-            traits = _traits(layer)
-            if number in self._known:
-                traits = (*traits, number)  # unlike those of any other layer
-            if traits in kinds:
+            # Layers of one class with the same settings are one kind. The caller may know that a
+            # layer differs, as by frequencies of its own: its number then makes it another kind.
+            settings = _attention_settings(layer)
+            if number in self._layers_known_to_differ:
+                settings = (*settings, number)
+            if settings in kinds:
                 continue
 
             # a name for people, such as "5 (full_attention)"
             labels = []
             if number < len(layer_types):
                 labels.append(layer_types[number])
-            attention = layer.get_submodule(attention_of(layer) or "")
+            attention = _attention_or_layer(layer)
             if not getattr(attention, "use_rope", True):
                 labels.append("without RoPE")
             name = str(number)
             if labels:
                 name = f"{number} ({', '.join(labels)})"
-            kinds[traits] = LayerKind(number, name)
+            kinds[settings] = LayerKind(number, name)
         return list(kinds.values())
 
     @contextmanager
@@ -184,13 +186,13 @@ class FirstLayers:
         """
         layer_name, module = self._layers[layer]
         attention_name = f"{layer_name}.{attention_of(module)}"
-        self._loaded: set[str] = set()
+        self._loaded_parameters: set[str] = set()  # names, to load each weight once
         handles = []
         for name, part in module.named_modules(prefix=layer_name):
-            # attention may read the weights of its parts without calling them, so it loads all that
-            # is inside it; every other module loads only its own
-            with_inner = name == attention_name
-            load_weights = partial(self._fill, name, with_inner)
+            # Attention may read the weights of modules inside it without calling these modules, so
+            # it loads them too. Every other module loads only its own weights.
+            is_attention = name == attention_name
+            load_weights = partial(self._load_weights_of, name, is_attention)
             handles.append(part.register_forward_pre_hook(load_weights))
         try:
             yield
@@ -199,7 +201,7 @@ class FirstLayers:
                 handle.remove()
             drop_weights(module)
 
-    def _fill(self, name: str, with_inner: bool, module: Module, inputs: object) -> None:
+    def _load_weights_of(self, name: str, with_inner: bool, module: Module, inputs: object) -> None:
         """Load the weights of a module that is about to run.
 
         Args:
@@ -208,26 +210,26 @@ class FirstLayers:
             module: The module.
             inputs: Its inputs, which a hook is given.
         """
-        before = {}
+        empty_weights = {}
         for key, weight in module.named_parameters(recurse=with_inner):
-            before[f"{name}.{key}"] = weight
-        missing = before.keys() - self._loaded
+            if f"{name}.{key}" not in self._loaded_parameters:
+                empty_weights[f"{name}.{key}"] = weight
 
         # the tensors of the checkpoint that these parameters are made of
         tensors = {}
-        for tensor, parameter in self._parameters.items():
-            if parameter in missing:
+        for tensor, parameter in self._parameter_of_tensor.items():
+            if parameter in empty_weights:
                 tensors[tensor] = self._read(tensor, None)
         if tensors:
             self._loader.load(tensors)
-        self._loaded |= missing
+        self._loaded_parameters |= empty_weights.keys()
 
-        # the loader puts a new object in place of each weight that it loads, so an old one has no
-        # tensor in the checkpoint. torch would compute with whatever is in its memory, or with
-        # random numbers of the class, such as the lambdas of DiffLlama
+        # transformers puts a new object in place of each weight that it loads. So a weight that is
+        # still the same object has no tensor in the checkpoint, such as the lambdas of DiffLlama:
+        # torch would compute with random numbers, or with whatever is in the memory
         for key, weight in module.named_parameters(recurse=with_inner):
             parameter = f"{name}.{key}"
-            is_still_empty = parameter in missing and weight is before[parameter]
+            is_still_empty = weight is empty_weights.get(parameter)
             if is_still_empty:
                 raise NoLayerRuns(f"it has no weights for {parameter}")
 
@@ -246,7 +248,7 @@ class FirstLayers:
 
         name, module = self._layers[layer]
         args, keywords = self._input_of(ids, positions, layer)
-        attention = module.get_submodule(attention_of(module) or "")
+        attention = _attention_or_layer(module)
 
         # what follows attention in the layer, such as its MLP, has no weights here: stop before it,
         # by an exception that carries the output
@@ -278,7 +280,7 @@ class FirstLayers:
 
     def by_parameter(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return values of tensors by the parameter that each of them belongs to."""
-        return {self._parameters.get(name, name): value for name, value in values.items()}
+        return {self._parameter_of_tensor.get(name, name): value for name, value in values.items()}
 
     @property
     def vocabulary(self) -> int:
@@ -371,10 +373,10 @@ class FirstLayers:
                 ) from None
         return None  # the pass ended before the wanted layer was called
 
-    def _load_outside(self) -> None:
+    def _load_embeddings_and_norms(self) -> None:
         """Load what runs before the layers: rows of the embeddings, norms, and rotary tables.
 
-        Weights of the layers are loaded later, when one runs (`with_weights`).
+        Weights of a layer are loaded later, when it runs (`with_weights`).
         """
         import torch
         from torch import nn
@@ -382,41 +384,53 @@ class FirstLayers:
         model = self.model
         compute_buffers(model)
 
-        # embeddings by the name of their weight, and the name of that of the head
-        embeddings = {}
-        head = ""
+        # the names of the weights of embeddings, and of the head for logits
+        embedding_by_weight = {}
+        head_weight = ""
         for name, module in model.named_modules():
             if isinstance(module, nn.Embedding):
-                embeddings[f"{name}.weight"] = module
+                embedding_by_weight[f"{name}.weight"] = module
             elif module is model.get_output_embeddings():
-                head = f"{name}.weight"
+                head_weight = f"{name}.weight"
 
         layer_prefixes = tuple(f"{name}." for name, _ in self._layers)
-        small = {}
-        for tensor, parameter in self._parameters.items():
+        norms = {}
+        for tensor, parameter in self._parameter_of_tensor.items():
             is_of_layer = parameter.startswith(layer_prefixes)
-            is_of_other_part = any(part in parameter for part in OTHER_PARTS)
-            if is_of_layer or is_of_other_part or parameter == head:
+            reads_no_text = any(part in parameter for part in VISION_AND_AUDIO)
+            if is_of_layer or reads_no_text or parameter == head_weight:
                 continue
-            if parameter in embeddings:
+
+            if parameter in embedding_by_weight:
                 # the first rows are enough, since the tokens that run are among them
-                module = embeddings[parameter]
-                rows = self._read(tensor, ROWS).to(torch.float32)
-                module.weight = nn.Parameter(rows, requires_grad=False)
-                module.padding_idx = None  # torch refuses one beyond the rows
-            # norms are small; a head that is not that of the model is large, and is not needed
-            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:
-                small[tensor] = self._read(tensor, None)
-        self._loader.load(small)
+                embedding = embedding_by_weight[parameter]
+                rows = self._read(tensor, VOCABULARY_ROWS).to(torch.float32)
+                embedding.weight = nn.Parameter(rows, requires_grad=False)
+                embedding.padding_idx = None  # torch refuses one beyond the rows
+                continue
+
+            # what is left are norms, and large heads for other purposes, which do not run
+            numbers = model.get_parameter_or_buffer(parameter).numel()
+            if numbers <= LARGEST_NORM:
+                norms[tensor] = self._read(tensor, None)
+        self._loader.load(norms)
 
 
 def _skeleton(folder: Path, config: PretrainedConfig, least: int, trust: bool) -> PreTrainedModel:
-    """Return the model of a config without weights, with few layers where its class allows that."""
-    few = with_few_layers(config, least)
+    """Return the model of a config without weights, with few layers where its class allows that.
+
+    Args:
+        folder: The folder of the checkpoint.
+        config: Its config.
+        least: The number of layers that are needed at least.
+        trust: Whether to run the modelling file of the checkpoint.
+    """
+    short_config = with_few_layers(config, least)
     try:
-        return load_skeleton(class_for(few), folder, trust, False, few, "float32")
+        return load_skeleton(class_for(short_config), folder, trust, False, short_config, "float32")
     except BadSource:
-        # some classes look at a layer that is missing then: Gemma 3n at those that share caches
+        # A few classes read settings of a layer that is left out, and fail. Gemma 3n reads those
+        # of the layers that share a cache. They are built with all layers.
         return load_skeleton(class_for(config), folder, trust, False, config, "float32")
 
 
@@ -428,21 +442,27 @@ def attention_of(layer: Module) -> str | None:
     return None
 
 
-def _traits(layer: Module) -> tuple[object, ...]:
-    """Return the class and the settings of the attention in a layer, which tell its kind.
+def _attention_or_layer(layer: Module) -> Module:
+    """Return the attention in a layer; the layer itself where it has none."""
+    name = attention_of(layer)
+    return layer if name is None else layer.get_submodule(name)
 
-    The traits of two layers with the same window, say, are equal; a setting is a number, a text or
-    a flag among the attributes, such as ("sliding_window", 4096).
+
+def _attention_settings(layer: Module) -> tuple[object, ...]:
+    """Return the classes and the settings of a layer and its attention.
+
+    They are equal for two layers of one kind: (LlamaDecoderLayer, LlamaAttention, ("head_dim",
+    128), ("sliding_window", 4096)), say. A setting is an attribute with a number, a text or a flag.
     """
-    attention = layer.get_submodule(attention_of(layer) or "")
-    traits: list[object] = [type(layer), type(attention)]
+    attention = _attention_or_layer(layer)
+    settings: list[object] = [type(layer), type(attention)]
     for module in (layer, attention):
         for key, value in sorted(vars(module).items()):
             is_setting = isinstance(value, (bool, int, float, str, type(None)))
             is_private = key.startswith("_")
             if is_setting and not is_private and key != "layer_idx":
-                traits.append((key, value))
-    return tuple(traits)
+                settings.append((key, value))
+    return tuple(settings)
 
 
 def config_for_first_layers(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
@@ -485,23 +505,25 @@ def compute_buffers(model: PreTrainedModel) -> None:
 
 
 def with_few_layers(config: PretrainedConfig, least: int = 1) -> PretrainedConfig:
-    """Return a copy of a config with as few layers as show every kind of attention.
+    """Return a copy of a config with its first layers: as few as contain every kind of attention.
+
+    With windows in five of six layers, these are the first six.
 
     Args:
         config: The config of a model.
-        least: The number of its layers that are needed at least.
+        least: The number of layers that are needed at least.
     """
     config = copy.deepcopy(config)
     text = config.get_text_config()
-    count = getattr(text, "num_hidden_layers", 1)
-    needed = least
-    for key in OF_ATTENTION:
-        values = getattr(text, key, None)
-        if not isinstance(values, list) or len(values) != count:
+    all_layers = getattr(text, "num_hidden_layers", 1)
+    layers_needed = least
+    for key in KEYS_OF_LAYER_KINDS:
+        kinds = getattr(text, key, None)  # such as ["sliding_attention", "full_attention"]
+        if not isinstance(kinds, list) or len(kinds) != all_layers:
             continue
-        # up to the first layer of the kind that comes last
-        for value in set(values):
-            needed = max(needed, values.index(value) + 1)
+        for kind in set(kinds):
+            first_layer_of_kind = kinds.index(kind)
+            layers_needed = max(layers_needed, first_layer_of_kind + 1)
 
-    keep_layers(text, needed)
+    keep_layers(text, layers_needed)
     return config

@@ -17,8 +17,8 @@ from ...formats.disk import human
 from ...loader import load_skeleton
 from .engine import backbone_of, has_cache
 from .first_layers import (
-    OTHER_PARTS,
-    ROWS,
+    VISION_AND_AUDIO,
+    VOCABULARY_ROWS,
     NoLayerRuns,
     ReadTensor,
     compute_buffers,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PreTrainedModel
 
-LARGEST = 4 << 30
+MOST_BYTES = 4 << 30
 """The most bytes of weights, as float32, that are loaded."""
 
 
@@ -48,15 +48,17 @@ def load_first_layers(
 ) -> PreTrainedModel:
     """Return a model of transformers with the first layers of a checkpoint, in float32.
 
-    It has the first `ROWS` tokens of the vocabulary, as inputs and as outputs.
+    Its vocabulary is the first `VOCABULARY_ROWS` tokens of the whole one, both for inputs and for
+    logits.
 
     Args:
         folder: The folder of its config.json.
         shapes: The shape of every tensor of the checkpoint, by name.
         read: Reads one of them.
-        stands_for: The model type of a checkpoint whose own transformers does not have.
-        layers: Numbers of layers that it needs at least.
-        states: Whether it needs no head, since only its hidden states are wanted.
+        stands_for: A model type such as "llama", with which transformers loads the checkpoint where
+            it does not have the model type in config.json; empty for none.
+        layers: Numbers of layers that the model must have, from 0.
+        states: Whether only hidden states are wanted, for which the model needs no head.
 
     Raises:
         NoLayerRuns: The installed transformers or the model cannot do this.
@@ -65,25 +67,32 @@ def load_first_layers(
     import torch
 
     config = config_for_first_layers(folder, stands_for, trust=False)
-    few = with_few_layers(config, max(layers) + 1)
+    short_config = with_few_layers(config, max(layers) + 1)
     model = load_skeleton(
-        class_for(few), folder, trust=False, pickles=False, config=few, dtype="float32"
+        class_for(short_config),
+        folder,
+        trust=False,
+        pickles=False,
+        config=short_config,
+        dtype="float32",
     )
     head = model.get_output_embeddings()
     if head is None and not states:
         raise NoLayerRuns(f"{type(model).__name__} gives no logits")
 
     compute_buffers(model)
-    _load(model, head, shapes, read, PartialLoader(model, "cpu", torch.float32))
+    loader = PartialLoader(model, "cpu", torch.float32)
+    _load_weights(model, head, shapes, read, loader)
 
+    # a weight that is still on the meta device has no tensor in the checkpoint
     for name, weight in model.named_parameters():
-        is_of_other_part = any(part in name for part in OTHER_PARTS)
-        if weight.is_meta and not is_of_other_part:
+        reads_text = not any(part in name for part in VISION_AND_AUDIO)
+        if weight.is_meta and reads_text:
             raise NoLayerRuns(f"it has no weights for {name}")
     return model
 
 
-def _load(
+def _load_weights(
     model: PreTrainedModel,
     head: Module | None,
     shapes: Mapping[str, tuple[int, ...]],
@@ -92,9 +101,9 @@ def _load(
 ) -> None:
     """Load the weights of the first layers of a model, and of the embeddings and the head.
 
-    Layers and norms are loaded as a whole. Embeddings and the head have a row for every token, of
-    which the first `ROWS` are loaded: the tokens that run are among them. Other parts, such as a
-    vision model, do not run, and get no weights.
+    Layers and norms are loaded as a whole. Embeddings and the head have a row for every token, and
+    only the first `VOCABULARY_ROWS` rows are loaded: the tokens that run are among them. A vision
+    or audio model does not run, and gets no weights.
 
     Args:
         model: The model without weights.
@@ -104,30 +113,32 @@ def _load(
         loader: Loads whole tensors into the model.
 
     Raises:
-        NoLayerRuns: The layers are larger than `LARGEST`.
+        NoLayerRuns: The layers are larger than `MOST_BYTES`.
     """
     import torch
     from torch import nn
 
-    by_token = _parameters_by_token(model, head)
-    in_model = weight_names(model)
+    parameters_by_token = _parameters_by_token(model, head)
+    names_in_model = weight_names(model)
     whole_tensors = []
-    size = 0
+    size = 0  # of these tensors, in bytes
     for tensor, parameter in loader.parameters_of(shapes).items():
-        # the checkpoint has more layers than the model here
-        is_of_other_part = any(part in parameter for part in OTHER_PARTS)
-        if is_of_other_part or parameter not in in_model:
+        if parameter not in names_in_model:  # it is of a layer that is left out
             continue
-        if parameter not in by_token:
+        if any(part in parameter for part in VISION_AND_AUDIO):
+            continue
+        if parameter not in parameters_by_token:
             whole_tensors.append(tensor)
-            size += 4 * math.prod(shapes[tensor])  # bytes of float32
+            size += 4 * math.prod(shapes[tensor])  # float32
             continue
-        module, key = by_token[parameter]
-        rows = read(tensor, ROWS).to(torch.float32)
+
+        # such as the weight of model.embed_tokens
+        module, key = parameters_by_token[parameter]
+        rows = read(tensor, VOCABULARY_ROWS).to(torch.float32)
         setattr(module, key, nn.Parameter(rows, requires_grad=False))
         if isinstance(module, nn.Embedding):
             module.padding_idx = None  # torch refuses one beyond the rows
-    if size > LARGEST:
+    if size > MOST_BYTES:
         raise NoLayerRuns(f"its first layers have {human(size)} as float32")
     loader.load({tensor: read(tensor, None) for tensor in whole_tensors})
 
@@ -139,9 +150,10 @@ def _load(
 def _parameters_by_token(
     model: PreTrainedModel, head: Module | None
 ) -> dict[str, tuple[Module, str]]:
-    """Return the parameters with a row for every token: the module of each, and its key there.
+    """Return the weights with a row for every token, those of embeddings and of the head.
 
-    Such as {"model.embed_tokens.weight": (module, "weight")}, and the weight of the head.
+    {"model.embed_tokens.weight": (module, "weight")}, say: by the name in the model the module that
+    has the weight, and the name of the weight in that module.
     """
     from torch import nn
 
@@ -157,15 +169,16 @@ def _parameters_by_token(
 def run_first_layers(
     model: PreTrainedModel, ids: Sequence[int], positions: Sequence[int], states: bool = False
 ) -> Tensor:
-    """Return the logits of a model of `load_first_layers`, float32 [tokens, ROWS].
-
-    With `states` they are the last hidden states, float32 [tokens, width].
+    """Return the logits of a model of `load_first_layers`, or its last hidden states.
 
     Args:
         model: The model.
-        ids: The tokens.
-        positions: The position of each.
+        ids: The tokens, below `VOCABULARY_ROWS`, which is the size of its vocabulary.
+        positions: The position of each token.
         states: Whether to return hidden states.
+
+    Returns:
+        The logits, float32 [tokens, VOCABULARY_ROWS], or hidden states, float32 [tokens, width].
 
     Raises:
         NoLayerRuns: The model does not run with a part of its layers.
@@ -177,7 +190,9 @@ def run_first_layers(
         "position_ids": torch.tensor([list(positions)]),
         "attention_mask": torch.ones((1, len(ids)), dtype=torch.long),
     }
-    if not states or has_cache(model):  # some encoders accept no such word
+    # switch the key-value cache off. A model with logits has one; most encoders do not, and their
+    # `forward` accepts no such argument
+    if not states or has_cache(model):
         given["use_cache"] = False
     module = backbone_of(model) if states else model
     try:
@@ -191,5 +206,5 @@ def run_first_layers(
     if states:
         hidden: Tensor = output.last_hidden_state[0].float()
         return hidden
-    logits: Tensor = output.logits[0, :, :ROWS].float()
+    logits: Tensor = output.logits[0, :, :VOCABULARY_ROWS].float()
     return logits

@@ -37,8 +37,10 @@ Change = Callable[[str, "Tensor"], "Tensor"]
 """From the name of a weight and its value to the value that the model computes with."""
 WITHOUT_THREADS = "HF_DEACTIVATE_ASYNC_LOAD"
 """Variable with which transformers starts no threads to load weights, which would take memory."""
-TWICE = 2
+COPIES_DURING_CONVERSION = 2
 """Copies of a layer that exist while its tensors are converted."""
+OUTSIDE_LAYERS = ""
+"""Stands for the name of a layer, where weights belong to none: embeddings, norms and the head."""
 
 
 def read_by_layer(
@@ -191,40 +193,47 @@ class _LayerReader:
         Returns:
             The names of missing and unexpected weights outside the layers.
         """
-        # the weights of layers are missing now, and are read later. The empty name stands for the
-        # tensors that belong to no layer
+        # transformers reports the weights of all layers as missing, but they are read later
         model = self._model
-        outside = self._load_tensors("")
-        outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
-        model._finalize_model_loading(model, self._loader.config, outside)
+        report_of_loading = self._load_tensors(OUTSIDE_LAYERS)
+        missing_outside = set()
+        for name in report_of_loading.missing_keys:
+            if self._layer_of(name) == OUTSIDE_LAYERS:
+                missing_outside.add(name)
+        report_of_loading.missing_keys = missing_outside
+        model._finalize_model_loading(model, self._loader.config, report_of_loading)
 
         def load(name: str, module: Module, inputs: object) -> None:
+            """Run before a layer."""
             self._load_layer(name)
 
         def drop(module: Module, inputs: object, output: object) -> None:
+            """Run after a layer."""
             drop_weights(module)
 
-        # functions of `change_weights`, which run on the weights of a layer each time it is loaded
-        vars(model)[CHANGES] = []
         for name, layer in self._layers.items():
             layer.register_forward_pre_hook(partial(load, name))
             layer.register_forward_hook(drop, always_call=True)
-        report: JsonObject = outside.to_dict()
+
+        # `change_weights` adds its functions to this list, and `_load_layer` runs them on the
+        # weights that it has loaded
+        vars(model)[CHANGES] = []
+        report: JsonObject = report_of_loading.to_dict()
         return report
 
     def _layer_of(self, parameter: str) -> str:
-        """Return the layer that a parameter belongs to; empty for none."""
+        """Return the layer that a parameter belongs to, or `OUTSIDE_LAYERS`."""
         # the prefixes of a.b.c are a, a.b and a.b.c
         parts = parameter.split(".")
         for count in range(1, len(parts) + 1):
             prefix = ".".join(parts[:count])
             if prefix in self._layers:
                 return prefix
-        return ""
+        return OUTSIDE_LAYERS
 
     def _tensors_by_layer(self) -> dict[str, list[str]]:
-        """The tensors in the checkpoint by their layer; under the empty name those of no layer."""
-        weights: dict[str, list[str]] = {name: [] for name in ("", *self._layers)}
+        """Return the names of tensors in the checkpoint, by their layer or `OUTSIDE_LAYERS`."""
+        weights: dict[str, list[str]] = {name: [] for name in (OUTSIDE_LAYERS, *self._layers)}
         for name, parameter in self._loader.parameters_of(self._files).items():
             weights[self._layer_of(parameter)].append(name)
         return weights
@@ -236,26 +245,27 @@ class _LayerReader:
             device: Where it runs, as torch names it.
 
         Raises:
-            RopeconvError: It cannot run so.
+            RopeconvError: The model cannot run layer by layer.
         """
-        why = self._why_not()
-        if why:
+        reason = self._why_unreadable_by_layer()
+        if reason:
             raise RopeconvError(
-                f"{self._source.reference} {why}, so it cannot run layer by layer; use a device"
+                f"{self._source.reference} {reason}, so it cannot run layer by layer; use a device"
                 " with more memory, or --device-map auto"
             )
 
-        # the bytes of each layer in the precision of the run; under the empty name those of the
-        # weights that belong to no layer
+        # the bytes of each layer, and of the weights outside layers, in the precision of the run
         bytes_per_weight = self._loader.config.dtype.itemsize
         tensors = self._source.tensors
         sizes = {}
         for layer, names in self._weights.items():
             sizes[layer] = sum(bytes_per_weight * math.prod(tensors[name].shape) for name in names)
-        outside = sizes.pop("")
+        outside_layers = sizes.pop(OUTSIDE_LAYERS)
+        largest_layer = max(sizes.values(), default=0)
 
-        # these are always in the memory, and twice the largest layer while it is converted
-        needed = outside + TWICE * max(sizes.values(), default=0)
+        # weights outside the layers stay in the memory; a layer is there twice while transformers
+        # converts it
+        needed = outside_layers + COPIES_DURING_CONVERSION * largest_layer
         free = free_bytes(device)
         if needed > free:
             raise RopeconvError(
@@ -264,12 +274,15 @@ class _LayerReader:
                 " bfloat16"
             )
 
-    def _why_not(self) -> str:
-        """Return why the layers cannot be read one by one; empty where they can."""
+    def _why_unreadable_by_layer(self) -> str:
+        """Return why the layers cannot be read one by one, such as "is quantised".
+
+        The text is empty where they can be read so.
+        """
         for name in getattr(self._model, "all_tied_weights_keys", {}):
-            if self._layer_of(name):
+            if self._layer_of(name) != OUTSIDE_LAYERS:
                 return f"shares {name} between layers"
-        if not self._weights[""]:
+        if not self._weights[OUTSIDE_LAYERS]:
             return "has no safetensors"
         if getattr(self._model.config, "quantization_config", None):
             return "is quantised"
@@ -289,7 +302,8 @@ class _LayerReader:
     def _load_tensors(self, layer: str) -> Any:
         """Load the tensors of a layer with the conversions of transformers; return its report.
 
-        The empty name is for the tensors outside the layers.
+        Args:
+            layer: The name of a layer, such as model.layers.0, or `OUTSIDE_LAYERS`.
         """
         tensors = {}
         for name in self._weights[layer]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-ALLOCATOR = dict.fromkeys(
+ALLOCATOR_SETTINGS = dict.fromkeys(
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True"
 )
 """Settings of torch's allocator on GPUs, with which chunks of other sizes leave no gaps.
@@ -81,8 +81,8 @@ class DeviceSpec:
             UsageError: The device is not available, or the dtype is unknown.
         """
         # torch reads these variables when it first uses a GPU
-        if not os.environ.keys() & ALLOCATOR.keys():
-            os.environ.update(ALLOCATOR)
+        if not os.environ.keys() & ALLOCATOR_SETTINGS.keys():
+            os.environ.update(ALLOCATOR_SETTINGS)
         # cuBLAS gives the same numbers again only with this, and `tune` promises that
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         import torch
@@ -110,10 +110,10 @@ class DeviceSpec:
         return replace(self, device=device, dtype=dtype)
 
 
-WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a weight by its dtype."""
-SHARDED = 0.9
-"""The share of the memory of several GPUs that weights may take: no layer is on two of them."""
+USABLE_SHARE_OF_GPUS = 0.9
+"""The share of the memory of several GPUs that weights may take, since no layer is divided."""
 
 
 def weight_bytes(source: Source, dtype: str) -> int:
@@ -121,7 +121,9 @@ def weight_bytes(source: Source, dtype: str) -> int:
 
     It is 0 without safetensors.
     """
-    return WIDTHS[dtype] * sum(math.prod(tensor.shape) for tensor in source.tensors.values())
+    return BYTES_PER_WEIGHT[dtype] * sum(
+        math.prod(tensor.shape) for tensor in source.tensors.values()
+    )
 
 
 def fits(source: Source, at: DeviceSpec) -> bool:
@@ -156,8 +158,8 @@ def choose_place(source: Source, at: DeviceSpec) -> DeviceSpec:
         most_free = max(free_by_gpu)
         if size <= most_free:
             return replace(at, device=f"cuda:{free_by_gpu.index(most_free)}")
-        # of several GPUs, 90 % (SHARDED): no layer is on two of them, so each has some space left
-        if size <= SHARDED * sum(free_by_gpu) and installed("accelerate"):
+        # not all of their memory: no layer is divided between two GPUs, so some of each stays free
+        if size <= USABLE_SHARE_OF_GPUS * sum(free_by_gpu) and installed("accelerate"):
             return replace(at, device_map="auto")
     return replace(at, layer_by_layer=True)
 
@@ -202,7 +204,7 @@ def out_of_memory(work: Callable[[], T]) -> T:
         ) from None
 
 
-SMALL = 64 << 20
+LARGEST_TOKENIZER_FILE = 64 << 20
 """Bytes of the largest file that a tokenizer is read from."""
 
 
@@ -226,16 +228,17 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         at = where
     logging.disable_progress_bar()
 
-    # a model of a type that transformers lacks may stand for one that it has
+    # where transformers lacks the model type, it reads the config as that of another type
     config = read_config(folder, at.stands_for, trust)
-    _refuse_heads(config)
+    _refuse_mla_with_shared_keys(config)
     _check_fits(folder, at)
     model_class = class_for(config)
     dtype = getattr(torch, at.dtype)
 
     # the weights: layer by layer, on several devices, or on one
+    trusts_pickles = at.pickles
     if at.layer_by_layer:
-        model = load_skeleton(model_class, folder, trust, at.pickles, config, at.dtype)
+        model = load_skeleton(model_class, folder, trust, trusts_pickles, config, at.dtype)
         report = read_by_layer(model, folder, at.device, dtype)
     else:
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
@@ -245,25 +248,30 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         if at.device_map or can_load_onto_gpu:
             require("accelerate", f"--device-map {at.device_map}")
             options["device_map"] = at.device_map or at.device
-        model, report = load_model(model_class, folder, trust, at.pickles, **options)
+        model, report = load_model(model_class, folder, trust, trusts_pickles, **options)
         if "device_map" not in options:
             model = model.to(at.device)
+        # transformers may have dequantised the weights to bfloat16, where float32 is wanted
         if getattr(config, "quantization_config", None):
-            _widen(model, dtype)
+            _widen_to_float32(model, dtype)
 
     if at.stands_for:
         _check_complete(report, folder, at.stands_for)
     return model.eval()
 
 
-def _widen(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Store weights in a wider dtype, which is exact.
+def _widen_to_float32(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Store weights of two bytes in float32, which is exact, where that is the wanted precision.
 
     Without a GPU, transformers 5 dequantises FP8 to bfloat16, whatever dtype was asked for
-    (quantizers/quantizer_finegrained_fp8.py), and layers beside them have that dtype.
+    (quantizers/quantizer_finegrained_fp8.py).
+
+    Args:
+        model: The model, which is changed.
+        dtype: The wanted precision; another one than float32 changes nothing.
     """
-    is_wider = dtype.itemsize > 2
-    if not is_wider:
+    is_wider_than_bfloat16 = dtype.itemsize > 2
+    if not is_wider_than_bfloat16:
         return
     for parameter in model.parameters():
         has_two_bytes = parameter.is_floating_point() and parameter.itemsize == 2
@@ -276,8 +284,8 @@ def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
 
     Args:
         folder: The checkpoint.
-        stands_for: A model type such as "llama". The config is read as if it had this type where
-            transformers does not have its own. Empty to read it with its own in any case.
+        stands_for: A model type such as "llama". Where transformers does not have the model type
+            of the config, it reads the config as one of this type. Empty to replace no type.
         trust: Whether to run the configuration file of the checkpoint.
     """
     from transformers import CONFIG_MAPPING
@@ -289,32 +297,42 @@ def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
     return load_config(folder, trust)
 
 
-def _refuse_heads(config: PretrainedConfig) -> None:
-    """Raise BadSource for an MLA model whose class would fail in its first attention layer."""
+def _refuse_mla_with_shared_keys(config: PretrainedConfig) -> None:
+    """Raise BadSource for an MLA model that has fewer heads of keys than of queries.
+
+    With MLA every head has keys of its own. The classes of transformers would repeat them, and fail
+    in the first attention.
+    """
     text = config.get_text_config()
-    is_own_code = not type(text).__module__.startswith("transformers.models.")
+    is_class_of_transformers = type(text).__module__.startswith("transformers.models.")
+    if not is_class_of_transformers:  # code of the checkpoint may do otherwise
+        return
     has_mla = getattr(text, "kv_lora_rank", None) is not None
-    if is_own_code or not has_mla:
+    if not has_mla:
         return
 
-    # transformers refuses to read these from configs whose layers differ; none of them has MLA
     heads = getattr(text, "num_attention_heads", None)
     heads_of_keys = getattr(text, "num_key_value_heads", None)
     if not heads or not heads_of_keys:
         return
-    refused = fewer_heads_of_keys(heads, heads_of_keys)
-    if refused:
-        raise BadSource(refused)
+    message = fewer_heads_of_keys(heads, heads_of_keys)
+    if message:
+        raise BadSource(message)
 
 
 def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class that loads a model with its logits, else one without a head.
+    """Return the class of transformers that loads a model, with a head for logits where it has one.
 
-    An encoder that was made of a decoder, such as EmbeddingGemma, has a class with a head, but its
-    checkpoint has none, and each logit would be that of a token which it has read.
+    It is an auto class, such as AutoModelForCausalLM, or a class that config.json names.
+
+    Args:
+        config: The config, as transformers reads it.
     """
     import transformers
 
+    # EmbeddingGemma is an encoder with the config class of a decoder. transformers would load it
+    # with a head, which its checkpoint does not have. Each token sees the next one, so logits of
+    # the next token would mean nothing.
     is_stock_decoder = type(config) in transformers.AutoModelForCausalLM._model_mapping
     if is_stock_decoder and is_bidirectional(config):
         return transformers.AutoModel  # type: ignore[no-any-return]
@@ -411,7 +429,7 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         names = {file.name for file in copied}
     else:
         weight_files = set(source.weights())
-        small_files = {file.name for file in copied if file.size < SMALL}
+        small_files = {file.name for file in copied if file.size < LARGEST_TOKENIZER_FILE}
         names = small_files - weight_files
 
     # a source in another format has a config.json only in memory, which a conversion makes

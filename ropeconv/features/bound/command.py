@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
+LAYERS_LEFT_OUT: dict[LayerKind, str] = {
+    "local": "with frequencies of their own",
+    "none": "without RoPE",
+}
+"""Kinds of layers that a method does not change, in words: layers with a sliding window, and layers
+without RoPE. They have no effective length.
+"""
 Schedules = dict[str, tuple[Schedule, Reach]]
 """Schedules by label, each with its reach where all variances are equal."""
 
@@ -42,7 +48,7 @@ Schedules = dict[str, tuple[Schedule, Reach]]
 def _document(
     spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]
 ) -> dict[str, Any]:
-    """Return the JSON of how far schedules reach, and the heads of a model with them.
+    """Return the effective length of each schedule, and of each head, as JSON-ready data.
 
     Args:
         spec: The RoPE of the model.
@@ -50,8 +56,8 @@ def _document(
         weighted: The effective lengths of the heads, by label; empty without --weights.
     """
     rows = {}
-    for label, (schedule, effective) in schedules.items():
-        row = {"context": schedule.context, **effective.to_dict()}
+    for label, (schedule, effective_length) in schedules.items():
+        row = {"context": schedule.context, **effective_length.to_dict()}
         if label in weighted:
             row["weighted"] = weighted[label].to_dict()
         rows[label] = row
@@ -62,48 +68,59 @@ def _document(
         document |= only_row
     else:
         document["schedules"] = rows
-    if weighted:
-        document["left_out"] = {kind: spec.count(kind) for kind in LEFT_OUT}
+    if weighted:  # the number of layers that are left out, such as {"local": 20, "none": 0}
+        document["left_out"] = {kind: spec.count(kind) for kind in LAYERS_LEFT_OUT}
     return document
 
 
 def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
-    """Show a row for each schedule, where all variances are equal."""
+    """Show a row for each schedule: how far it reaches if all pairs have equal weights.
+
+    Args:
+        spec: The RoPE of the model.
+        schedules: Each schedule with its effective length, by label such as "yarn 4".
+        screen: Where the table is shown.
+    """
     rows = []
-    for label, (_, at) in schedules.items():
-        negative = f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}"
-        rows.append((label, _effective_length(at), negative, _places(at)))
+    for label, (_, found) in schedules.items():
+        negative = f"{found.count:,} in {counted(found.runs, 'run')} below {found.length:,}"
+        rows.append((label, _effective_length(found), negative, _distances(found)))
     title = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate"
     columns = ("", "effective length", "distances with a negative sum", "where")
     screen.table(title, columns, rows)
 
 
-def _effective_length(at: Reach) -> str:
+def _effective_length(found: Reach) -> str:
     """Return the effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
-    if at.automatic:
+    if found.automatic:
         return "any"
-    return _length_in_words(at.effective_length, at.searched)
+    return _length_in_words(found.effective_length, found.searched)
 
 
-def _length_in_words(length: int | None, below: int) -> str:
-    """Return a length, or that no distance below the searched ones ends it."""
+def _length_in_words(length: int | None, searched: int) -> str:
+    """Return an effective length in words: 131,072, or "above 131,071".
+
+    Args:
+        length: The effective length; None where no searched distance has a negative sum.
+        searched: The distances below this number were searched.
+    """
     if length is None:
-        return f"above {below - 1:,}"
+        return f"above {searched - 1:,}"
     return f"{length:,}"
 
 
-def _places(at: Reach) -> str:
+def _distances(found: Reach) -> str:
     """Return the first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
     shown = []
-    for first, last in at.places[:6]:
+    for first, last in found.places[:6]:
         shown.append(f"{first:,}" if first == last else f"{first:,}-{last:,}")
-    if at.runs > 6:
+    if found.runs > 6:
         shown.append("...")
     return ", ".join(shown)
 
 
 def _head_weights(model: GivenModel, screen: Screen) -> HeadWeights:
-    """Read the projections of a SOURCE."""
+    """Read the projections of queries and keys of a SOURCE; refuse a command without a SOURCE."""
     from ropeconv.inspection.head_bound import head_weights
 
     if model.inspection is None:
@@ -120,40 +137,42 @@ def _search_heads(
     """Search the effective lengths of all heads, by label of the schedule."""
     lengths = {}
     with screen.counting("Searching") as (total, advance):
-        total(sum(weights.work(at.length) for _, at in schedules.values()))
-        for label, (schedule, at) in schedules.items():
-            lengths[label] = weights.reach(schedule, at.length, advance)
+        total(sum(weights.work(found.length) for _, found in schedules.values()))
+        for label, (schedule, found) in schedules.items():
+            lengths[label] = weights.reach(schedule, found.length, advance)
     return lengths
 
 
 def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Screen) -> None:
-    """Show how far the heads of a model can look: the worst head of each layer, and all of them.
+    """Show the effective length of the heads of a model: a row for each layer, and a sentence.
 
-    Up to its effective length, a head prefers similar tokens to random ones: sum_i w_i cos(m
-    theta_i) is not negative at any distance m before it. Men et al. 2024 take all weights w_i to be
-    equal. Here they follow from the variances of queries and keys in each head of this model.
+    A head prefers similar tokens to random ones at a distance m if sum_i w_i cos(m theta_i) is not
+    negative (theta_i: the frequency of pair i). The effective length of a head is the distance
+    up to which its sum is not negative. Men et al. 2024 take all weights w_i to be equal. Here
+    they follow from the variances of queries and keys in each head of this model.
 
     Args:
         label: The name of the schedule, such as "yarn 4".
-        equal: Its effective length with equal variances, as the paper has it.
-        weighted: Its effective lengths with the variances of each head.
+        equal: Its effective length with equal weights, as in the paper.
+        weighted: Its effective length in each head, with the weights of that head.
         screen: Where they are shown.
     """
-    (table,) = weighted.shown_tables()
+    (table_of_layers,) = weighted.shown_tables()
     title = f"{label}: sum_i w_i cos(m theta_i), with weights per head"
-    screen.table(title, table.columns, table.rows, right=table.columns)
+    columns = table_of_layers.columns
+    screen.table(title, columns, table_of_layers.rows, right=columns)
 
-    # distances below this were searched, so a head without a negative sum reaches further
+    # of a head without a negative sum only the distances are known that were searched
     searched = max(layer.below for layer in weighted.layers)
-    worst = _length_in_words(weighted.worst, searched)
-    median = _length_in_words(weighted.median, searched)
-    heads_with_negative_sum = weighted.violating
-    verb = "has" if heads_with_negative_sum == 1 else "have"
-    violating = f"{heads_with_negative_sum} of {counted(weighted.heads, 'head')} {verb}"
+    worst_length = _length_in_words(weighted.worst, searched)
+    median_length = _length_in_words(weighted.median, searched)
+    count = weighted.violating  # heads with a negative sum
+    verb = "has" if count == 1 else "have"
+    heads_with_negative_sum = f"{count} of {counted(weighted.heads, 'head')} {verb}"
     screen.say(
         f"{label}: with equal variances the effective length is {_effective_length(equal)}. With"
-        f" this model's, {violating} a negative sum; the effective length of the worst is {worst},"
-        f" the median {median}."
+        f" this model's, {heads_with_negative_sum} a negative sum; the effective length of the"
+        f" worst is {worst_length}, the median {median_length}."
     )
 
 
@@ -283,11 +302,12 @@ def _find_reach(model: GivenModel, up_to: str, weights: bool, screen: Screen) ->
     # the effective length of each schedule, and with its weights that of each head
     schedules: Schedules = {}
     for label, schedule in model.schedules().items():
-        length = model.spec.visible(schedule.context)
         if up_to:
             length = parse_tokens(up_to)
-        effective = reach(schedule.inv_freq, model.spec.unrotated, length)
-        schedules[label] = (schedule, effective)
+        else:
+            length = model.spec.visible(schedule.context)
+        effective_length = reach(schedule.inv_freq, model.spec.unrotated, length)
+        schedules[label] = (schedule, effective_length)
     weighted = {}
     if heads is not None:
         weighted = _search_heads(heads, schedules, screen)
@@ -299,12 +319,12 @@ def _find_reach(model: GivenModel, up_to: str, weights: bool, screen: Screen) ->
         _show_reach(model.spec, schedules, screen)
         return
     for label, lengths in weighted.items():
-        _, effective = schedules[label]
-        _show_weighted(label, effective, lengths, screen)
+        _, effective_length = schedules[label]
+        _show_weighted(label, effective_length, lengths, screen)
 
     # layers that a method does not change have no effective length
     left_out = []
-    for kind, words in LEFT_OUT.items():
+    for kind, words in LAYERS_LEFT_OUT.items():
         count = model.spec.count(kind)
         if count:
             left_out.append(f"{count} {words}")
@@ -326,8 +346,8 @@ def _find_base(
         length: In tokens.
         head_dim: Dimensions of a head.
         rotary_dim: Dimensions of a head that rotate.
-        windows: Look for the first wide interval and the last violation too; None where that is
-            quick.
+        windows: Whether to look for the first interval of bases that is 1 % wide, and for the last
+            base that violates the bound, too. None decides by the length: yes where it is quick.
         certificate: The file for the proof, None for no proof.
         screen: Where the base is shown.
     """
@@ -375,13 +395,19 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
 
 
 def _rows_of_bound(bases: Bound) -> list[tuple[str, str, str]]:
-    """Return the rows of the table of bases: a label, the base or interval, and a remark."""
+    """Return the rows of the table of bases: a label, the base or interval, and a remark.
+
+    `bases` has a field for each row. A base suits where sum_i cos(m theta_i) is not negative at any
+    distance m below the length (theta_i: the frequencies with this base).
+    """
     # Above the smallest base there is an interval of bases that suit, then a gap, then the next
     # interval. The first ones are too narrow to use: at their lower end the sum is just 0.
+    smallest_base = repr(bases.base)
+    first_interval = _interval(bases.window)
     width = "" if bases.width is None else f"{bases.width:.2g} wide"
     rows = [
-        ("smallest base", repr(bases.base), f"the sum is 0 at distance {bases.binding_distance:,}"),
-        ("the interval it opens", _interval(bases.window), width),
+        ("smallest base", smallest_base, f"the sum is 0 at distance {bases.binding_distance:,}"),
+        ("the interval it opens", first_interval, width),
     ]
     if bases.first_wide_window:
         interval = _interval(bases.first_wide_window)
@@ -390,10 +416,12 @@ def _rows_of_bound(bases: Bound) -> list[tuple[str, str, str]]:
         base = f"{bases.last_violating_base:,.0f}"
         rows.append(("last base that violates", base, "all larger ones will do"))
 
-    # other people's numbers, to compare with
+    # the numbers of papers for this length, to compare with
     for paper, published_base in bases.published.items():
         rows.append(("published", f"{published_base:.2g}", paper))
-    # the smallest base tends to L / x0 = 1.62 L (L the length) for heads of ever more dimensions
+
+    # In heads of ever more dimensions the sum tends to an integral, which becomes negative at
+    # m / base = x0 = 0.617. So the smallest base for a length L tends to L / x0 = 1.62 L.
     estimate = asymptotic_base(bases.length)
     rows.append(("estimate L / x0", f"{estimate:,.0f}", "for ever wider heads"))
     return rows

@@ -49,20 +49,20 @@ from ropeconv.runtimes.verdict import describe, difference
 from .side_by_side import side_by_side
 
 TOKENIZER = "tokenizer.json"
-STRUCTURE = {"rotary_dim", "mla", "layout", "layers"}
+PROPERTIES_OF_STRUCTURE = {"rotary_dim", "mla", "layout", "layers"}
 """Properties of a RoPE that no command changes."""
 LEAVE_OUT = "leave it out"
-TRAIN = "they cannot be merged without training at one base"
-TRAIN_ROPE = "they cannot be merged without training at one RoPE"
-ADDED_LATER = (Yarn, InterpolatedForm, DynamicNtk)
+TRAIN_AT_ONE_BASE = "they cannot be merged without training at one base"
+TRAIN_AT_ONE_ROPE = "they cannot be merged without training at one RoPE"
+SCALINGS_WITHOUT_TRAINING = (Yarn, InterpolatedForm, DynamicNtk)
 """Scalings that people add to a config.json without training; Llama 3.1 and LongRoPE models are
 trained with theirs.
 """
-ALIGN = "add `tokenizer: {source: union}` to the YAML"
-SUFFIXES = (".yaml", ".yml")
-NAMES = ("base_model", "model", "source_model")
+ALIGN_TOKENIZERS = "add `tokenizer: {source: union}` to the YAML"
+YAML_SUFFIXES = (".yaml", ".yml")
+KEYS_OF_MODELS = ("base_model", "model", "source_model")
 """Keys of a mergekit file whose value names a model."""
-LISTS = ("models", "slices", "sources", "experts", "shared_experts")
+KEYS_OF_LISTS = ("models", "slices", "sources", "experts", "shared_experts")
 """Keys of a mergekit file whose value is a list of parts."""
 
 
@@ -88,7 +88,7 @@ class Merge:
 
 def is_merge(reference: str) -> bool:
     """Return whether a reference is the path of a YAML file."""
-    return reference.endswith(SUFFIXES) and expand_home(reference).is_file()
+    return reference.endswith(YAML_SUFFIXES) and expand_home(reference).is_file()
 
 
 def read_merge(path: Path) -> Merge:
@@ -148,13 +148,13 @@ def _references(node: object, visited: set[int]) -> Iterator[object]:
     visited.add(id(node))
 
     # keys of this mapping that name a model
-    for name in NAMES:
+    for name in KEYS_OF_MODELS:
         if node.get(name):
             yield node[name]
 
     # and those of the mappings in it
     inner = []
-    for name in LISTS:
+    for name in KEYS_OF_LISTS:
         if isinstance(node.get(name), list):
             inner += node[name]
     if isinstance(node.get("modules"), dict):  # by name, where the other parts are lists
@@ -206,7 +206,7 @@ def _place(value: object) -> str:
 
 
 Pairs = Sequence[tuple[Adapter, Inspection]]
-"""Adapters, each with the model that it goes over."""
+"""Adapters, each with the model that it is applied to."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Misfit:
 
 @dataclass(frozen=True)
 class Compatibility(Summary):
-    """Models beside the base of a merge, and adapters, each with the model that it goes over."""
+    """The models of a merge, adapters with the models they are applied to, and what differs."""
 
     base: Inspection
     models: tuple[Inspection, ...]
@@ -344,7 +344,7 @@ def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection],
         family: The family of the checkpoints; empty to find it.
 
     Returns:
-        The models, and each adapter with the model that it goes over.
+        The models, and each adapter with the model that it is applied to.
 
     Raises:
         BadSource: A model is an adapter, or the reverse.
@@ -365,7 +365,7 @@ def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection],
 
 
 def _open_each(names: Sequence[str], family: str) -> tuple[list[Inspection], list[Adapter]]:
-    """Open models and adapters, and return them apart, each kind in the order of the names.
+    """Open models and adapters, and return a list of each kind, in the order of the names.
 
     Args:
         names: Paths or Hub ids.
@@ -392,18 +392,18 @@ def _open_each(names: Sequence[str], family: str) -> tuple[list[Inspection], lis
 def compatibility(
     models: Sequence[Inspection], adapters: Pairs = (), merge: Merge | None = None
 ) -> Compatibility:
-    """Compare the models of a merge, and adapters each with the model that it goes over.
+    """Find the differences that keep models from being merged, or adapters from being applied.
 
     Args:
-        models: The first is the base of the merge.
-        adapters: Adapters with the models that they go over.
+        models: The first is the base of the merge, and each other one is compared with it.
+        adapters: Each adapter with the model that it is applied to, which it is compared with.
         merge: The file of mergekit that names them, None without one.
     """
     # each model of a merge with its base
     base, *others = models
     misfits: list[Misfit] = []
     if others:
-        misfits += _gguf_files(models)
+        misfits += _misfits_of_gguf_files(models)
     for other in others:
         for misfit in _merge_misfits(base, other, merge):
             if misfit not in misfits:  # an extended base differs from each model in the same way
@@ -420,7 +420,7 @@ def compatibility(
             " one from run to run; name one."
         )
 
-    # each adapter with the model that it goes over
+    # each adapter with the model that it is applied to
     for adapter, over in adapters:
         adapter_misfits, note = _adapter_misfits(adapter, over)
         misfits += adapter_misfits
@@ -435,8 +435,8 @@ def compatibility(
     )
 
 
-def _gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
-    """Yield the models that are GGUF files."""
+def _misfits_of_gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
+    """Yield a misfit for each model that is a GGUF file, which mergekit cannot load."""
     for model in models:
         if isinstance(model.source, GgufSource):
             name = model.source.reference
@@ -470,23 +470,25 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         repair = "choose ranges of layers with `slices`, or leave it out"
         misfits.append(Misfit(name=name, about="sizes", message=message, repair=repair))
 
-    # Two models with one RoPE may declare other contexts. With another RoPE they do so anyway, and
-    # its repair repairs that too. A misfit about folded weights (the attention factor is in the
-    # weights of one model only) is not one about the RoPE.
+    # the RoPE; "folded" means that both have the same RoPE, and that one model has the attention
+    # factor in its weights
     rope_misfits = list(_rope_misfits(base, other))
     misfits += rope_misfits
     has_same_rope = all(misfit.about == "folded" for misfit in rope_misfits)
-    if has_same_rope and other.spec.context > base.spec.context:
-        misfits.append(_shorter_base(base, other))
 
-    # the tensors, which only checkpoints have in a form that mergekit loads
+    # the context, where the RoPE is the same; where it differs, the repair of the RoPE gives both
+    # models one context too
+    if has_same_rope and other.spec.context > base.spec.context:
+        misfits.append(_misfit_of_shorter_base(base, other))
+
+    # the sizes of tensors; mergekit matches tokens by name where the file has `tokenizer`
     if isinstance(base.source, Source) and isinstance(other.source, Source):
-        is_aligned = merge is not None and merge.aligned
-        misfits += _size_misfits(base.source, other.source, is_aligned)
+        matches_tokens_by_name = merge is not None and merge.aligned
+        misfits += _size_misfits(base.source, other.source, matches_tokens_by_name)
     return misfits
 
 
-def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
+def _misfit_of_shorter_base(base: Inspection, other: Inspection) -> Misfit:
     """Return the misfit of a base that declares fewer tokens than a model with the same RoPE.
 
     A misfit has what is wrong with a model, and how to repair that.
@@ -526,36 +528,40 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
     name = other.source.reference
     compared = side_by_side(base, other)
     message = f"differs from the base in {compared.differences}"
-    if STRUCTURE & set(compared.differs):  # no option can repair another number of dimensions
+
+    # no option of ropeconv changes which dimensions or layers rotate
+    if PROPERTIES_OF_STRUCTURE & set(compared.differs):
         yield Misfit(name=name, about="structure", message=message, repair=LEAVE_OUT)
         return
 
-    # If both had the same RoPE before ropeconv extended one of them, the extension can be undone;
-    # otherwise they were trained apart.
-    extensions = list[Misfit]()
+    # `first_spec` is the RoPE of a model before ropeconv extended it. If that is the same in both
+    # models, `ropeconv restore` repairs the difference. Else they were trained with different RoPE.
+    extended_models = list[Misfit]()
     if compared.differs:
         if _same_rope(base.first_spec, other.first_spec):
-            extensions = list(_extensions((base, other)))
-        if extensions:
-            yield from extensions
+            extended_models = list(_misfits_of_extended_models((base, other)))
+        if extended_models:
+            yield from extended_models
         else:
-            yield _trained_apart(base, other, message)
+            yield _differently_trained(base, other, message)
 
     # `ropeconv apply` can multiply (fold) the attention factor into the weights of queries and
     # keys. If it did that in one model only, equal settings are not enough.
     base_is_folded = compared.first.folded
     other_is_folded = compared.second.folded
-    if base_is_folded != other_is_folded:
-        folded_model = base if base_is_folded else other
-        is_undone_already = any(
-            extension.name == folded_model.source.reference for extension in extensions
-        )
-        if not is_undone_already:
-            yield _folded_misfit(folded_model)
+    if base_is_folded == other_is_folded:
+        return
+    folded_model = base if base_is_folded else other
+    names_of_extended = {misfit.name for misfit in extended_models}
+    if folded_model.source.reference not in names_of_extended:  # else it has its repair already
+        yield _folded_misfit(folded_model)
 
 
 def _folded_misfit(model: Inspection) -> Misfit:
-    """Return the misfit of a model with factors in its weights, which the other model has not."""
+    """Return the misfit of a model with a part of its attention factor in its weights.
+
+    The model that it should be merged with has no part of that factor in its weights.
+    """
     message = (
         "has a part of its attention factor or query scale in its weights, and the other has"
         " none there"
@@ -563,8 +569,8 @@ def _folded_misfit(model: Inspection) -> Misfit:
     return Misfit(name=model.source.reference, about="folded", message=message, repair=undo(model))
 
 
-def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
-    """Yield the models that were extended after their training, by their receipts."""
+def _misfits_of_extended_models(models: Iterable[Inspection]) -> Iterator[Misfit]:
+    """Yield a misfit for each model that ropeconv extended after its training, as receipts say."""
     for model in models:
         if model.first is None or _same_rope(model.first, model.spec):
             continue
@@ -575,8 +581,8 @@ def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
         yield Misfit(name=model.source.reference, about="rope", message=message, repair=undo(model))
 
 
-def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
-    """Return the misfit of two models that are not known to be trained with one RoPE.
+def _differently_trained(base: Inspection, other: Inspection, message: str) -> Misfit:
+    """Return the misfit of two models that seem to be trained with different RoPE.
 
     Weights that were trained with another base or other frequencies need training again. But a
     scaling over the same base may have been added to the config only, which commands can undo.
@@ -587,40 +593,52 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
         message: In which properties they differ.
     """
     name = other.source.reference
-    if base.first_spec.rope_theta != other.first_spec.rope_theta:
+    base_rope = base.first_spec
+    other_rope = other.first_spec
+    if base_rope.rope_theta != other_rope.rope_theta:
         message += "; their weights were trained with different bases (rope_theta)"
-        return Misfit(name=name, about="rope", message=message, repair=TRAIN)
-    if not _same_rope(base.first_spec.unscaled(), other.first_spec.unscaled()):
-        return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
+        return Misfit(name=name, about="rope", message=message, repair=TRAIN_AT_ONE_BASE)
 
-    # They differ only in a scaling over the same base, which may have been added to a config.json
-    # without training. Every scaling must have a command that takes it off.
-    scaled_models = [model for model in (base, other) if model.first_spec.scaled]
+    # a scaling may have been added to a config.json without training, and can be taken off then
     commands = []
-    for model in scaled_models:
-        command = _removing_command(model)
-        if not command:
-            return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
-        commands.append(command)
+    differ_in_scaling_only = _same_rope(base_rope.unscaled(), other_rope.unscaled())
+    if differ_in_scaling_only:
+        commands = _commands_without_scaling(base, other)
     if not commands:
-        return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
+        return Misfit(name=name, about="rope", message=message, repair=TRAIN_AT_ONE_ROPE)
 
     removal = " and ".join(f"`{command}`" for command in commands)
     verb = "takes" if len(commands) == 1 else "take"
     repair = (
         f"if its scaling was only added to the settings after training, {removal} {verb} it off;"
-        f" otherwise {TRAIN_ROPE}"
+        f" otherwise {TRAIN_AT_ONE_ROPE}"
     )
     return Misfit(name=name, about="rope", message=message, repair=repair)
+
+
+def _commands_without_scaling(base: Inspection, other: Inspection) -> list[str]:
+    """Return the commands that take off the scaling of two models, one for each that has one.
+
+    The list is empty where a model has a scaling that no command takes off.
+    """
+    commands = []
+    for model in (base, other):
+        if not model.first_spec.scaled:
+            continue
+        command = _removing_command(model)
+        if not command:
+            return []
+        commands.append(command)
+    return commands
 
 
 def _removing_command(model: Inspection) -> str:
     """Return the command that takes off a scaling which may have been added without training.
 
-    It is empty for a scaling that models are trained with, as Llama 3.1, and where no command gives
-    the model its unscaled RoPE.
+    It is empty for a scaling that models are trained with, such as that of Llama 3.1. It is also
+    empty where no command gives the model its unscaled RoPE.
     """
-    may_be_added_later = isinstance(model.spec.form, ADDED_LATER)
+    may_be_added_later = isinstance(model.spec.form, SCALINGS_WITHOUT_TRAINING)
     if not may_be_added_later or marked_as_trained(model):
         return ""
     return command_to(model.spec.unscaled(), model)
@@ -634,8 +652,8 @@ def _same_rope(first: RopeSpec, second: RopeSpec) -> bool:
 def undo(model: Inspection) -> str:
     """Return how an output of `ropeconv apply` gets back the RoPE that it had before.
 
-    It is the command `ropeconv restore`. That refuses an output whose weights were changed too; for
-    one, the result is "take its source again" with the place of the source.
+    It is the command `ropeconv restore MODEL`. For an output whose weights were changed too, which
+    `restore` refuses, it is "take its source again, " and the place of the source.
 
     Args:
         model: The output, inspected.
@@ -663,25 +681,26 @@ def undo(model: Inspection) -> str:
 
 
 def command_to(spec: RopeSpec, model: Inspection) -> str:
-    """Return the command that gives a model the RoPE of another one; empty where none does.
+    """Return the command that gives a model another RoPE; empty where no command does.
 
-    For a model that was extended by ropeconv and should be as before, that is `ropeconv restore
-    MODEL`, else such as `ropeconv apply MODEL --yarn 4 --context 131072`. The recipe of the command
-    is computed here, and the command returned only where its frequencies are the wanted ones.
+    It is `ropeconv restore MODEL` where the model had the wanted RoPE before ropeconv extended it.
+    Else it is a command such as `ropeconv apply MODEL --yarn 4 --context 131072`. Its frequencies
+    are computed here, and the command is returned only if they are the wanted ones.
 
     Args:
-        spec: The RoPE that it should get.
-        model: The model, which has another one now.
+        spec: The wanted RoPE.
+        model: The model, which has another RoPE now.
     """
-    # an output of ropeconv (`first` is the RoPE before it) that should be as before
-    source = model.source.reference
+    # an output of ropeconv that should be as before: `first` is the RoPE before the extension
+    reference = model.source.reference
     if model.first is not None and _same_rope(model.first, spec):
-        return command_line("restore", source)
+        return command_line("restore", reference)
 
     # the options of `apply`; --original-context is left out where the model has this length already
     method = _method_of(spec)
     original_context = getattr(spec.form, "original_context", spec.original_context)
-    if original_context == model.first_spec.original_context:
+    rope_before = model.first_spec  # `apply` starts from the RoPE before any extension
+    if original_context == rope_before.original_context:
         original_context = None
 
     # first without --attention-factor, since most methods compute it themselves, and then with it
@@ -693,49 +712,53 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
                 original_context=original_context,
                 attention_factor=attention_factor,
             )
-            start = recipe.start(model.first_spec)
-            schedule = recipe.schedule(start)
-            unlike = difference(schedule, start, spec)  # e.g. "frequencies"; empty if equal
+            rope_at_start = recipe.start(rope_before)
+            schedule = recipe.schedule(rope_at_start)
+            differs_in = difference(schedule, rope_at_start, spec)  # such as "frequencies"
         except RopeconvError:  # the method does not apply to this model
             continue
-        if not unlike:
-            method_options = flags(recipe) or ()
-            words = [source, *method_options]
-            if model.extended:
-                words.append("--replace")
-            return command_line("apply", *words)
+        if differs_in:
+            continue
+        words = [reference]
+        words += flags(recipe) or ()  # the options of this recipe, such as --yarn 4
+        if model.extended:
+            words.append("--replace")
+        return command_line("apply", *words)
     return ""
 
 
 def _method_of(spec: RopeSpec) -> Method:
     """Return the method that gives a model a RoPE: its scaling, or else its base.
 
-    The methods are asked for their settings in that scaling: YaRN returns one with the factor and
-    the betas of a YaRN model, and None for others.
+    For a YaRN model it is YaRN with the factor and the betas of the model, for example.
     """
     if not isinstance(spec.form, Plain):
         for method in (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0)):
-            with_its_settings = method.widen(spec.form, 1.0)
-            if with_its_settings is not None:
-                return with_its_settings
+            # `widen` returns the method with the settings of this scaling, its factor times 1.0. It
+            # returns None for the scaling of another method.
+            with_settings_of_model = method.widen(spec.form, 1.0)
+            if with_settings_of_model is not None:
+                return with_settings_of_model
     return Theta(spec.rope_theta)
 
 
-def _size_misfits(base: Source, other: Source, is_aligned: bool) -> list[Misfit]:
+def _size_misfits(base: Source, other: Source, matches_tokens_by_name: bool) -> list[Misfit]:
     """Return differences of widths, and of vocabularies unless mergekit aligns them by name.
 
     Args:
         base: The base of the merge.
         other: Another model of it.
-        is_aligned: Whether the file has `tokenizer` or `tokenizer_source`, with which mergekit
-            sorts the rows of embeddings by their tokens.
+        matches_tokens_by_name: Whether the file has `tokenizer` or `tokenizer_source`, with which
+            mergekit sorts the rows of embeddings by their tokens.
     """
     width = _size_misfit("hidden_size", base, other, about="sizes", repair=LEAVE_OUT)
     if width is not None:
         return [width]
-    if is_aligned:
+    if matches_tokens_by_name:
         return []
-    vocabulary = _size_misfit("vocab_size", base, other, about="vocabulary", repair=ALIGN)
+    vocabulary = _size_misfit(
+        "vocab_size", base, other, about="vocabulary", repair=ALIGN_TOKENIZERS
+    )
     if vocabulary is not None:
         return [vocabulary]
 
@@ -753,7 +776,9 @@ def _size_misfits(base: Source, other: Source, is_aligned: bool) -> list[Misfit]
         return []
     verb = "has" if count == 1 else "have"
     message = f"{counted(count, 'token')} of its tokenizer {verb} another id in the base, or none"
-    return [Misfit(name=other.reference, about="vocabulary", message=message, repair=ALIGN)]
+    return [
+        Misfit(name=other.reference, about="vocabulary", message=message, repair=ALIGN_TOKENIZERS)
+    ]
 
 
 def _size_misfit(key: str, base: Source, other: Source, about: str, repair: str) -> Misfit | None:
@@ -823,23 +848,27 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """Return the obstacles to applying an adapter over a base, and a note for the user.
+    """Return the obstacles to applying an adapter to a base, and a note for the user.
 
-    The note is about a comparison that was not made, since the model that the adapter was trained
-    on cannot be read, or that does not decide; else it is empty.
+    The note says that the adapter should be evaluated with the base, or that the RoPE of its
+    training is not known. Otherwise it is empty.
 
     Args:
         adapter: A PEFT adapter.
         base: The model that it should be applied to.
     """
-    # tensors that the base does not have: it is another model, so its RoPE does not matter
+    # an adapter with tensors that the base does not have is for another model, and the RoPE is not
+    # compared
     name = adapter.source.reference
     misplaced = misplaced_tensor(adapter, base)
     if misplaced:
-        repair = _over_its_own_base(adapter)
+        repair = _advise_own_base(adapter)
         return [Misfit(name=name, about="tensors", message=misplaced, repair=repair)], ""
 
-    misfits = list(_folded_apart(adapter, base))
+    # the attention factor may be in the weights of the base, and not in those of the training
+    misfits = list(_folded_in_one_model_only(adapter, base))
+
+    # the base had the RoPE of the training before ropeconv extended it
     if _was_trained_before_extension(adapter, base):
         note = (
             f"{name} was trained before ropeconv extended its base to {base.source.reference};"
@@ -853,53 +882,57 @@ def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], 
         place = adapter.base or "its base, which it does not name"
         note = f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
         return misfits, note
-    misfits += _trained_on_another_rope(adapter, trained_on, base)
+    misfits += _misfits_of_another_rope(adapter, trained_on, base)
     return misfits, ""
 
 
 def _was_trained_before_extension(adapter: Adapter, base: Inspection) -> bool:
-    """Return whether an adapter was trained on what a base was before ropeconv extended it.
-
-    Without the model that it was trained on, only the name of that can say so.
-    """
+    """Return whether an adapter was trained on the model that ropeconv extended to a base."""
     trained_on = adapter.trained_on
     if trained_on is None:
+        # the model cannot be read here, but the adapter has its name, and the receipt of the base
+        # has the name of the model that was extended
         name, _, _ = adapter.base.partition("@")  # without the revision
         return _was_made_from(base, name)
     return base.first is not None and _same_rope(base.first, trained_on.spec)
 
 
-def _over_its_own_base(adapter: Adapter) -> str:
-    """Return the repair of an adapter that does not fit."""
+def _advise_own_base(adapter: Adapter) -> str:
+    """Return the repair of an adapter that does not fit: "apply it over Qwen/Qwen3-8B", say."""
     return f"apply it over {adapter.base or 'its own base'}"
 
 
-def _trained_on_another_rope(
-    adapter: Adapter, trained: Inspection, base: Inspection
+def _misfits_of_another_rope(
+    adapter: Adapter, trained_on: Inspection, base: Inspection
 ) -> Iterator[Misfit]:
     """Yield a misfit where an adapter was trained on a model with another RoPE than the base has.
 
     Args:
         adapter: The adapter.
-        trained: The model that it was trained on.
-        base: The model that it should go over.
+        trained_on: The model that it was trained on.
+        base: The model that it should be applied to.
     """
     name = adapter.source.reference
-    compared = side_by_side(base, trained)
+    compared = side_by_side(base, trained_on)
     if not compared.differs:
         return
     message = (
         f"was trained on a model that differs from the base in {compared.differences}; PEFT loads"
         " it without a warning"
     )
-    repair = _over_its_own_base(adapter)
-    if STRUCTURE & set(compared.differs):
+    # the advice to apply the adapter to the model that it was trained on
+    repair = _advise_own_base(adapter)
+
+    # no option of ropeconv changes which dimensions or layers rotate
+    if PROPERTIES_OF_STRUCTURE & set(compared.differs):
         yield Misfit(name=name, about="structure", message=message, repair=repair)
         return
 
-    # a base with the same weights may get the RoPE of the training by a command
+    # better advice for a base with the same weights: a command that gives it the RoPE of the
+    # training, where there is one
     if _same_weights(adapter, base):
-        repair = command_to(trained.spec, base) or repair
+        command = command_to(trained_on.spec, base)
+        repair = command or repair
     yield Misfit(name=name, about="rope", message=message, repair=repair)
 
 
@@ -915,49 +948,52 @@ def _was_made_from(base: Inspection, name: str) -> bool:
 
 
 def _same_weights(adapter: Adapter, base: Inspection) -> bool:
-    """Whether an adapter is known to have been trained over the weights of a base, with another
-    RoPE.
+    """Whether an adapter is known to have been trained on the weights of a base, with another RoPE.
 
-    It is known if its own base was made from them by ropeconv, or if the adapter names the base:
-    then the config.json beside the adapter has the settings of its training.
+    It is known in two cases: ropeconv made the model of the training from the base, or the adapter
+    names the base, and has a config.json with the RoPE of its training beside it.
     """
-    trained = adapter.trained_on
-    if trained is None:
+    trained_on = adapter.trained_on
+    if trained_on is None:
         return False
-    if trained.first is not None and _same_rope(trained.first, base.first_spec):
+    if trained_on.first is not None and _same_rope(trained_on.first, base.first_spec):
         return True
     return bool(adapter.base) and adapter.base == base.source.reference
 
 
-def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
-    """Yield an obstacle where only one of two models has the attention factor in its weights.
+def _folded_in_one_model_only(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
+    """Yield a misfit where the weights that an adapter changes are multiplied in one model only.
 
-    The models are the base that the adapter is applied over, and the model that it was trained on.
-    ropeconv can fold an attention factor into the weights of queries and keys. The change that an
-    adapter adds to a weight W was trained with W, and is too small or too large for W times a
-    factor.
+    The two models are the base that the adapter is applied to, and the model that it was trained
+    on. ropeconv can multiply (fold) an attention factor into the weights of queries and keys. The
+    change that an adapter adds to a weight W was trained with W, and does not suit 1.2 W.
+
+    Args:
+        adapter: A PEFT adapter.
+        base: The model that it should be applied to.
     """
     was_trained_on_base = adapter.base == base.source.reference
     if was_trained_on_base:
         return
 
-    # the tensors with factors in one of the two models only, such as
-    # {"model.layers.0.self_attn.k_proj.weight", ...}
+    # the tensors that are multiplied in one of the two models only, such as
+    # {"model.layers.0.self_attn.k_proj.weight", ...}; none are known of a model of the training
+    # that cannot be read (None)
     trained_on = adapter.trained_on
     folded_in_base = _folded_tensors(base)
     folded_in_trained = _folded_tensors(trained_on)
     folded_in_one_only = folded_in_base ^ folded_in_trained
-    # those of them that the adapter changes; if its tensors are not known, it may change any
-    changed = folded_in_one_only
+
+    # the adapter must change one of them; if its tensors are not known, it may change any
+    changed_tensors = folded_in_one_only
     if adapter.sizes:
-        changed = folded_in_one_only & set(adapter.sizes)
-    if not changed:
+        changed_tensors = folded_in_one_only & set(adapter.sizes)
+    if not changed_tensors:
         return
 
-    # the model with the factors is named; it is the base unless that has none
-    if folded_in_base or trained_on is None:
-        folded_model = base
-    else:
+    # the message names the model with the factors
+    folded_model = base
+    if not folded_in_base and trained_on is not None:
         folded_model = trained_on
     message = (
         "changes weights that have factors of the attention in"

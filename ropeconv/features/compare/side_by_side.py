@@ -41,7 +41,7 @@ WORDS = {
     "query_scaling": "the scaling of queries by position",
 }
 """Properties that change logits, in the order of sentences."""
-INSPECTED = (
+KEYS_OF_INSPECTION = (
     "source",
     "family",
     "head_dim",
@@ -83,7 +83,7 @@ class Side:
     def to_dict(self) -> JsonObject:
         """Return the inspection as JSON-ready data, without verdicts and problems."""
         inspected = self.inspection.to_dict()
-        data = {key: inspected[key] for key in INSPECTED}
+        data = {key: inspected[key] for key in KEYS_OF_INSPECTION}
         scaling = self.spec.query_scaling
         data["attention_factor"] = self.spec.attention_factor
         data["window_attention_factor"] = self.window_attention_factor
@@ -275,14 +275,14 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
     Returns:
         The properties that differ, and the status of both models in each runtime.
     """
-    # the frequencies of all layers that a method would extend
-    left = _side_of(first)
-    right = _side_of(second)
+    # the frequencies of layers that see the whole context
+    left = _describe_side(first)
+    right = _describe_side(second)
     left_schedule = left.spec.current()
     right_schedule = right.spec.current()
     whole = compare_frequencies(left_schedule.inv_freq, right_schedule.inv_freq)
 
-    # those of LongRoPE within the trained context, where one model has two lists
+    # LongRoPE has other frequencies within the trained context; None where neither model has them
     short = None
     if left_schedule.short_inv_freq is not None or right_schedule.short_inv_freq is not None:
         left_short = _short_frequencies(left_schedule)
@@ -349,8 +349,8 @@ def _settings_that_differ(first: Side, second: Side) -> set[str]:
         differs.add("query_scaling")
 
     # the length at which a model of two lists changes from the short to the long one
-    switch = _switch(spec)
-    other_switch = _switch(other)
+    switch = _length_of_switch(spec)
+    other_switch = _length_of_switch(other)
     if switch is not None and other_switch is not None and switch != other_switch:
         differs.add("switch")
     return differs
@@ -389,15 +389,15 @@ def _short_frequencies(schedule: Schedule) -> Vector:
     return schedule.short_inv_freq
 
 
-def _switch(spec: RopeSpec) -> int | None:
-    """The length in tokens from which a long list of factors counts; None without two lists."""
+def _length_of_switch(spec: RopeSpec) -> int | None:
+    """Return the length at which LongRoPE changes its list of factors; None without two lists."""
     form = spec.form
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         return form.original_context
     return None
 
 
-def _side_of(inspection: Inspection) -> Side:
+def _describe_side(inspection: Inspection) -> Side:
     """Return the properties of a model by which it is compared with another one.
 
     Two models may look different and compute the same: a GGUF file has permuted rows, and some
@@ -415,19 +415,20 @@ def _side_of(inspection: Inspection) -> Side:
     if isinstance(source, GgufSource):
         # convert_hf_to_gguf.py permutes the rows of queries and keys for the layout that llama.cpp
         # computes (`permute`), so the layout of the file is not that of the checkpoint
-        family = by_name().get(find_arch(inspection.name).family)
+        architecture = find_arch(inspection.name)  # such as that of "qwen3"
+        family = by_name().get(architecture.family)
         if family:
             layout = family.layout
         if spec.local_form:
             window_factor = read_file(source.file).local_attention_factor
 
-    with_weights = spec
+    spec_with_factors = spec
     if isinstance(source, Source):
-        with_weights = _with_folded_factors(spec, source)
+        spec_with_factors = _with_folded_factors(spec, source)
     return Side(
         inspection=inspection,
-        spec=with_weights,
-        folded=with_weights != spec,
+        spec=spec_with_factors,
+        folded=spec_with_factors != spec,
         window_attention_factor=window_factor,
         layout=layout,
     )
@@ -436,8 +437,9 @@ def _side_of(inspection: Inspection) -> Side:
 def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
     """Return the RoPE of a checkpoint with the factors that its config.json does not show.
 
-    `ropeconv apply` can fold factors into the weights of queries and keys, and then config.json has
-    only the rest of them. The receipt, which `apply` writes beside the weights, has the whole.
+    `ropeconv apply` can multiply (fold) a part of the attention factor into the weights of queries
+    and keys, and then config.json has only the rest. The receipt, which `apply` writes beside the
+    weights, has the whole factor.
 
     Args:
         spec: The RoPE in config.json.
@@ -451,15 +453,15 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
     if receipt is None or receipt.fold is None:
         return spec
 
-    # the attention factor; the receipt holds if nobody has edited the factor in the config since
+    # the attention factor, unless somebody has edited the factor in config.json since
     with_factors = spec
     in_config = receipt.in_config
     if in_config is not None and _close(in_config.attention_factor, spec.attention_factor):
         attention_factor = receipt.schedule.attention_factor
         with_factors = replace(with_factors, attention_factor=attention_factor)
 
-    # log-n scales queries by log(position); config.json can have steps that approximate it, and the
-    # weights then a constant gain
+    # The method log-n scales queries by log(position). For runtimes that cannot compute this,
+    # config.json has an approximation in steps, and the weights have a constant factor (gain).
     approximation = receipt.log_n_approximation
     if approximation is not None and spec.query_scaling is not None:
         scaling = replace(spec.query_scaling, gain=approximation.gain)
@@ -470,17 +472,18 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
     """Return whether the newest version of each runtime computes the RoPE of both models.
 
-    Each pair has the status of both, such as ("exact", "ignored"). GGUF files are judged in
-    llama.cpp, and checkpoints in all others.
+    Each pair has the status of both, such as ("exact", "ignored"), with None for a model in a
+    format that the runtime does not read. GGUF files have a status in llama.cpp, and checkpoints in
+    all other runtimes.
     """
-    # runtimes that read checkpoints; the table has several ranges of versions of each
+    # runtimes that read checkpoints; `runtimes()` has several ranges of versions of each
     pairs = []
-    names_once = dict.fromkeys(version.name for version in runtimes())
-    for name in names_once:
+    names = dict.fromkeys(version.name for version in runtimes())  # each once, in this order
+    for name in names:
         version = newest(name)
         first_status, first_reason = _verdict_on(version, first)
         second_status, second_reason = _verdict_on(version, second)
-        if first_status is None and second_status is None:  # it reads neither format
+        if first_status is None and second_status is None:  # both are GGUF files
             continue
         pair = RuntimePair(
             runtime=version.key,
@@ -490,10 +493,10 @@ def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
         )
         pairs.append(pair)
 
-    # the runtimes above read checkpoints; for llama.cpp there is a table of architectures
+    # llama.cpp, which is not among `runtimes()`: it has a table of its own, by architecture
     first_status = _status_in_llamacpp(first)
     second_status = _status_in_llamacpp(second)
-    if first_status or second_status:
+    if first_status is not None or second_status is not None:
         table = arch_table()
         pair = RuntimePair(
             runtime=table.key,
@@ -517,7 +520,10 @@ def _verdict_on(row: Runtime, inspection: Inspection) -> tuple[str | None, str]:
 
 
 def _status_in_llamacpp(inspection: Inspection) -> str | None:
-    """The status of a GGUF file, whose inspection is by llama.cpp's rules; None for others."""
+    """Return the status of a GGUF file in llama.cpp, by whose rules it was inspected.
+
+    None for a checkpoint, which llama.cpp does not read.
+    """
     if any(problem.code == "refused-tensor" for problem in inspection.problems):
         return "refused"
     if isinstance(inspection.source, GgufSource):

@@ -117,21 +117,28 @@ def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) ->
 
 
 def _show_frequencies(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Show how the frequencies of two models differ, where `explain` asks for it.
+    """Show how the frequencies of two models differ, if `explain` is set.
 
-    Two models that rotate different numbers of pairs are always named, since their frequencies
-    cannot be compared.
+    If the models rotate different numbers of pairs, their frequencies cannot be compared. A
+    sentence says so, whether `explain` is set or not.
+
+    Args:
+        difference: The difference of two models.
+        sheet: The sheet that shows it.
+        explain: Whether to show how the frequencies differ.
     """
-    named = {
+    compared_vectors = {
         "Frequencies": difference.frequencies,
         "Frequencies within the trained context": difference.short_frequencies,
         "Frequencies of window layers": difference.window_frequencies,
     }
-    for title, vector in named.items():
-        if vector is not None and explain:
-            sheet.say(f"{title}: {_vector(vector)}")
+    if explain:
+        for title, vector in compared_vectors.items():
+            if vector is not None:
+                sheet.say(f"{title}: {_vector(vector)}")
 
-    if difference.frequencies is None:
+    rotate_different_numbers_of_pairs = difference.frequencies is None
+    if rotate_different_numbers_of_pairs:
         first = counted(difference.first.spec.rotary_dim // 2, "pair")
         second = difference.second.spec.rotary_dim // 2
         sheet.say(f"Frequencies: not compared, A rotates {first} and B {second}.")

@@ -2,7 +2,8 @@
 
 Every experiment of this package runs the model of a config: of the published one, of one with
 fewer layers (`shorten`), or of one in which a key has another value (`AskedModel.changed`, with
-the changes of `config_changes.py`). `text_of` makes a config of transformers ready for that.
+the changes of `config_changes.py`). `prepare_text_config` makes a config of transformers ready for
+that.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 Config = dict[str, Any]
 """The content of a config.json, or of a part of it."""
 
-FEW = 4
-"""Layers of the model that is run often, where the config does not list the types of its layers."""
+FIRST_LAYERS = 4
+"""The layers that run in most experiments, where the config does not list types of layers."""
 MOST_POSITIONS = 1 << 20
 """The largest context whose positions are tried; float32 lacks the digits for larger angles."""
 SIZE_KEYS = {
@@ -53,64 +54,71 @@ class NotDerivable(RopeconvError):
 
 @dataclass(frozen=True)
 class AskedModel:
-    """The model that is asked: its config.json and its class."""
+    """The model whose family is derived: its config.json and its class."""
 
-    whole: Config
+    config_json: Config
     """The content of its config.json."""
 
     make: Callable[[Config], Any]
-    """Makes the config of transformers from such a content."""
+    """Makes a config of transformers, such as a LlamaConfig, from the content of a config.json."""
 
     model_class: Callable[[Any], type[Module]]
     """Returns the class that runs the config of a text model."""
 
-    path: tuple[str, ...]
+    text_path: tuple[str, ...]
     """The keys of the text part in its config.json: ("text_config",), or () for a text model."""
 
     @property
-    def part(self) -> Config:
-        """The text part of its config.json."""
-        return part_of(self.whole, self.path)
+    def text_part(self) -> Config:
+        """The settings of the text model in its config.json."""
+        return part_of(self.config_json, self.text_path)
 
     def changed(self, change: Callable[[Config], None]) -> Any:
-        """Return the config of its text model (of transformers) after a change to its text part.
+        """Return the config of its text model (of transformers) after a change to config.json.
 
         Args:
             change: Edits a copy of the text part of config.json in place.
         """
-        whole = copy.deepcopy(self.whole)
-        change(part_of(whole, self.path))
-        return text_of(self.make(whole))
+        config_json = copy.deepcopy(self.config_json)
+        change(part_of(config_json, self.text_path))
+        return prepare_text_config(self.make(config_json))
 
     def unchanged(self) -> Any:
         """Return the config of its text model (of transformers)."""
-        return text_of(self.make(copy.deepcopy(self.whole)))
+        return prepare_text_config(self.make(copy.deepcopy(self.config_json)))
 
 
-def part_of(whole: Config, path: Sequence[str]) -> Config:
-    """Return the part of a config.json below some keys."""
-    part = whole
+def part_of(config_json: Config, path: Sequence[str]) -> Config:
+    """Return the part of a config.json below some keys, such as ("text_config",)."""
+    part = config_json
     for key in path:
         part = part[key]
     return part
 
 
-def text_of(config: Any) -> Any:
-    """Return the config of the text model in a config, so that it runs in float32 on the CPU."""
+def prepare_text_config(config: Any) -> Any:
+    """Set up the config of a text model to run in float32 on the CPU, and return it.
+
+    Args:
+        config: A config of transformers. The config of the text model in it, which may be itself,
+            is changed in place.
+    """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    # float32: without quantisation, and by products that accept it
     for name in ("dtype", "torch_dtype"):
         if getattr(text, name, None) is not None:
             setattr(text, name, torch.float32)
     text.dtype = torch.float32
-    # where layers differ in a size, such as head_dim, transformers 5.17 raises when the config is
-    # asked for that size (per_layer_config), unless this is set
-    text.allow_global_per_layer_attribute_access = True
-    # the observer needs the scores and their mask, which sdpa need not compute
-    text._attn_implementation = "eager"
-    # the grouped products of experts take bfloat16 only
-    text._experts_implementation = "eager"
+    text._experts_implementation = "eager"  # the grouped products take bfloat16 only
     if getattr(text, "quantization_config", None) is not None:
         del text.quantization_config
+
+    # the observer needs the scores and their mask, which sdpa need not compute
+    text._attn_implementation = "eager"
+    # where head_dim, say, differs by layer, transformers 5.17 refuses to read it without this flag
+    # (per_layer_config)
+    text.allow_global_per_layer_attribute_access = True
     return text
 
 
@@ -119,9 +127,9 @@ def first_layers(text: Any) -> int:
     count = layer_count(text)
     types = getattr(text, "layer_types", None)
     if isinstance(types, list) and types:
-        first_of_each = [types.index(name) for name in set(types)]
-        return min(max(first_of_each) + 1, count)
-    return min(count, FEW)
+        first_layer_of_each_type = [types.index(name) for name in set(types)]
+        return min(max(first_layer_of_each_type) + 1, count)
+    return min(count, FIRST_LAYERS)
 
 
 def layer_count(text: Any) -> int:
@@ -142,9 +150,9 @@ def shorten(text: Any, count: int) -> Any:
         text: The config of a text model, of transformers.
         count: The number of layers to keep, from the first.
     """
-    before = layer_count(text)
+    layers_before = layer_count(text)
     shorter = copy.deepcopy(text)
-    if count >= before:
+    if count >= layers_before:
         return shorter
 
     for name in SIZE_KEYS["layers"]:
@@ -152,7 +160,7 @@ def shorten(text: Any, count: int) -> Any:
             setattr(shorter, name, count)
             break
     for name, value in list(vars(shorter).items()):
-        has_item_per_layer = isinstance(value, list) and len(value) == before
+        has_item_per_layer = isinstance(value, list) and len(value) == layers_before
         if not has_item_per_layer:
             continue
         try:

@@ -49,15 +49,18 @@ def family_command(
     from .derivation import derive_family
     from .description import describe_in_toml, stated
 
+    # the description: as text, and as JSON its fields and sentences about facts that were not found
     family = derive_family(source, trust_remote_code=trust_remote_code)
     text = describe_in_toml(family)
+    document = {**stated(family), "not_derived": list(family.not_derived)}
     if not save:
         if screen.as_json:
-            screen.data({**stated(family), "not_derived": list(family.not_derived)})
+            screen.data(document)
         else:
             screen.copyable(text.rstrip("\n"))
         return
 
+    # write it, unless the model type has a description
     known = by_model_type().get(family.model_types[0])
     if known is not None:
         raise BadSource(
@@ -70,7 +73,7 @@ def family_command(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, text)
     if screen.as_json:
-        screen.data({**stated(family), "not_derived": list(family.not_derived), "file": str(path)})
+        screen.data({**document, "file": str(path)})
         return
     screen.say(f"Wrote {path}")
     for fact in family.not_derived:

@@ -7,8 +7,9 @@ Each function here returns a change, which edits the text part of a config.json 
     change = set_key("rope_base", PROBE_BASE)
     text = asked_model.changed(change)
 
-Newer configs state the base twice, at the top level and in a RoPE dictionary (`SETTINGS_KEYS`),
-and the dictionary wins. `set_key` therefore removes a key from the dictionary too.
+Newer configs state the base twice, at the top level and in a RoPE dictionary
+(`ROPE_DICTIONARY_KEYS`), and the class reads the dictionary. `set_key` therefore removes a key from
+the dictionary too.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ Change = Callable[[Config], None]
 
 PROBE_BASE = 54321.0
 """The base (theta) that is written into keys to see which one sets it; no model has it."""
-SETTINGS_KEYS = ("rope_scaling", "rope_parameters")
+ROPE_DICTIONARY_KEYS = ("rope_scaling", "rope_parameters")
 """The keys of the RoPE dictionary, in transformers 4 and 5."""
-THETA_NAME = re.compile(
+NAME_OF_BASE_KEY = re.compile(
     r"theta|rope_base|rotary_base|rotary_emb_base|freq",
     re.IGNORECASE,
 )
-"""Names of keys that may set the base of the frequencies."""
+"""Names of keys that may set the base of the frequencies (theta)."""
 
 
 def set_key(name: str, value: Any) -> Change:
@@ -46,7 +47,7 @@ def set_key(name: str, value: Any) -> Change:
     """
 
     def change(part: Config) -> None:
-        for key in SETTINGS_KEYS:
+        for key in ROPE_DICTIONARY_KEYS:
             rope = part.get(key)
             if not isinstance(rope, dict):
                 continue
@@ -60,37 +61,37 @@ def set_key(name: str, value: Any) -> Change:
 
 
 def _remove_scaling(rope: Config, name: str) -> None:
-    """Make a RoPE dictionary unscaled, and remove what would override a key beside it.
+    """Edit a RoPE dictionary so that it has no scaling, and does not override a key beside it.
 
     For the key "rope_theta", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0} becomes
     {"rope_type": "default", "factor": 2.0}.
 
     Args:
-        rope: The dictionary; one that holds a dictionary for each layer type is changed inside.
-        name: The key that is set outside it.
+        rope: The dictionary, such as rope_scaling, which is changed in place.
+        name: A key of the config outside of the dictionary, which shall take effect.
     """
     # Gemma 3 has a dictionary for each layer type, {"full_attention": {...}, ...}
-    for item in rope.values():
-        if isinstance(item, dict):
-            _remove_scaling(item, name)
+    inner_dictionaries = [item for item in rope.values() if isinstance(item, dict)]
+    for inner in inner_dictionaries:
+        _remove_scaling(inner, name)
 
-    # The class prefers these to keys beside the dictionary. `type` is the older name of rope_type.
-    # A test of another base keeps the share of the head that rotates; a test of the key of that
-    # share needs it gone.
-    removed = {name, "rope_theta", "type"}
-    is_test_of_base = THETA_NAME.search(name) is not None
-    if not is_test_of_base:
-        removed.add("partial_rotary_factor")
+    # A class prefers the keys of the dictionary to those beside it. So the base is removed, and the
+    # key itself. `type` is the older name of rope_type, which would override it.
+    keys_to_remove = {name, "rope_theta", "type"}
+    # The share of a head that rotates is removed too, so that a key like rotary_pct takes effect.
+    # For a key of the base it is kept, since the frequencies of a base depend on it.
+    sets_base = NAME_OF_BASE_KEY.search(name) is not None
+    if not sets_base:
+        keys_to_remove.add("partial_rotary_factor")
     for key in list(rope):
-        if key in removed and not isinstance(rope[key], dict):
+        if key in keys_to_remove and not isinstance(rope[key], dict):
             rope.pop(key)
-    holds_dictionaries = any(isinstance(item, dict) for item in rope.values())
-    if not holds_dictionaries:
+    if not inner_dictionaries:
         rope["rope_type"] = "default"
 
 
 def set_only(name: str, value: Any) -> Change:
-    """Return a change of one key, and of nothing in the RoPE dictionary."""
+    """Return a function that sets one key of a config, and leaves the RoPE dictionary unchanged."""
 
     def change(part: Config) -> None:
         part[name] = value
@@ -99,7 +100,7 @@ def set_only(name: str, value: Any) -> Change:
 
 
 def leave_out(names: Iterable[str]) -> Change:
-    """Return a change that removes keys, so that the defaults of the class count."""
+    """Return a function that removes keys of a config, so that the class uses its defaults."""
 
     def change(part: Config) -> None:
         for name in names:
@@ -111,23 +112,24 @@ def leave_out(names: Iterable[str]) -> Change:
 def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
     """Return a function that writes other RoPE settings into a config, with the base `PROBE_BASE`.
 
-    Keys of the present dictionary stay where the new settings do not name them, such as a share of
-    the head or mrope_section. With the type "linear" and {"factor": 2.0}, the present
-    {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [16, 24, 24]} becomes
-    {"rope_type": "linear", "rope_theta": PROBE_BASE, "factor": 2.0, "mrope_section": ...}.
+    With the type "linear" and {"factor": 2.0}, the RoPE dictionary {"rope_type": "default",
+    "rope_theta": 1e4, "mrope_section": [16, 24, 24]} becomes {"rope_type": "linear", "rope_theta":
+    PROBE_BASE, "factor": 2.0, "mrope_section": [16, 24, 24]}: keys that the new settings do not
+    name stay.
 
     Args:
-        text: The config of the text model, of transformers, whose dictionary is the present one.
+        text: The config of the text model, of transformers, with the present RoPE dictionary.
         rope_type: The type, such as "yarn".
         settings: The other keys of that type.
     """
+    # read here, and used by the function that is returned
     present_rope = getattr(text, "rope_parameters", None) or {}
     has_rope_of_each_type = is_nested(text)
     new_settings = {"rope_type": rope_type, "rope_theta": PROBE_BASE, **settings}
 
     def change(part: Config) -> None:
         """Write the new settings into `part`, the text part of a config.json, in place."""
-        # Gemma 3: every layer type gets the new settings in its own dictionary
+        # Gemma 3 has a dictionary for each layer type, and each gets the new settings
         if has_rope_of_each_type:
             nested = {}
             for layer_type, item in present_rope.items():
@@ -136,22 +138,22 @@ def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
             part.pop("rope_scaling", None)
             return
 
-        # others: one dictionary, in which keys of the present one follow
+        # other classes have one dictionary
         rope = dict(new_settings)
         for key, value in present_rope.items():
             rope.setdefault(key, value)
-        # classes of transformers 4 read the base at the top level and the rest in rope_scaling,
-        # those of transformers 5 read everything in rope_parameters
+        # classes of transformers 4 read the base at the top level, and the dictionary as
+        # rope_scaling; those of transformers 5 read everything in rope_parameters
         part["rope_theta"] = PROBE_BASE
         part["rope_parameters"] = rope
         part["rope_scaling"] = rope
-        # Phi-3 states it at the top level, where it may override that of the new settings
+        # Phi-3 has this key at the top level, where it may override that in the dictionary
         part.pop("original_max_position_embeddings", None)
 
     return change
 
 
 def is_nested(text: Any) -> bool:
-    """Whether the RoPE dictionary holds one dictionary for each layer type."""
+    """Whether the RoPE dictionary has one dictionary for each layer type, as in Gemma 3."""
     rope = getattr(text, "rope_parameters", None)
     return isinstance(rope, dict) and any(isinstance(item, dict) for item in rope.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ropeconv.models.schema import ROPE
 
 from .asked_model import SIZE_KEYS, Config, class_default
-from .config_changes import SETTINGS_KEYS, leave_out
+from .config_changes import ROPE_DICTIONARY_KEYS, leave_out
 from .frequency_numbers import find_base
 from .layer_kinds import FULL_TYPE
 from .model_runs import ModelRuns
@@ -66,22 +66,25 @@ def _default_bases(runs: ModelRuns, keys: Config) -> Config:
     """
     # how the first layer of each kind rotates, measured after all RoPE settings are left out
     theta_keys = keys.get("theta", ["rope_theta"])
-    layers = runs.measure_changed(leave_out((*theta_keys, *SETTINGS_KEYS))) or []
-    first_of_kind: dict[Kind, Attention | None] = {}
-    for kind, layer in zip(runs.few_kinds, layers, strict=False):
-        first_of_kind.setdefault(kind, layer)
+    layers = runs.measure_changed(leave_out((*theta_keys, *ROPE_DICTIONARY_KEYS))) or []
+    first_layer_of_kind: dict[Kind, Attention | None] = {}
+    # `layers` is empty where the class does not run without these settings
+    for kind, layer in zip(runs.kinds_of_first_layers, layers, strict=False):
+        first_layer_of_kind.setdefault(kind, layer)
 
     facts: Config = {}
     scaling = _default_scaling(runs)
     if scaling:
         facts["scaling"] = scaling
 
-    # the base of global layers: that of the default scaling, if there is one, since scaled
-    # frequencies do not show their base; else the one that was measured
-    theta = scaling.get("rope_theta", find_base(first_of_kind.get("global")))
+    # The base of global layers. It is measured from their frequencies, unless the class scales them
+    # by default: scaled frequencies do not show their base, and the scaling names it.
+    theta = find_base(first_layer_of_kind.get("global"))
+    if "rope_theta" in scaling:
+        theta = scaling["rope_theta"]
     if theta is not None and abs(theta / USUAL_BASE - 1) > SAME_BASE:
         facts["theta"] = _stated_base(runs, theta)
-    local_theta = find_base(first_of_kind.get("local"))
+    local_theta = find_base(first_layer_of_kind.get("local"))
     if local_theta is not None:
         facts["local_theta"] = _stated_base(runs, local_theta)
     return facts
@@ -101,16 +104,18 @@ def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config
     assert rotating.queries is not None
     facts: Config = {}
 
-    # the width of a head; a family file without it means hidden // heads
+    # The width of a head. ropeconv computes hidden_size // heads where a family file has no width,
+    # so only another width is a fact.
     if not _is_stated(runs, keys, "head_dim"):
-        hidden = runs.size("hidden") or 0
+        hidden_size = runs.size("hidden") or 0
         heads = runs.size("heads") or rotating.heads
-        usual_width = hidden // heads if heads else None
+        usual_width = hidden_size // heads if heads else None
         # of a head in latent attention (MLA), families count only the dimensions that rotate
-        width = rotating.queries.width if runs.is_latent else rotating.width
+        rotary_dim = rotating.queries.width
+        width = rotary_dim if runs.is_latent else rotating.width
         if width != usual_width:
             facts["head_dim"] = width
-    # only a class whose local layers have heads of another width, as Gemma 4, has a key for that
+    # Gemma 4 has a key for heads of another width in layers with a sliding window
     has_local_key = "local_head_dim" in keys
     if has_local_key and not _is_stated(runs, keys, "local_head_dim"):
         facts["local_head_dim"] = runs.widths["local"]
@@ -123,9 +128,16 @@ def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config
 
 
 def _is_stated(runs: ModelRuns, keys: Config, quantity: str) -> bool:
-    """Whether this config states a size, by the keys that the family has for it."""
-    usual = SIZE_KEYS[quantity][:1] if quantity in SIZE_KEYS else ()
-    return any(runs.subject.part.get(name) for name in keys.get(quantity, usual))
+    """Whether config.json states a size.
+
+    Args:
+        runs: The model.
+        keys: The table [keys] of the family file, with the keys of sizes that are not the usual.
+        quantity: The size, such as "head_dim" or "layers".
+    """
+    usual_key = SIZE_KEYS[quantity][:1] if quantity in SIZE_KEYS else ()
+    keys_of_size = keys.get(quantity, usual_key)
+    return any(runs.subject.text_part.get(name) for name in keys_of_size)
 
 
 def _stated_base(runs: ModelRuns, base: float) -> float:
@@ -135,7 +147,7 @@ def _stated_base(runs: ModelRuns, base: float) -> float:
     """
     # the RoPE settings that the class makes for a config without any: one dictionary for all
     # layers, {"rope_theta": 1e6, ...}, or one for each layer type, {"full_attention": {...}, ...}
-    defaults = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
+    defaults = runs.subject.changed(leave_out(("rope_theta", *ROPE_DICTIONARY_KEYS)))
     rope = getattr(defaults, "rope_parameters", None) or {}
     nested = [settings for settings in rope.values() if isinstance(settings, dict)]
     for settings in (rope, *nested):
@@ -152,11 +164,11 @@ def _default_scaling(runs: ModelRuns) -> Config:
     """
     # the config that the class makes of a config.json without RoPE settings
     try:
-        defaults = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
+        defaults = runs.subject.changed(leave_out(("rope_theta", *ROPE_DICTIONARY_KEYS)))
     except Exception:  # of any kind: a class that needs these settings has no default for them
         return {}
 
-    # a class may have a dictionary for each layer type: that of the layers that are extended counts
+    # a class with a dictionary for each layer type: that of layers which see the whole context
     rope = getattr(defaults, "rope_parameters", None)
     if isinstance(rope, dict) and isinstance(rope.get(FULL_TYPE), dict):
         rope = rope[FULL_TYPE]
@@ -170,7 +182,9 @@ def _default_scaling(runs: ModelRuns) -> Config:
 
 
 def _default_share(runs: ModelRuns, rotating: Attention, keys: Config) -> float | None:
-    """Return the share of a head that rotates where the config states none; None where it does.
+    """Return the share of a head that rotates, 0.5 say, where the config does not state it.
+
+    None where the config states it.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -179,13 +193,17 @@ def _default_share(runs: ModelRuns, rotating: Attention, keys: Config) -> float 
         keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
     """
     assert rotating.queries is not None
-    if runs.is_latent:  # the family then counts only those dimensions that rotate
+    # with MLA, families count only the dimensions that rotate as the width of a head
+    if runs.is_latent:
         return None
-    part = runs.subject.part
+    part = runs.subject.text_part
     share_keys = [*keys.get("partial", ()), *keys.get("rotary_dim", ())]
     if any(part.get(name) is not None for name in share_keys):
         return None
     rope = part.get("rope_parameters") or {}
     if rope.get("partial_rotary_factor"):
         return None
-    return rotating.queries.width / rotating.width
+
+    rotary_dim = rotating.queries.width  # dimensions of a head that rotate
+    head_dim = rotating.width
+    return rotary_dim / head_dim

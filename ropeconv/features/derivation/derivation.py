@@ -39,17 +39,17 @@ from ropeconv.runtimes.read_config import read_spec, rope_dict
 
 PATIENCE = 300.0
 """Seconds after which a class that does not answer is given up."""
-CLOSE = 2e-4
+FREQUENCY_TOLERANCE = 2e-4
 """The relative error of frequencies that are measured in float32."""
-LARGEST = 4 << 20
+MOST_BYTES_OF_CODE = 4 << 20
 """Bytes of the modelling files of a repository, together."""
-SAME_FACTOR = 1e-3
+FACTOR_TOLERANCE = 1e-3
 """The relative error of an attention factor that is measured in float32."""
-TRIED = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"}
+TRIED_ROPE_TYPES = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"}
 """The rope types that are tried in every class."""
 HERE = Path(__file__).parent
 """The folder of the program and its modules."""
-TYPE_LISTS = ("auto/configuration_auto.py", "auto/auto_mappings.py")
+FILES_OF_MODEL_TYPES = ("auto/configuration_auto.py", "auto/auto_mappings.py")
 """Files of transformers that name its model types."""
 
 
@@ -118,7 +118,7 @@ class DerivationProcess(ProgramProcess):
             text = self.receive(self.patience)
             answer = msgspec.json.decode(text, type=Derivation)
         except TimeoutError:
-            self.stop()  # else its answer would come in place of that to the next question
+            self.stop()  # else a late answer would be taken for that to the next question
             return Derivation("", error=f"its class did not answer in {self.patience:.0f} seconds")
         except (msgspec.DecodeError, UnicodeError):
             self.stop()
@@ -129,7 +129,8 @@ class DerivationProcess(ProgramProcess):
 def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Family:
     """Return the family of a model as its class says it, also for a known `model_type`.
 
-    The class is run without weights, in a process of its own.
+    A family describes how RoPE is computed from a config. The class is run without weights, in a
+    process of its own.
 
     Args:
         model: A checkpoint folder, a config.json, or a name on the Hub.
@@ -162,12 +163,15 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
     elif not _has_class(config):
         raise BadSource(_no_class(source))
 
+    # run it, and make a family of what it shows
     answer = ask(source, trust_remote_code)
     if answer.error:
         raise BadSource(_refusal(source, answer))
     try:
         return describe(source, answer)
     except BadSource as problem:
+        # the derived family reads another RoPE than the class computes; ropeconv may have a family
+        # for this model type that people have written
         known_family = by_model_type().get(_model_type(config))
         if known_family is None or known_family.refuse:
             raise
@@ -229,24 +233,25 @@ def ask(source: Source, own_code: bool) -> Derivation:
 
 
 def _missing_code(source: Source) -> str:
-    """Return the first file of code that auto_map names and a source does not have; else empty.
+    """Return the first file of code that config.json names and a source does not have; else empty.
 
-    auto_map has {"AutoConfig": "configuration_x.XConfig"}; "owner/name--configuration_x.XConfig" is
-    in another repository, from which nothing is downloaded here.
+    auto_map of {"AutoConfig": "configuration_x.XConfig"} names configuration_x.py. A class of
+    another repository, "owner/name--configuration_x.XConfig", gives a file
+    "owner/name--configuration_x.py", which no source has: nothing is downloaded from there.
     """
-    named = source.config().get("auto_map")
-    if not isinstance(named, dict):
+    auto_map = source.config().get("auto_map")
+    if not isinstance(auto_map, dict):
         return ""
-    present = {file.name for file in source.files()}
-    for value in named.values():
+    present_files = {file.name for file in source.files()}
+    for value in auto_map.values():
         classes = value if isinstance(value, list) else [value]  # a tokenizer has two classes
         for reference in classes:
             if not isinstance(reference, str):
                 continue
             module, _, _ = reference.rpartition(".")
-            name = f"{module}.py"
-            if name not in present:
-                return name
+            file_of_class = f"{module}.py"
+            if file_of_class not in present_files:
+                return file_of_class
     return ""
 
 
@@ -257,8 +262,10 @@ def _copy_code(source: Source, folder: Path) -> None:
         if "/" in file.name or not file.name.endswith(".py"):
             continue
         size += file.size
-        if size > LARGEST:
-            raise BadSource(f"the code of {source.reference} has more than {LARGEST:,} bytes")
+        if size > MOST_BYTES_OF_CODE:
+            raise BadSource(
+                f"the code of {source.reference} has more than {MOST_BYTES_OF_CODE:,} bytes"
+            )
         source.copy(file.name, folder / file.name)
 
 
@@ -268,7 +275,7 @@ def _cache_file(config_text: str, model_type: str) -> Path | None:
     if not key:
         return None
     digest = hashlib.sha256(key.encode())
-    # an answer of other experiments is another one
+    # other code of this package may give another answer
     for file in sorted(HERE.glob("*.py")):
         digest.update(file.read_bytes())
     try:
@@ -290,7 +297,7 @@ def _has_class(config: Config) -> bool:
         return False
     name = config.get("model_type")
     models = Path(spec.origin).parent / "models"
-    for file in TYPE_LISTS:
+    for file in FILES_OF_MODEL_TYPES:
         with suppress(OSError):
             if f'"{name}"' in (models / file).read_text("utf-8"):
                 return True
@@ -330,17 +337,20 @@ def _no_class(source: Source) -> str:
 
 
 def describe(source: Source, answer: Derivation) -> Family:
-    """Return the family that an answer describes, checked against what the class computes.
+    """Return the family that the answer of a class describes, and check it.
+
+    The check: ropeconv reads the RoPE of the model from config.json by this family, and it must
+    have the frequencies, layers and factors that the class has computed.
 
     Args:
         source: The model.
-        answer: The fields of its family, found by running its class, and numbers that the class
-            has computed, for the check.
+        answer: The fields of its family, found by running its class, and the numbers that the class
+            has computed.
 
     Raises:
-        BadSource: ropeconv, with this family, reads something else from the config than the class
-            computed.
+        BadSource: The numbers differ.
     """
+    # the fields that were found, and where they are from
     config = source.config()
     model_type = _model_type(config)
     fields = {
@@ -355,37 +365,38 @@ def describe(source: Source, answer: Derivation) -> Family:
     }
     family = msgspec.convert(fields, Family)
     family = _with_prefixes(family, source.tensor_names() or ())
-    _check(config, family, answer)
-    # last, since the configs that were tried are read by the family that is now checked
-    return _with_types(family, answer, config)
+
+    _check_against_class(config, family, answer)
+    # it reads configs by the family, so it comes after the check
+    return _with_supported_rope_types(family, answer, config)
 
 
-def _with_types(family: Family, answer: Derivation, config: Config) -> Family:
-    """Return a family with the rope types that the class computes as ropeconv does.
+def _with_supported_rope_types(family: Family, answer: Derivation, config: Config) -> Family:
+    """Return a family with the rope types for which ropeconv and the class agree.
 
     The class was given a config of each type, such as "yarn", and ropeconv reads the same config.
-    A type counts where both have the same frequencies. A family that names no types has all of
-    `TRIED`, so where all count, it is returned unchanged.
+    They agree if both have the same frequencies. A family file without types stands for all of
+    `TRIED_ROPE_TYPES`, so a family that supports all of them is returned unchanged.
 
     Args:
         family: The family, by which ropeconv reads a config.
         answer: The answer of the class, with the configs that were `tried` and their frequencies.
         config: The content of config.json.
     """
-    # the type of config.json itself, such as "proportional", which is in no list of tries; `_check`
-    # has compared its frequencies already
+    # the type in config.json, such as "proportional", if it is not among those that are tried;
+    # `_check_against_class` has compared its frequencies already
     types = []
     settings, _ = rope_dict(text_part(config, family), family)
     own_type = settings.get("rope_type", settings.get("type"))
-    if own_type is not None and own_type not in TRIED:
+    if own_type is not None and own_type not in TRIED_ROPE_TYPES:
         types.append(own_type)
 
     # the types that were tried, e.g. {"kind": "yarn", "config": {...}, "inv_freq": [...]}
     for item in answer.tried:
-        if _computes(item["config"], family, item["inv_freq"]):
+        if _reads_same_frequencies(item["config"], family, item["inv_freq"]):
             types.append(item["kind"])
-    counts_all = set(types) >= TRIED
-    if counts_all:
+    supports_all = set(types) >= TRIED_ROPE_TYPES
+    if supports_all:
         return family
     writing = msgspec.structs.replace(family.writing, types=tuple(types))
     return msgspec.structs.replace(family, writing=writing)
@@ -399,7 +410,7 @@ def _with_prefixes(family: Family, names: Sequence[str]) -> Family:
 
     Args:
         family: The family, with the prefix of the class that was run.
-        names: The names of all tensors; none where only config.json is there.
+        names: The names of all tensors; empty where there is only a config.json.
     """
     weights = family.weights
     projection = re.escape(weights.fused or weights.q)
@@ -416,7 +427,7 @@ def _with_prefixes(family: Family, names: Sequence[str]) -> Family:
     )
 
 
-def _check(config: Config, family: Family, answer: Derivation) -> None:
+def _check_against_class(config: Config, family: Family, answer: Derivation) -> None:
     """Raise BadSource where ropeconv reads something else from a config than the class computes.
 
     Args:
@@ -424,9 +435,10 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
         family: The family by which ropeconv reads it.
         answer: The numbers that the class, run in its own process, computed from the same config.
             `measured` is such as {"layers": ["local", "global"], "head_dim": 128, "rotary_dim":
-            128, "inv_freq": {"global": [1.0, ...], "local": [...]}, "factor": 1.0, "grows": False}:
-            the kind of each layer, the frequencies of each kind, the attention factor, and whether
-            queries grow with the position.
+            128, "inv_freq": {"global": [1.0, ...], "local": [...]}, "factor": 1.0, "grows": {}}:
+            the kind of each layer, the frequencies of each kind, the attention factor, and the
+            kinds of layers whose queries get longer with their position. `effective` has the keys
+            of the config that change what the class computes.
     """
     # keys that change what the class computes, and that ropeconv does not read
     measured = answer.measured
@@ -438,30 +450,32 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
             " field of a family describes, so it cannot be extended"
         )
 
-    # numbers that must be equal
+    # whole numbers, as ropeconv reads them and as the class has them
     check_config(config, text_parts(config, family), family)
     spec = read_spec(config, family)
-    differences = {
+    compared = {
         "the layers that rotate": (list(spec.layers), measured["layers"]),
         "the dimensions that rotate": (spec.rotary_dim, measured["rotary_dim"]),
         "the width of a head": (spec.head_dim, measured["head_dim"]),
     }
-    for words, (ours, theirs) in differences.items():
+    for words, (ours, theirs) in compared.items():
         if ours != theirs:
             raise BadSource(_disagreement(words, answer, ours, theirs))
 
-    # frequencies and factors are compared within what float32 shows
+    # frequencies, equal within what float32 shows
     schedule = spec.current()
     frequencies = measured["inv_freq"]
-    if not _equal(schedule.inv_freq, frequencies["global"]):
+    if not _same_frequencies(schedule.inv_freq, frequencies["global"]):
         raise BadSource(_disagreement("frequencies", answer))
     if "local" in frequencies:
         local = spec.local_inv_freq
-        if local is None or not _equal(local, frequencies["local"]):
+        if local is None or not _same_frequencies(local, frequencies["local"]):
             raise BadSource(_disagreement("frequencies of local layers", answer))
+
+    # factors
     our_factor = schedule.attention_factor
     their_factor = measured["factor"]
-    if abs(our_factor / their_factor - 1) > SAME_FACTOR:
+    if abs(our_factor / their_factor - 1) > FACTOR_TOLERANCE:
         raise BadSource(_disagreement("the attention factor", answer, our_factor, their_factor))
     queries_grow = bool(measured["grows"])
     if queries_grow and spec.query_scaling is None:
@@ -472,7 +486,7 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
 
 
 def _disagreement(words: str, answer: Derivation, ours: object = "", theirs: object = "") -> str:
-    """A sentence on what ropeconv reads and what the class computes."""
+    """Return a sentence that says what the class computes, and that config.json says otherwise."""
     numbers = f" ({shown(theirs)}, and config.json says {shown(ours)})" if ours or theirs else ""
     return (
         f"{answer.origin} was run, and {words} that it computes{numbers} do not follow from keys of"
@@ -480,24 +494,24 @@ def _disagreement(words: str, answer: Derivation, ours: object = "", theirs: obj
     )
 
 
-def _equal(ours: object, theirs: object) -> bool:
-    """Whether frequencies are the same within what float32 shows."""
+def _same_frequencies(ours: object, theirs: object) -> bool:
+    """Whether two lists of frequencies are the same, within what float32 shows."""
     first = np.asarray(ours, float)
     second = np.asarray(theirs, float)
     if first.shape != second.shape:
-        # pairs that stand still after all others are not seen in a run
+        # a run does not show pairs at the end that do not rotate, so one list may have more zeros
         count = min(len(first), len(second))
         if first[count:].any() or second[count:].any():
             return False
         first = first[:count]
         second = second[:count]
-    return bool(np.allclose(first, second, rtol=CLOSE, atol=1e-10))
+    return bool(np.allclose(first, second, rtol=FREQUENCY_TOLERANCE, atol=1e-10))
 
 
-def _computes(config: Config, family: Family, inv_freq: Sequence[float]) -> bool:
+def _reads_same_frequencies(config: Config, family: Family, inv_freq: Sequence[float]) -> bool:
     """Whether ropeconv reads from other RoPE settings what the class computes from them."""
     try:
         schedule = read_spec(config, family).current()
     except RopeconvError:
         return False
-    return _equal(schedule.inv_freq, inv_freq)
+    return _same_frequencies(schedule.inv_freq, inv_freq)

@@ -65,12 +65,14 @@ def derive(subject: AskedModel) -> Answer:
     Raises:
         NotDerivable: It rotates in a way that no family describes, or not at all.
     """
+    # the model, run once to find the modules that make queries and keys
     text = subject.unchanged()
     if getattr(text, "is_encoder_decoder", False):
         raise NotDerivable("it has an encoder and a decoder, which are two models")
-    runs = ModelRuns(subject, text, few=first_layers(text))
+    runs = ModelRuns(subject, text, first_layer_count=first_layers(text))
 
-    # the whole model, layer by layer; all experiments after this one run the first layers only
+    # How each layer of the whole model rotates. All experiments after this one run only its first
+    # layers, as many as show every kind (`keep_kinds`).
     attention = runs.measure_model(text)
     types = types_of_layers(text, len(attention))
     kinds, rotations = find_kinds(attention, types)
@@ -79,6 +81,8 @@ def derive(subject: AskedModel) -> Answer:
     assert rotating is not None
     assert rotating.queries is not None
 
+    # one experiment for each table; where it does not find a fact, it appends a sentence about that
+    # to the list `not_derived`
     answer = Answer()
     not_derived = answer.not_derived
     layout = find_layout(runs, rotating)
@@ -88,7 +92,7 @@ def derive(subject: AskedModel) -> Answer:
         "mla": runs.is_latent,
         "keys": keys,
         "defaults": describe_defaults(runs, rotating, keys),
-        "layers": describe_layers(types, kinds, subject.part, text, not_derived),
+        "layers": describe_layers(types, kinds, subject.text_part, text, not_derived),
         "window": describe_window(runs, types, not_derived),
         "writing": describe_writing(runs, rotating),
         "weights": describe_weights(runs, rotating, not_derived),
@@ -99,7 +103,7 @@ def derive(subject: AskedModel) -> Answer:
     answer.family = {key: value for key, value in family.items() if value not in ({}, False)}
     name_scales(runs, attention, rotating, not_derived)
 
-    # for the comparison with what ropeconv reads by this family
+    # numbers of the class, which are compared with those that ropeconv reads by this family
     answer.tried = try_rope_types(runs, rotating)
     answer.effective = find_effective_keys(runs, attention)
     answer.measured = measure_numbers(runs, rotating, kinds, rotations)

@@ -20,8 +20,8 @@ from .rotation import Attention, Rotation
 if TYPE_CHECKING:
     from ropeconv.models.family import Kind
 
-DIFFERS = 2e-3
-"""The relative difference of a length or a scale from which on it counts; float32 shows less."""
+LEAST_DIFFERENCE = 2e-3
+"""The relative difference from which on two lengths or scales differ; float32 shows less."""
 TYPES_WITHOUT_FACTOR = (None, "default", "linear", "llama3", "proportional")
 """The rope types that multiply cosines and sines by no attention factor; None is the default."""
 
@@ -47,10 +47,10 @@ def first_width(layers: Sequence[Attention | None] | None) -> int | None:
 def find_base(layer: Attention | None) -> float | None:
     """Return the base from which a layer's frequencies are computed; None for scaled frequencies.
 
-    Unscaled ones are base ** (-i / pairs) for the pair i; the slowest pairs may be 0. The base is
-    estimated from pair 1 and from the last pair that moves, which gives more digits. Most bases are
-    whole numbers, so each estimate is tried rounded too, and the first one that gives all
-    frequencies counts.
+    Unscaled frequencies are base ** (-i / pairs) for the pair i; those of the slowest pairs may be
+    0. The base is estimated from pair 1, and from the last pair that rotates, which gives more
+    digits. Most bases are whole numbers, so each estimate is tried rounded too. The first one that
+    gives all frequencies is the result.
 
     Args:
         layer: How queries and keys of the layer rotate, as measured; None without attention.
@@ -91,8 +91,8 @@ def layers_with_base(layers: Sequence[Attention | None], base: float) -> list[bo
     """
     found = []
     for layer in layers:
-        of_layer = find_base(layer)
-        found.append(of_layer is not None and abs(of_layer / base - 1) < 1e-3)
+        base_of_layer = find_base(layer)
+        found.append(base_of_layer is not None and abs(base_of_layer / base - 1) < 1e-3)
     return found
 
 
@@ -115,12 +115,18 @@ def measure_numbers(
         rotations: The rotation of each kind.
 
     Returns:
-        layers: the kind of each layer. inv_freq: the frequencies of each kind of layers.
-        rotary_dim: dimensions of a head that rotate. head_dim: the width of a head (that of its
-        rotating part, in latent attention). heads: of queries. factor: the attention factor.
-        positions: those of the runs. grows: for the kinds whose queries are scaled by their
-        position, as log-n scaling does, the length of a query at each position, over that at the
-        first.
+        A dictionary with these keys:
+
+        - layers: the kind of each layer.
+        - inv_freq: the frequencies of each kind of layers.
+        - rotary_dim: the number of dimensions of a head that rotate.
+        - head_dim: the width of a head; with MLA, that of its rotating part.
+        - heads: the number of heads of queries.
+        - factor: the attention factor.
+        - positions: the positions of the tokens in the runs.
+        - grows: the kinds of layers whose queries get longer with their position, as with log-n
+          scaling. For each of them the length of a query at every position, divided by the length
+          at the first position.
     """
     assert rotating.keys is not None  # a layer that rotates rotates its keys too
     rotary_dim = rotating.keys.width
@@ -128,8 +134,8 @@ def measure_numbers(
     grows = {}
     for kind, rotation in rotations.items():
         inv_freq[kind] = list(rotation.inv_freq)
-        if _is_growing(rotation):
-            grows[kind] = list(rotation.grows)
+        if _changes_length(rotation):
+            grows[kind] = list(rotation.relative_lengths)
     return {
         "layers": list(kinds),
         "inv_freq": inv_freq,
@@ -142,23 +148,24 @@ def measure_numbers(
     }
 
 
-def _is_growing(rotation: Rotation) -> bool:
-    """Whether the length of queries depends on the position."""
-    return bool(np.abs(np.asarray(rotation.grows) - 1).max() > DIFFERS)
+def _changes_length(rotation: Rotation) -> bool:
+    """Whether the length of a query depends on its position, as with log-n scaling."""
+    return bool(np.abs(np.asarray(rotation.relative_lengths) - 1).max() > LEAST_DIFFERENCE)
 
 
 def _attention_factor(runs: ModelRuns) -> float:
-    """Return the attention factor: that on keys, divided by that of the model without scaling.
+    """Return the attention factor, by which YaRN multiplies cosines and sines; 1 without scaling.
 
-    A class may have another factor on keys, which the model without scaling has too.
+    It is the measured factor on keys. A class may multiply keys by another number too, so the
+    factor is divided by that of the same model without scaling.
     """
     factor = runs.factor_on("keys")
     rope = getattr(runs.text, "rope_parameters", None) or {}
     dictionaries = [item for item in (rope, *rope.values()) if isinstance(item, dict)]
     if all(item.get("rope_type") in TYPES_WITHOUT_FACTOR for item in dictionaries):
         return 1.0
-    unscaled = runs.factor_with(set_rope_type(runs.text, "default", {}))
-    return factor / unscaled
+    factor_without_scaling = runs.factor_with(set_rope_type(runs.text, "default", {}))
+    return factor / factor_without_scaling
 
 
 def name_scales(
@@ -177,9 +184,9 @@ def name_scales(
         attention: The attention of each layer.
         rotating: How the first layer that sees the whole context rotates queries and keys, as
             measured.
-        not_derived: Gets a sentence for each of them.
+        not_derived: A list to which a sentence is appended for each of them.
     """
-    if any(_grows_without_rotating(layer) for layer in attention):
+    if any(_changes_length_without_rotating(layer) for layer in attention):
         not_derived.append("the scale of queries by their position in layers that do not rotate")
 
     # attention(Q, K, V) = softmax(s Q K^T) V. The measured scale has the attention factor in it,
@@ -190,15 +197,15 @@ def name_scales(
         return
     scale = measured_scale / _attention_factor(runs) ** 2
     usual_scale = rotating.width**-0.5
-    if abs(scale / usual_scale - 1) > DIFFERS:
+    if abs(scale / usual_scale - 1) > LEAST_DIFFERENCE:
         not_derived.append(
             f"the key of the scale of its scores, which is {scale:.4g} and not 1 over the square"
             f" root of {rotating.width}"
         )
 
 
-def _grows_without_rotating(layer: Attention | None) -> bool:
+def _changes_length_without_rotating(layer: Attention | None) -> bool:
     """Whether queries of a layer get longer with their position, and do not rotate."""
     if layer is None or layer.rotates or layer.queries is None:
         return False
-    return _is_growing(layer.queries)
+    return _changes_length(layer.queries)

@@ -29,9 +29,9 @@ SLIDING_TYPE = "sliding_attention"
 TYPE_OF_KIND: dict[Kind, str] = {
     "global": FULL_TYPE,
     "local": SLIDING_TYPE,
-    "none": "no_rope",  # a name of ours; transformers has none
+    "none": "no_rope",  # a name that ropeconv made; transformers has none
 }
-"""The type of layers of each kind, for a class that names no types."""
+"""The type of layers of each kind in a family file, for a class that names no types."""
 
 OddLayer = Literal["", "first", "final", "both"]
 """The layers that do not follow the order of the others; empty where all do."""
@@ -68,25 +68,28 @@ def find_kinds(
     Raises:
         NotDerivable: No layer rotates, or there are more than two sets of frequencies.
     """
-    # the different rotations, and the index of that of each layer; None for one without
+    # the different rotations, and for each layer the index of its rotation; None for a layer that
+    # does not rotate
     rotations: list[Rotation] = []
-    of_layer: list[int | None] = []
+    rotation_of_layer: list[int | None] = []
     for layer in attention:
         if layer is None or not layer.rotates or layer.queries is None:
-            of_layer.append(None)
+            rotation_of_layer.append(None)
             continue
-        index = _index_of_alike(layer.queries, rotations)
-        if index == len(rotations):  # none is like it
+        index = _index_of_equal(layer.queries, rotations)
+        if index is None:  # the first layer with this rotation
+            index = len(rotations)
             rotations.append(layer.queries)
-        of_layer.append(index)
+        rotation_of_layer.append(index)
     if not rotations:
         raise NotDerivable("no layer rotates")
     if len(rotations) > 2:
         raise NotDerivable(f"its layers rotate by {len(rotations)} different sets of frequencies")
 
-    global_index = _index_of_global(rotations, of_layer, types)
+    # the names of the kinds
+    global_index = _index_of_global(rotations, rotation_of_layer, types)
     kinds: list[Kind] = []
-    for layer_index in of_layer:
+    for layer_index in rotation_of_layer:
         if layer_index is None:
             kinds.append("none")
         elif layer_index == global_index:
@@ -100,16 +103,18 @@ def find_kinds(
     return kinds, by_kind
 
 
-def _index_of_alike(rotation: Rotation, others: Sequence[Rotation]) -> int:
-    """Return the index of a rotation that is alike; the number of all without one."""
+def _index_of_equal(rotation: Rotation, others: Sequence[Rotation]) -> int | None:
+    """Return the index of the rotation that rotates by the same angles; None without one."""
     for index, other in enumerate(others):
         if rotation.is_like(other):
             return index
-    return len(others)
+    return None
 
 
 def _index_of_global(
-    rotations: Sequence[Rotation], of_layer: Sequence[int | None], types: Sequence[str] | None
+    rotations: Sequence[Rotation],
+    rotation_of_layer: Sequence[int | None],
+    types: Sequence[str] | None,
 ) -> int:
     """Return the index of the rotation of global layers, which see the whole context.
 
@@ -118,13 +123,14 @@ def _index_of_global(
 
     Args:
         rotations: The different rotations, one or two.
-        of_layer: The index in `rotations` of that of each layer, such as [1, 1, 0]; None for a
+        rotation_of_layer: For each layer the index of its rotation, such as [1, 1, 0]; None for a
             layer that does not rotate.
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
     """
-    # all layers of one type rotate alike in nearly every model; else the last of them counts
+    # in nearly every model all layers of the type full_attention rotate alike; where they do not,
+    # the last of them counts
     global_index = None
-    for layer_type, index in zip(types or (), of_layer, strict=False):
+    for layer_type, index in zip(types or (), rotation_of_layer, strict=False):
         if layer_type == FULL_TYPE and index is not None:
             global_index = index
     if global_index is not None:
@@ -164,15 +170,17 @@ def describe_layers(
 
         {"types": {"sliding_attention": "local", "full_attention": "global"}, "interval": 6}
 
-    There are four cases: all layers are alike; a list of flags says which rotate; the class names
-    types that stand for the kinds; or it does not, and the family gets types of our own.
+    There are four cases: all layers are alike; a list of flags says which layers rotate; the class
+    names a type for each layer, and all layers of a type are of one kind; or it names no types, and
+    the family file gets names that ropeconv makes, such as "no_rope".
 
     Args:
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
         kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
         part: The settings of the text model in config.json.
         text: The config of the text model, an object of transformers.
-        not_derived: Gets a sentence where the order in models of another size is not known.
+        not_derived: A list to which a sentence is appended where the order in models of another
+            size is not known.
 
     Returns:
         The fields of `models.family.Layers`; {} where all layers are alike.
@@ -188,22 +196,23 @@ def describe_layers(
     if flags:
         return flags
 
-    # types of the class, of which each stands for one kind
-    if types is not None and _is_function(types, kinds):
+    # the class names a type for each layer, and a type says the kind
+    if types is not None and _each_type_is_of_one_kind(types, kinds):
         order = _describe_order(types, not_derived)
         if is_all_global:  # only the window differs, and the order says which layers have it
             return order
         return {"types": dict(zip(types, kinds, strict=True)), **order}
 
-    # types of our own, unless config.json lists types that say something else
+    # Names that ropeconv makes. ropeconv would read them from layer_types in config.json, so that
+    # key must not have the names of the class, which do not say the kinds.
     if "layer_types" in part:
         raise NotDerivable("layers of one type rotate in different ways")
-    own_types = [TYPE_OF_KIND[kind] for kind in kinds]
-    order = _describe_order(own_types, not_derived)
-    return {"types": dict(zip(own_types, kinds, strict=True)), **order}
+    made_types = [TYPE_OF_KIND[kind] for kind in kinds]
+    order = _describe_order(made_types, not_derived)
+    return {"types": dict(zip(made_types, kinds, strict=True)), **order}
 
 
-def _is_function(types: Sequence[str], kinds: Sequence[Kind]) -> bool:
+def _each_type_is_of_one_kind(types: Sequence[str], kinds: Sequence[Kind]) -> bool:
     """Whether all layers of one type are of one kind."""
     pairs = set(zip(types, kinds, strict=True))
     return len(pairs) == len(set(types))
@@ -228,13 +237,17 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
     if not name_of_list:
         return {}
 
-    # a config may lack the list, and its class then makes it from an interval: with 4, the layers
-    # 4, 8, 12, ... do not rotate, counted from 1
+    # A config may lack the list. SmolLM 3's class then makes it from an interval: with 4, layers 4,
+    # 8, 12, ... do not rotate, counted from 1.
     facts: Config = {"flags": name_of_list}
-    interval = rotates.index(False) + 1
-    by_interval = [number % interval != 0 for number in range(1, len(rotates) + 1)]
-    if rotates == by_interval:
-        facts["interval"] = interval
+    first_without_rope = rotates.index(False) + 1
+    rotates_by_interval = []
+    for number in range(1, len(rotates) + 1):
+        rotates_by_interval.append(number % first_without_rope != 0)
+    if rotates == rotates_by_interval:
+        facts["interval"] = first_without_rope
+
+    # the key of the interval, such as no_rope_layer_interval
     for key in vars(text):
         if key.endswith("layer_interval"):
             facts["interval_key"] = key
@@ -272,7 +285,8 @@ def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:
 
     Args:
         types: The type of each layer, such as "sliding_attention".
-        not_derived: Gets a sentence where there is no rule, and only the list itself is known.
+        not_derived: A list to which a sentence is appended where there is no rule, and only the
+            list itself is known.
 
     Returns:
         {"interval": 6} or {"pattern": ["a", "a", "b"]}; also {"first": type} or {"final": type} for
@@ -305,54 +319,62 @@ def _layers_without(count: int, odd_layer: OddLayer) -> range:
 def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
     """Return the shortest list of types that repeats; {} without one.
 
+    The types a, b, b, a, b, b give {"pattern": ["a", "b", "b"]}.
+
     Args:
         types: The type of each layer, such as "sliding_attention".
-        odd_layer: The layer that need not follow the pattern.
+        odd_layer: The layers that need not follow the pattern: "first", "final", "both" or "".
     """
     layers = _layers_without(len(types), odd_layer)
     for period in range(2, len(types) // 2 + 1):
-        pattern: list[str] = []
-        for place in range(period):
-            pattern.append(next(types[index] for index in layers if index % period == place))
-        if all(types[index] == pattern[index % period] for index in layers):
+        # the type of the first layer at each place in the pattern
+        type_by_place: dict[int, str] = {}
+        for layer in layers:
+            type_by_place.setdefault(layer % period, types[layer])
+        pattern = [type_by_place[place] for place in range(period)]
+
+        repeats = all(types[layer] == pattern[layer % period] for layer in layers)
+        if repeats:
             return {"pattern": pattern}
     return {}
 
 
 def _find_interval(types: Sequence[str], odd_layer: OddLayer) -> Config:
-    """Return the interval at which one type stands among layers of another one; {} without one.
+    """Return the interval at which a layer of another type stands; {} without one.
 
-    The type at the interval is called `last`, since it ends each interval: with an interval of 3,
-    the layers 2, 5, 8, ... With {"leading": True} it begins each interval: 0, 3, 6, ...
+    With the types a, a, b, a, a, b the interval is 3. {"interval": 3, "last": "b", "rest": "a"}
+    names the type that ends each interval, and the type of the other layers. With b, a, a, b, a, a
+    that type begins each interval, which {"leading": True} says.
 
     Args:
         types: The type of each layer, such as "sliding_attention".
-        odd_layer: The layer that need not follow the interval.
+        odd_layer: The layers that need not follow the interval: "first", "final", "both" or "".
     """
     count = len(types)
     layers = _layers_without(count, odd_layer)
     for interval in range(2, count // 2 + 1):
+        # the layer of another type is the last one of each interval, or else the first one
         for place in (interval - 1, 0):
-            at_place = [index for index in layers if index % interval == place]
-            others = [index for index in layers if index % interval != place]
-            is_repeated = len(at_place) >= 2 and len(others) >= 1
+            layers_at_place = [layer for layer in layers if layer % interval == place]
+            other_layers = [layer for layer in layers if layer % interval != place]
+            is_repeated = len(layers_at_place) >= 2 and len(other_layers) >= 1
             if not is_repeated:
                 continue
-            last_types = {types[index] for index in at_place}
-            rest_types = {types[index] for index in others}
-            is_interval = len(last_types) == len(rest_types) == 1 and last_types != rest_types
-            if not is_interval:
+            types_at_place = {types[layer] for layer in layers_at_place}
+            other_types = {types[layer] for layer in other_layers}
+            has_one_type_each = len(types_at_place) == 1 and len(other_types) == 1
+            if not has_one_type_each or types_at_place == other_types:
                 continue
 
             facts: Config = {"interval": interval}
             if place == 0:
                 facts["leading"] = True
             # a family file leaves out the usual types
-            (last,) = last_types
-            if last != FULL_TYPE:
-                facts["last"] = last
-            (rest,) = rest_types
-            if rest != SLIDING_TYPE:
-                facts["rest"] = rest
+            (type_at_place,) = types_at_place
+            if type_at_place != FULL_TYPE:
+                facts["last"] = type_at_place
+            (other_type,) = other_types
+            if other_type != SLIDING_TYPE:
+                facts["rest"] = other_type
             return facts
     return {}

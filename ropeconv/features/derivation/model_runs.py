@@ -1,15 +1,16 @@
 """The model of a config, built without weights and run for the experiments of this package.
 
-`ModelRuns` builds the first layers of the model, does the calm run, and finds the projections. Its
+`ModelRuns` builds the first layers of the model, runs them, and finds the projections. Its
 methods are the experiments that several facts need:
 
 measure_model    how each layer rotates
 measure_changed  how the first layers rotate after a change to the config (`config_changes.py`)
 rows_of          which row of a projection makes each dimension of a head
 
-Words: the *first layers* (`few` of them) are as many as show every kind of layer; only they run
-after a change, to save time. A *kind* says how a layer rotates: "global" layers have the
-frequencies that are extended, "local" ones those of a sliding window, "none" ones do not rotate.
+Words: the *first layers* (`first_layer_count`) are as many as show every kind of layer; only they
+run after a change, to save time. In an *undisturbed* run no output of a module is replaced. A
+*kind* says how a layer rotates: "global" layers have the frequencies that are extended, "local"
+ones those of a sliding window, "none" ones do not rotate.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from .weightless import large_on_meta, without_weights
 if TYPE_CHECKING:
     from ropeconv.models.family import Kind
 
-NORM_SWITCH = re.compile(r"^(use_)?qk_?(layer)?_?norm$")
+NAME_OF_NORM_SWITCH = re.compile(r"^(use_)?qk_?(layer)?_?norm$")
 """Config keys with which queries and keys get norms."""
 LARGEST_ROW_ERROR = 0.01
 """How far a measured number of a row may be from a whole one, by rounding in float32."""
-SMALL = 0.01
-"""The output of projections where scores are measured: their soft cap does not change scores near
-0 (Gemma 2)."""
+SMALL_OUTPUT = 0.01
+"""The output of projections where scores are measured: Gemma 2's soft cap does not change scores
+near 0."""
 
 
 class ModelRuns:
@@ -57,82 +58,91 @@ class ModelRuns:
     Args:
         subject: The model.
         text: The config of its text model, of transformers.
-        few: How many of its layers, from the first, show every kind.
+        first_layer_count: How many of its layers, from the first, show every kind.
 
     Raises:
         NotDerivable: Its attention cannot be observed, or it does not rotate.
     """
 
-    def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
+    first_layer_count: int
+    """How many of the first layers show every kind of layer."""
+
+    skipped_modules: tuple[str, ...]
+    """Names of modules inside a layer that do not run, since they come after the attention."""
+
+    undisturbed: dict[str, Seen]
+    """The attention of each of the first layers in a run without replaced outputs, by its name."""
+
+    projections: Projections
+    """The modules that make queries and keys."""
+
+    rotating_layer: str
+    """The name of the layer whose rows are examined: the first global one, once it is known."""
+
+    widths: dict[Kind, int]
+    """The width of a head in layers of each kind; empty before `keep_kinds`."""
+
+    kinds_of_first_layers: list[Kind]
+    """The kind of each of the first layers; empty before `keep_kinds`."""
+
+    def __init__(self, subject: AskedModel, text: Any, first_layer_count: int) -> None:
         """Build the model without weights, run it once, and find what makes its queries and keys.
 
-        The calm run, the first one, shows which modules do nothing for queries and keys. So the
-        model is built again without these, before the many runs that find the projections.
+        The first run shows which modules come after the attention, such as the MLP. The model is
+        built again without these, so that the many later runs are fast.
 
         Args:
             subject: The model: its config.json and its class.
             text: The config of its text model, an object of transformers.
-            few: How many of the first layers show every kind of layer.
+            first_layer_count: How many of the first layers show every kind of layer.
         """
         self.subject = subject
-        """The model: its config.json and its class."""
-
         self.text = text
-        """The config of its text model, of transformers."""
+        self.first_layer_count = first_layer_count
+        self.context = context_of(text)  # the number of its positions
+        self.skipped_modules = ()
+        self.widths = {}
+        self.kinds_of_first_layers = []
+        self._row_results: tuple[Seen, Seen] | None = None  # of `_run_for_rows`, once it has run
 
-        self.few = few
-        """The number of first layers."""
-
-        self.context = context_of(text)
-        """The number of its positions."""
-
-        self.idle: tuple[str, ...] = ()
-        """Names inside a layer of modules after the attention, which need not run."""
-
-        self.widths: dict[Kind, int] = {}
-        """The width of a head in layers of each kind."""
-
-        self.few_kinds: list[Kind] = []
-        """The kind of each of the first layers."""
-
-        self._rows: tuple[Seen, Seen] | None = None
-        """The result of `_run_rows` for the present `rotating_layer`; None before it."""
-
-        # the calm run, in which nothing is replaced: what the model does to zeros
-        self.observer = self._observe_first_layers()
-        self.calm = self.observer.run(keep_outputs)
-        """The attention of each of the first layers in the calm run, by the layer's name."""
+        # the first run, with all modules and without replaced outputs
+        self.observer = self._build_first_layers()
+        self.undisturbed = self.observer.run(keep_outputs)
         self._refuse_unknown_attention()
 
-        # the modules that ran after the attention in every layer; without them runs are fast
-        self.idle = tuple(name for name, may_be in self.observer.tail.items() if may_be)
-        self.observer = self._observe(shorten(text, self.few))
-        self.projections: Projections = find_projections(self.observer, self.calm)
-        """The modules that make queries and keys."""
+        # the model without the modules that came after the attention in every layer
+        can_be_skipped = self.observer.can_be_skipped
+        self.skipped_modules = tuple(name for name, can_be in can_be_skipped.items() if can_be)
+        self.observer = self._build_with_norms(shorten(text, self.first_layer_count))
 
+        # runs with random outputs of single modules
+        self.projections = find_projections(self.observer, self.undisturbed)
         self.rotating_layer = self.projections.layer
-        """The name of the layer whose rows are examined: the first global one."""
 
-    def _observe_first_layers(self) -> AttentionObserver:
-        """Return the first layers of the model; all of them where the class needs later ones."""
+    def _build_first_layers(self) -> AttentionObserver:
+        """Return the model with its first layers; with all layers where its class needs them."""
         try:
-            return self._observe(shorten(self.text, self.few))
-        except Exception:  # a class may tie layers to later ones (Gemma 3n)
-            self.few = layer_count(self.text)
-            return self._observe(self.text)
+            return self._build_with_norms(shorten(self.text, self.first_layer_count))
+        except Exception:  # in Gemma 3n, layers refer to later ones, and fail without them
+            self.first_layer_count = layer_count(self.text)
+            return self._build_with_norms(self.text)
 
     def _refuse_unknown_attention(self) -> None:
-        """Raise NotDerivable where the calm run shows attention that cannot be measured."""
-        if not self.calm:
+        """Raise NotDerivable where the first run shows attention that cannot be measured."""
+        if not self.undisturbed:
             raise NotDerivable("no layer multiplies queries and keys in a way that is known")
-        self._refuse_unseen()
-        if any(seen.count > 1 for seen in self.calm.values()):
+        self._refuse_unseen_positions()
+        if any(seen.count > 1 for seen in self.undisturbed.values()):
             raise NotDerivable("a layer computes attention more than once")
 
-    def _refuse_unseen(self) -> None:
-        """Raise NotDerivable for layers that know positions in a way that is not seen."""
-        for layer in (*self.observer.unknown, *self.observer.layers_with_positions()):
-            if layer not in self.calm:
+    def _refuse_unseen_positions(self) -> None:
+        """Raise NotDerivable for a layer that uses positions, and whose attention was not seen."""
+        suspects = [
+            *self.observer.layers_with_unknown_attention,
+            *self.observer.layers_with_positions(),
+        ]
+        for layer in suspects:
+            if layer not in self.undisturbed:
                 number = layer.rpartition(".")[2]
                 raise NotDerivable(
                     f"layer {number} uses positions, and not in a product of queries and keys that"
@@ -140,9 +150,10 @@ class ModelRuns:
                 )
 
     def keep_kinds(self, kinds: Sequence[Kind], widths: dict[Kind, int]) -> None:
-        """Note the kinds of layers; all later runs have only the first layers that show each kind.
+        """Set the number of first layers to as many as have every kind; later runs have only these.
 
-        With the kinds local, local, global, local, local, global, these are three layers.
+        With the kinds local, local, global, local, local, global, these are three layers. It also
+        chooses the layer whose rows of projections are examined: the first global one.
 
         Args:
             kinds: The kind of each layer of the whole model.
@@ -150,23 +161,21 @@ class ModelRuns:
         """
         self.widths = widths
 
-        # up to the first layer of the kind that comes last; for a config with layer_types, `few`
-        # was chosen by that list when this object was made
-        lists_types = bool(getattr(self.text, "layer_types", None))
-        if not lists_types:
-            first_of_each_kind = [kinds.index(kind) for kind in set(kinds)]
-            self.few = max(first_of_each_kind) + 1
-        self.few_kinds = list(kinds[: self.few])
+        # a config with layer_types names its kinds, and `first_layers` has counted by them already
+        names_kinds = bool(getattr(self.text, "layer_types", None))
+        if not names_kinds:
+            first_layer_of_each_kind = [kinds.index(kind) for kind in set(kinds)]
+            self.first_layer_count = max(first_layer_of_each_kind) + 1
+        self.kinds_of_first_layers = list(kinds[: self.first_layer_count])
 
-        # Which rows of the projections make a head is examined in a global layer, whose heads may
-        # be wider than those of others. Rows of another layer that are known already do not count.
-        if "global" in self.few_kinds:
-            first_global = self.few_kinds.index("global")
-            for name in self.calm:
+        # the rows of a global layer, since heads of other layers may have another width
+        if "global" in self.kinds_of_first_layers:
+            first_global = self.kinds_of_first_layers.index("global")
+            for name in self.undisturbed:
                 if name.endswith(f".{first_global}"):  # such as "layers.5"
                     self.rotating_layer = name
                     break
-            self._rows = None
+            self._row_results = None  # these were rows of another layer
 
     # facts that the config states
 
@@ -183,7 +192,7 @@ class ModelRuns:
     @property
     def sees_later_tokens(self) -> bool:
         """Whether a token sees later ones, as in an encoder."""
-        masks = [seen.visible for seen in self.calm.values() if seen.visible is not None]
+        masks = [seen.visible for seen in self.undisturbed.values() if seen.visible is not None]
         return bool(masks) and all(bool(mask[0].all()) for mask in masks)
 
     def config_keys(self) -> list[str]:
@@ -192,33 +201,39 @@ class ModelRuns:
         names: set[str] = set()
         for base_class in text_class.__mro__:
             names |= set(inspect.get_annotations(base_class))
-        names |= set(self.subject.part) | set(vars(self.text))
+        names |= set(self.subject.text_part) | set(vars(self.text))
         names |= set(getattr(text_class, "attribute_map", {}))
         return sorted(name for name in names if not name.startswith("_"))
 
     def keys_of_size(self, quantity: str) -> list[str]:
-        """Return the config keys that set a size of the model, the one in this config first.
+        """Return the config keys that set a size of the model.
 
-        For the hidden size of Llama it is ["hidden_size"], and for that of GPT-2
-        ["n_embd", "hidden_size"]: the class of GPT-2 renames the second one to the first
-        (`attribute_map`), so that it reads both.
+        For the hidden size of Llama it is ["hidden_size"]. For that of GPT-2 it is ["n_embd",
+        "hidden_size"]: its class reads both, since it has the second as another name of the first
+        (`attribute_map`).
 
         Args:
-            quantity: A key of `SIZE_KEYS`.
+            quantity: A key of `SIZE_KEYS`, such as "hidden".
         """
-        # {"hidden_size": "n_embd"} in GPT-2's class, which then reads a config with either key
+        # the keys that the class reads: {"hidden_size": "n_embd"} is the attribute_map of GPT-2
         usual_key = SIZE_KEYS[quantity][0]
         attribute_map = getattr(type(self.text), "attribute_map", {})
-        own_key = attribute_map.get(usual_key, usual_key)
-        keys_of_class = list(dict.fromkeys((own_key, usual_key)))
+        key_of_class = attribute_map.get(usual_key, usual_key)
+        keys_of_class = list(dict.fromkeys((key_of_class, usual_key)))
+        if self._has_number(key_of_class):
+            return keys_of_class
 
-        # the first key that this config has; one that the class does not rename is the only one
-        for name in (own_key, *SIZE_KEYS[quantity]):
-            value = self.subject.part.get(name, getattr(self.text, name, None))
-            is_size = isinstance(value, int) and not isinstance(value, bool)
-            if is_size:
-                return keys_of_class if name == own_key else [name]
+        # A config without the key of its class may have another one, such as n_layer, which code of
+        # the model reads under that name only.
+        for name in SIZE_KEYS[quantity]:
+            if self._has_number(name):
+                return [name]
         return keys_of_class
+
+    def _has_number(self, name: str) -> bool:
+        """Whether config.json, or else the config of transformers, has a whole number for a key."""
+        value = self.subject.text_part.get(name, getattr(self.text, name, None))
+        return isinstance(value, int) and not isinstance(value, bool)
 
     def size(self, quantity: str) -> int | None:
         """Return a size of the text model, which its class may have set; None where it has none.
@@ -244,49 +259,54 @@ class ModelRuns:
         with large_on_meta():
             model = make_model(model_class, text).eval()
         without_weights(model)
-        return AttentionObserver(model, self.context, self.idle)
+        return AttentionObserver(model, self.context, self.skipped_modules)
 
-    def _observe(self, text: Any) -> AttentionObserver:
-        """Return the model of a config, whose queries and keys have norms where its class has them.
+    def _build_with_norms(self, text: Any) -> AttentionObserver:
+        """Return the model of a config, with norms of queries and keys where its class has them.
 
-        Where config.json does not say that there are none, the checkpoint may have them.
+        A flag such as use_qk_norm switches them on. Unless config.json says that it is False, the
+        checkpoint may have norms, so the flag is set.
         """
-        for name in [name for name in vars(text) if NORM_SWITCH.match(name)]:
-            if getattr(text, name) is False and name not in self.subject.part:
+        flags = [name for name in vars(text) if NAME_OF_NORM_SWITCH.match(name)]
+        for name in flags:
+            if getattr(text, name) is False and name not in self.subject.text_part:
                 setattr(text, name, True)
         return self.build(text)
 
     # how layers rotate
 
     def measure_model(self, text: Any) -> list[Attention | None]:
-        """Return how each layer rotates its queries and keys; None for a layer without these.
+        """Return how each layer rotates its queries and keys; None for a layer without attention.
 
-        The model is built without weights from the config, and run with random queries and keys.
+        The model is built from the config without weights. It runs with random numbers in place of
+        the outputs of all projections that make queries and keys.
 
         Args:
             text: The config of a text model, an object of transformers.
         """
-        observer = self._observe(copy.deepcopy(text))
-        by_name = measure_layers(observer, self.projections.every)
-        by_number: list[Attention | None] = [None] * layer_count(text)
-        for name, attention in by_name.items():
+        observer = self._build_with_norms(copy.deepcopy(text))
+        attention_by_name = measure_layers(observer, self.projections.all_names)
+        attention_by_number: list[Attention | None] = [None] * layer_count(text)
+        for name, attention in attention_by_name.items():
             number = int(name.rpartition(".")[2])  # 3 of "layers.3"
-            if number < len(by_number):
-                by_number[number] = attention
-        return by_number
+            if number < len(attention_by_number):
+                attention_by_number[number] = attention
+        return attention_by_number
 
     def measure_changed(self, change: Change) -> list[Attention | None] | None:
-        """Return how the first layers rotate after a change to the config.
+        """Change the config, build the model again, and return how its first layers rotate.
 
         Args:
-            change: Edits the text part of config.json in place.
+            change: A function that edits the text part of config.json in place, such as
+                set_key("rope_theta", 5e5).
 
         Returns:
-            The attention of each of them; None where the class does not accept the change.
+            The attention of each of the first layers, which are as many as show every kind of layer
+            (`first_layer_count`). None where the class does not accept the change.
         """
         try:
-            text = self.subject.changed(change)
-            return self.measure_model(shorten(text, self.few))
+            changed_text = self.subject.changed(change)
+            return self.measure_model(shorten(changed_text, self.first_layer_count))
         except Exception:  # of any kind, from the class
             return None
 
@@ -302,18 +322,18 @@ class ModelRuns:
             Integers of shape (heads, width), in the rotating layer; -1 for a dimension that these
             rows do not make. For plain queries, row = head * width + dimension.
         """
-        rows, _ = _rows_and_factor(self._row_runs(), side)
+        rows, _ = _rows_and_factor(self._row_results_of_model(), side)
         return rows
 
     def factor_on(self, side: Side) -> float:
         """Return the factor on queries or keys between their projection and their product.
 
-        YaRN's attention factor multiplies cosines and sines, so it is a part of this.
+        YaRN's attention factor is a part of it, since it multiplies cosines and sines.
 
         Args:
             side: Queries or keys.
         """
-        _, factor = _rows_and_factor(self._row_runs(), side)
+        _, factor = _rows_and_factor(self._row_results_of_model(), side)
         return factor
 
     def factor_with(self, change: Change) -> float:
@@ -323,8 +343,8 @@ class ModelRuns:
             change: Edits the text part of config.json in place.
         """
         text = self.subject.changed(change)
-        observer = self._observe(shorten(text, self.few))
-        _, factor = _rows_and_factor(self._run_rows(observer), "keys")
+        observer = self._build_with_norms(shorten(text, self.first_layer_count))
+        _, factor = _rows_and_factor(self._run_for_rows(observer), "keys")
         return factor
 
     def softmax_scale(self) -> float | None:
@@ -337,7 +357,7 @@ class ModelRuns:
 
         The result includes factors on queries and keys, such as YaRN's attention factor.
         """
-        projections = {self.projections.q, self.projections.k}
+        projections = {self.projections.q_proj, self.projections.k_proj}
 
         def run_with(size: float) -> Seen:
             """Run the model with this number in all outputs of the projections."""
@@ -350,7 +370,7 @@ class ModelRuns:
         # the score of the first token in the first head for itself, and q.k of the same token
         scores = []
         products = []
-        for size in (SMALL, 2 * SMALL):
+        for size in (SMALL_OUTPUT, 2 * SMALL_OUTPUT):
             seen = run_with(size)
             if seen.score is None:
                 return None
@@ -366,13 +386,13 @@ class ModelRuns:
         scale = (high_score - low_score) / (high_product - low_product)
         return scale * self.factor_on("queries") * self.factor_on("keys")
 
-    def _row_runs(self) -> tuple[Seen, Seen]:
-        """Return the result of `_run_rows` for the model, which is run once."""
-        if self._rows is None:
-            self._rows = self._run_rows(self.observer)
-        return self._rows
+    def _row_results_of_model(self) -> tuple[Seen, Seen]:
+        """Return the result of `_run_for_rows` for the model, which is run once."""
+        if self._row_results is None:
+            self._row_results = self._run_for_rows(self.observer)
+        return self._row_results
 
-    def _run_rows(self, observer: AttentionObserver) -> tuple[Seen, Seen]:
+    def _run_for_rows(self, observer: AttentionObserver) -> tuple[Seen, Seen]:
         """Return queries and keys of the rotating layer, from two runs of the model.
 
         They show which row of a projection makes which dimension of a head. In the first run, each
@@ -384,7 +404,7 @@ class ModelRuns:
             observer: The model, which runs with outputs of its modules replaced, and notes queries
                 and keys.
         """
-        names = {self.projections.q, self.projections.k}
+        names = {self.projections.q_proj, self.projections.k_proj}
 
         def give_row_numbers(name: str, output: torch.Tensor) -> torch.Tensor | None:
             return numbers_of_rows(output) if name in names else None
@@ -401,12 +421,15 @@ def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, floa
     """Return the row that makes each dimension of each head, and the factor on queries or keys.
 
     Args:
-        runs: The result of `ModelRuns._run_rows`, in which projections give the number n of each
-            row, from 1, and then 1. With a factor f, queries or keys are f * n, and then f.
+        runs: The attention of a layer in two runs (`ModelRuns._run_for_rows`). In the first run,
+            row number n of a projection gives the number n, counted from 1. In the second run every
+            row gives 1. A dimension that is made by row n and multiplied by a factor f is then f *
+            n in the first run, and f in the second.
         side: Queries or keys.
 
     Returns:
-        Rows from 0, of shape (heads, width), -1 where no row makes a dimension; and f.
+        The rows, counted from 0, of shape (heads, width), with -1 where no row makes a dimension;
+        and the factor.
     """
     # of the first token, which is at position 0 and so not rotated, [heads, width]
     with_row_numbers, with_ones = runs
@@ -417,12 +440,12 @@ def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, floa
         numbers = with_row_numbers.keys[:, 0]
         factors = with_ones.keys[:, 0]
 
-    # n = (f * n) / f, and rows are counted from 0. A dimension whose f is 0 is made by no row; it
-    # is divided by 1, so that numpy does not warn, and gets the row -1.
+    # n = (f * n) / f, and rows are counted from 0. A dimension with f = 0 is made by no row: it has
+    # the row -1; it is divided by 1, so that numpy does not warn.
     is_made = factors != 0
     divisors = np.where(is_made, factors, 1.0)
     rows = np.where(is_made, numbers / divisors - 1, -1.0)
     whole_rows = np.rint(rows)
-    if np.abs(rows - whole_rows).max() > LARGEST_ROW_ERROR:  # a sum of rows, say
+    if np.abs(rows - whole_rows).max() > LARGEST_ROW_ERROR:  # the mean of several rows, say
         raise NotDerivable("its queries are not rows of a projection")
     return whole_rows.astype(int), float(np.median(factors[is_made]))

@@ -4,12 +4,11 @@
 queries and keys of the product Q K^T. Its words, here and in the modules that use it:
 
 run              one forward pass of `TOKENS` tokens, which are all the same
-calm run         a run in which nothing is replaced: without weights, all projections give zeros
-override         puts numbers of ours in place of the output of a projection, in one run
-lost             a number that is NaN, given in place of a real one: whatever is NaN after the run
-                 was computed from it
-idle             a module after the attention, which returns its input to save time
-inside           the name of a module below its layer: self_attn.q_proj of model.layers.0
+undisturbed run  a run in which nothing is replaced: without weights, all projections give zeros
+override         puts other numbers in place of the output of a projection, in one run
+NaN              put in place of an output, shows what is computed from it: that is NaN too
+skipped module   a module after the attention, which returns its input to save time
+name inside      the name of a module below its layer: self_attn.q_proj of model.layers.0
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ TOKENS = 29
 """Tokens of a run: a prime, so that no other dimension of a model has that size."""
 TOKEN_ID = 5
 """The token of every position, which any vocabulary has."""
-MASKED = -1e4
-"""Scores below this are masked; masks add -inf or the least number of a dtype."""
+LEAST_VISIBLE_SCORE = -1e4
+"""Lower scores are masked: masks add -inf, or the least number of a dtype."""
 ROTARY_NAME = re.compile(r"rotary|rope", re.IGNORECASE)
 """Names of the classes of modules that compute cosines and sines."""
 PRODUCT_NAMES = ("matmul", "__matmul__", "bmm")
 """Names of torch functions that multiply queries by transposed keys."""
 
 Override = Callable[[str, torch.Tensor], torch.Tensor | None]
-"""Returns the output that a module shall have; None for its own.
+"""A function of the name of a module inside its layer and the output of that module.
 
-It is given the name of the module inside its layer, and its own output.
+It returns what replaces the output, or None to keep it.
 """
 
 
@@ -68,7 +67,7 @@ class Seen:
     """How many times the layer computed attention."""
 
     ran_before: list[str] = field(default_factory=list)
-    """Names of the modules inside the layer that ran before that, in order."""
+    """Names of the modules inside the layer that ran before the attention, in order."""
 
     input_from: dict[str, str] = field(default_factory=dict)
     """For a module, the one whose output is its input: {"self_attn.q_proj": "input_layernorm"}."""
@@ -80,15 +79,15 @@ class AttentionObserver:
     Args:
         model: A model of `without_weights`.
         context: The number of positions that it may have.
-        idle: Names inside a layer of modules after its attention, which are not run.
+        skipped_modules: Names inside a layer of modules after its attention, which are not run.
     """
 
-    def __init__(self, model: Module, context: int, idle: Iterable[str] = ()) -> None:
+    def __init__(self, model: Module, context: int, skipped_modules: Iterable[str] = ()) -> None:
         """Add hooks to the modules of a model, which note in these attributes what a run shows."""
         self.model = model
         """The model, with hooks."""
 
-        self.idle = set(idle)
+        self.skipped_modules = set(skipped_modules)
         """Names inside a layer of modules that return their input."""
 
         self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
@@ -105,25 +104,26 @@ class AttentionObserver:
 
         # what all runs so far have shown
 
-        self.tail: dict[str, bool] = {}
-        """For each child of a layer, whether it may be idle.
+        self.can_be_skipped: dict[str, bool] = {}
+        """For each child of a layer, such as "mlp", whether it can return its input and do nothing.
 
-        It may where it runs after the attention and its output has the shape of its input.
+        It can if in every layer and every run it came after the attention, and its output had the
+        shape of its input.
         """
 
-        self.unknown: dict[str, None] = {}
-        """Names of layers whose softmax follows no product of queries and keys that is known."""
+        self.layers_with_unknown_attention: dict[str, None] = {}
+        """Names of layers with a softmax, before which no product of queries and keys was seen."""
 
         # what the present run shows
 
         self.seen: dict[str, Seen] = {}
         """The attention of each layer, by the name of the layer."""
 
-        self.layers_with_lost: dict[str, None] | None = None
-        """Names of layers that computed a lost number; None in runs that do not ask for them."""
+        self.layers_with_nan: dict[str, None] | None = None
+        """Names of layers that computed a NaN, as keys; None in runs that do not look for NaN."""
 
-        self._is_reached = False
-        """Whether the input of the watched module had a lost number."""
+        self._input_has_nan = False
+        """Whether the input of the watched module had a NaN."""
 
         # what the present run is asked to do
 
@@ -134,7 +134,7 @@ class AttentionObserver:
         """Whether norms return their input."""
 
         self._watched: tuple[str, str] | None = None
-        """The layer and the module inside it whose input is checked for lost numbers."""
+        """The layer and the module inside it whose input is checked for NaN; None for no check."""
 
         # where the present run is
 
@@ -189,13 +189,14 @@ class AttentionObserver:
             inside: The name of the module below it, such as "mlp" or "self_attn.q_proj".
             module: The module.
         """
-        # a module after the attention returns its input, which is faster; any other child of the
-        # layer shows in a run whether it may do so too
+        # A module that is skipped returns its input, which is faster. A run shows which other
+        # children of the layer can be skipped, in models that are built after it.
         is_child = "." not in inside
-        if inside in self.idle:
-            module.forward = _return_input
+        if inside in self.skipped_modules:
+            module.forward = _return_first_input
         elif is_child:
-            module.register_forward_hook(self._note_tail(layer, inside), with_kwargs=True)
+            note_whether_skippable = self._note_whether_skippable(layer, inside)
+            module.register_forward_hook(note_whether_skippable, with_kwargs=True)
 
         # only projections and norms change numbers; a norm need not have weights
         has_parameters = any(True for _ in module.parameters(recurse=False))
@@ -218,28 +219,36 @@ class AttentionObserver:
         return begin
 
     def _end_layer(self, module: Module, args: Any, output: Any) -> None:
-        """Return the hook that torch calls after a layer has run: return to the one around it."""
+        """Note that a layer has run, and that the layer around it continues; torch calls this."""
         self.layer = self._outer.pop() if self._outer else ""
 
-    def _note_tail(self, layer: str, inside: str) -> Callable[..., None]:
+    def _note_whether_skippable(self, layer: str, inside: str) -> Callable[..., None]:
         """Return the hook that torch calls after a child of a layer has run.
 
-        It notes in `tail` whether the child may be idle: skipped, since it runs after the attention
-        and so has no effect on queries and keys.
+        It notes in `can_be_skipped` whether the child, such as "mlp", can return its input in later
+        runs. It can if it runs after the attention, and so has no effect on queries and keys.
+
+        Args:
+            layer: The name of the layer, such as "model.layers.3".
+            inside: The name of the child below it.
         """
 
         def note(module: Module, args: Any, kwargs: Any, output: Any) -> None:
             if self.layer != layer:
                 return
-            seen = self.seen.get(layer)  # the attention, once it was computed
-            may_be_idle = False
-            # it ran after the attention, and not inside it, between the product and the softmax
-            if seen is not None and self._pending is None:
+            attention = self.seen.get(layer)  # None before the layer has computed it
+            can_be_skipped_here = False
+            is_between_product_and_softmax = self._pending is not None
+            if attention is not None and not is_between_product_and_softmax:
                 keeps_shape = _has_shape_of(_first_input(args, kwargs), output)
-                has_attention = any(name.startswith(f"{inside}.") for name in seen.ran_before)
-                may_be_idle = keeps_shape and not has_attention
-            # a child may be idle only if it may in every layer and run
-            self.tail[inside] = self.tail.get(inside, True) and may_be_idle
+                has_projections = any(
+                    name.startswith(f"{inside}.") for name in attention.ran_before
+                )
+                can_be_skipped_here = keeps_shape and not has_projections
+
+            # a child has the same name in all layers, and must be skippable in each of them
+            can_be_skipped_so_far = self.can_be_skipped.get(inside, True)
+            self.can_be_skipped[inside] = can_be_skipped_so_far and can_be_skipped_here
 
         return note
 
@@ -252,52 +261,60 @@ class AttentionObserver:
         """
 
         def see(module: Module, args: Any, kwargs: Any, output: Any) -> Any:
-            """Note a call of the module, and return the tensor that torch takes for its output."""
-            given = _first_input(args, kwargs)
-            self._note_call(layer, inside, given)
+            """Note a call of the module, and return what the model continues with as its output."""
+            module_input = _first_input(args, kwargs)
+            self._note_call(layer, inside, module_input)
             runs_in_its_layer = self.layer == layer
             if not runs_in_its_layer or not isinstance(output, torch.Tensor):
                 return output
 
-            result = self._replace_output(module, inside, given, output)
-            # by its id, a later module whose input it is finds who made it; the tensor is kept,
-            # since another one could get the id of one that is gone
+            result = self._replace_output(module, inside, module_input, output)
+            # `_note_call` of a later module finds by this entry which module made its input. The
+            # tensor is in the entry too: while it exists, no other tensor gets its id.
             self._made[id(result)] = (inside, result)
             return result
 
         return see
 
-    def _note_call(self, layer: str, inside: str, given: Any) -> None:
+    def _note_call(self, layer: str, inside: str, module_input: Any) -> None:
         """Note that a module was called: its place in the order, and which module made its input.
+
+        In a run of `reaches`, it notes too whether the input of the watched module has a NaN.
 
         Args:
             layer: The layer around the module.
             inside: The name of the module below the layer.
-            given: Its input.
+            module_input: Its input.
         """
-        if self._watched == (layer, inside) and is_lost(given):  # the question of `reaches`
-            self._is_reached = True
-        if id(given) in self._made:
-            maker, _ = self._made[id(given)]
+        is_watched = self._watched == (layer, inside)
+        if is_watched and has_nan(module_input):
+            self._input_has_nan = True
+
+        # `_made` has the tensors that modules of this layer have returned, by their id
+        if id(module_input) in self._made:
+            maker, _tensor = self._made[id(module_input)]
             self._input_from[inside] = maker
         self._ran.append(inside)
 
     def _replace_output(
-        self, module: Module, inside: str, given: Any, output: torch.Tensor
+        self, module: Module, inside: str, module_input: Any, output: torch.Tensor
     ) -> torch.Tensor:
         """Return the output of a module in this run: its own, or what the run puts in its place.
 
+        The override of the run comes first. In a run with `norms_do_nothing`, the output of a norm
+        is replaced by a copy of its input.
+
         Args:
             module: The module.
-            inside: Its name below the layer, by which the override knows it.
-            given: Its input, which a norm returns where norms shall do nothing.
+            inside: Its name below the layer, which the override is given.
+            module_input: Its input.
             output: Its own output.
         """
         replacement = self._override(inside, output)
         if replacement is not None:
             return replacement
-        if self._norms_do_nothing and _is_norm_call(module, inside, given, output):
-            return torch.clone(given)
+        if self._norms_do_nothing and _is_norm_call(module, inside, module_input, output):
+            return torch.clone(module_input)
         return output
 
     # runs
@@ -324,66 +341,70 @@ class AttentionObserver:
         self._override = override
         self._norms_do_nothing = norms_do_nothing
 
-        given: dict[str, Any] = {"input_ids": torch.full((1, TOKENS), TOKEN_ID)}
+        arguments: dict[str, Any] = {"input_ids": torch.full((1, TOKENS), TOKEN_ID)}
         parameters = inspect.signature(self.model.forward).parameters
         if self.takes_positions:
-            given["position_ids"] = torch.tensor([list(positions or self.positions)])
+            arguments["position_ids"] = torch.tensor([list(positions or self.positions)])
         if "use_cache" in parameters:
-            given["use_cache"] = False
+            arguments["use_cache"] = False
         with torch.no_grad(), ScoreWatcher(self):
-            self.model(**given)
+            self.model(**arguments)
         return self.seen
 
     def reaches(self, layer: str, source: str, target: str) -> bool:
-        """Whether the input of a module is computed from the output of another one.
+        """Whether the input of one module is computed from the output of another one.
 
-        The model runs with NaN as the output of the other one ("lost" numbers): what is computed
-        from it is NaN then too.
+        The model runs with NaN in place of the output of the source. All that is computed from it
+        is NaN then too, so the input of the target shows whether it is.
 
         Args:
             layer: The name of the layer, such as "layers.0".
-            source: The module whose output is NaN, by its name inside the layer, such as
+            source: The module whose output is replaced, by its name inside the layer, such as
                 "input_layernorm".
-            target: The module whose input is checked, likewise.
+            target: The module whose input is checked, such as "self_attn.q_proj".
         """
 
-        def lose(name: str, output: torch.Tensor) -> torch.Tensor | None:
+        def give_nan(name: str, output: torch.Tensor) -> torch.Tensor | None:
             is_source = name == source and self.layer == layer
             return torch.full_like(output, float("nan")) if is_source else None
 
+        # `_note_call`, which runs at each call of a module, checks the input of the watched module
         self._watched = (layer, target)
-        self._is_reached = False
+        self._input_has_nan = False
         try:
-            self.run(lose)
+            self.run(give_nan)
         except Exception:  # a class may check the numbers
             return False
         finally:
             self._watched = None
-        return self._is_reached
+        return self._input_has_nan
 
     def layers_with_positions(self) -> list[str]:
         """Return the names of the layers that compute with the output of rotary modules.
 
-        That output (cosines and sines) is replaced by NaN ("lost" numbers), so each layer that uses
-        it computes NaN. No layer passes that on to the next one, since its last projection has no
-        weights here and gives zeros again.
+        That output (cosines and sines) is replaced by NaN, so each layer that uses it computes NaN.
+        A layer does not pass NaN on to the next one, since its last projection has no weights here,
+        and gives zeros.
         """
 
-        def lose(module: Module, args: Any, output: Any) -> Any:
-            return tree_map(_make_lost, output)
+        def give_nan(module: Module, args: Any, output: Any) -> Any:
+            return tree_map(_fill_with_nan, output)
 
         hooks = []
         for module in self.model.modules():
             if ROTARY_NAME.search(type(module).__name__):
-                hooks.append(module.register_forward_hook(lose))
-        self.layers_with_lost = {}
+                hooks.append(module.register_forward_hook(give_nan))
+
+        # `ScoreWatcher`, which sees each call of a torch function in the run, adds to this the name
+        # of a layer in which a result has a NaN
+        self.layers_with_nan = {}
         try:
             self.run(keep_outputs)
         except Exception:  # a class may check the numbers
             return []
         finally:
-            found = list(self.layers_with_lost)
-            self.layers_with_lost = None
+            found = list(self.layers_with_nan)
+            self.layers_with_nan = None
             for hook in hooks:
                 hook.remove()
         return found
@@ -400,25 +421,28 @@ class AttentionObserver:
         self._pending = (queries, keys)
 
     def note_softmax(self, visible: Any, scores: Any = None) -> None:
-        """Keep the queries and keys whose product goes through a softmax now, in `seen`.
+        """Keep the attention of a layer in `seen`, when its scores go through a softmax.
 
         Models multiply many tensors. A product is that of queries and keys, Q K^T, if a softmax
-        follows it in the same layer; `note_product` has set its factors aside in `_pending`.
+        follows it in the same layer. `note_product` has put the factors of the last product into
+        `_pending`.
 
         Args:
             visible: Whether each token sees each other one, of shape (tokens, tokens); None where
                 no mask was found.
-            scores: The scores, of shape (..., tokens, keys); None for those that are not seen.
+            scores: The scores, of shape (..., tokens, keys); None where the class computes them
+                inside another function.
         """
         if not self.layer:  # a softmax outside of all layers is not attention
             return
-        if self._pending is None:  # attention whose product was written in an unknown way
-            self.unknown[self.layer] = None
+        if self._pending is None:  # the class multiplies queries and keys in an unknown way
+            self.layers_with_unknown_attention[self.layer] = None  # a set of names, in order
             return
 
         queries, keys = self._pending
         self._pending = None
         earlier = self.seen.get(self.layer)  # some layers compute attention more than once
+        # one score, of the first token for itself, is enough to find the factor on q.k
         first_score = None
         if scores is not None:
             first_score = float(scores.detach().flatten()[0])
@@ -453,15 +477,15 @@ def _first_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return args[0] if args else next(iter(kwargs.values()), None)
 
 
-def _return_input(*args: Any, **kwargs: Any) -> Any:
-    """Take the place of `forward` of an idle module."""
+def _return_first_input(*args: Any, **kwargs: Any) -> Any:
+    """Take the place of `forward` of a module that is skipped."""
     return args[0] if args else next(iter(kwargs.values()))
 
 
 def _is_norm_call(module: Module, name: str, given: Any, output: torch.Tensor) -> bool:
     """Whether a module is a norm by its names, and returned the shape that it was given."""
-    has_name = NORM_NAME.search(f"{name} {type(module).__name__}") is not None
-    return has_name and _has_shape_of(given, output)
+    has_name_of_norm = NORM_NAME.search(f"{name} {type(module).__name__}") is not None
+    return has_name_of_norm and _has_shape_of(given, output)
 
 
 def _has_shape_of(given: Any, output: Any) -> bool:
@@ -478,14 +502,14 @@ def _to_heads(tensor: Any) -> Numbers:
     return numbers
 
 
-def _make_lost(item: Any) -> Any:
-    """A tensor of the same shape whose numbers are NaN."""
+def _fill_with_nan(item: Any) -> Any:
+    """Return a tensor of the same shape whose numbers are NaN; return anything else unchanged."""
     if isinstance(item, torch.Tensor) and item.is_floating_point():
         return torch.full_like(item, float("nan"))
     return item
 
 
-def is_lost(result: Any) -> bool:
+def has_nan(result: Any) -> bool:
     """Whether a result is a tensor in which some number is NaN."""
     if not isinstance(result, torch.Tensor) or not result.is_floating_point():
         return False
@@ -505,7 +529,7 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, observer: AttentionObserver) -> None:
         super().__init__()
         self.observer = observer
-        """Is given what is seen."""
+        """The observer, which keeps what is seen."""
 
     def __torch_function__(
         self,
@@ -523,10 +547,13 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
         kwargs = dict(kwargs or {})
         result = func(*args, **kwargs)
         observer = self.observer
-        if not observer.layer:
+        if not observer.layer:  # outside of all layers
             return result
-        if observer.layers_with_lost is not None and is_lost(result):
-            observer.layers_with_lost[observer.layer] = None
+
+        # a run of `layers_with_positions` looks for layers that compute NaN
+        layers_with_nan = observer.layers_with_nan
+        if layers_with_nan is not None and has_nan(result):
+            layers_with_nan[observer.layer] = None  # a set of names, in order
 
         name = getattr(func, "__name__", "")
         if name in PRODUCT_NAMES:
@@ -548,8 +575,9 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
             *_, query_tokens, _width = queries.shape
             *_, key_tokens, _width = keys.shape
             if query_tokens == key_tokens == TOKENS:
+                # this function multiplies, masks and applies softmax, so no mask or score is seen
                 observer.note_product(queries, keys)
-                observer.note_softmax(None)
+                observer.note_softmax(visible=None, scores=None)
         return result
 
     def _see_product(self, queries: Any, transposed_keys: Any, result: Any) -> None:
@@ -604,7 +632,7 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
         has_more_keys = scores.dim() >= 4 and scores.shape[-1] > TOKENS
         if is_of_tokens and (has_keys_of_tokens or has_more_keys):
             of_first_head = scores[..., :TOKENS].reshape(-1, TOKENS, TOKENS)[0]
-            self.observer.note_softmax(of_first_head > MASKED, scores)
+            self.observer.note_softmax(of_first_head > LEAST_VISIBLE_SCORE, scores)
 
 
 def _put_last(tensor: Any, letters: str, token: str, width: str) -> Any:
@@ -651,7 +679,7 @@ def spread(context: int) -> list[int]:
 
 
 def keep_outputs(name: str, output: torch.Tensor) -> None:
-    """Replace no output: the override of a calm run."""
+    """Replace no output: the override of an undisturbed run."""
     return None
 
 
@@ -673,7 +701,7 @@ def random_numbers(name: str, output: torch.Tensor) -> torch.Tensor:
     """Return random numbers in place of an output, the same for every token and in every run.
 
     Args:
-        name: The name of the module, of which other modules have other numbers.
+        name: The name of the module; modules of other names get other numbers.
         output: Its output.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))

@@ -20,7 +20,7 @@ MOST_NAMES = 30
 DECORATOR = re.compile(r"^add_|docstring")
 """Names of decorators, which only write documentation."""
 
-FORMULA = "ROPE_INIT_FUNCTIONS['default']"
+NAME_OF_DEFAULT_FORMULA = "ROPE_INIT_FUNCTIONS['default']"
 """The unscaled formula, which transformers 4 has in the table of all formulas."""
 
 Found = TypeVar("Found")
@@ -73,16 +73,24 @@ class OlderNames:
         import torch
         from transformers import modeling_rope_utils
 
+        replaced_names = self.replaced
+
         def compute_default(
-            config: Any, device: Any = None, *_: Any, **given: Any
+            config: Any, device: Any = None, *unused: Any, **unused_by_name: Any
         ) -> tuple[Any, float]:
             """Return inv_freq, [rotary_dim / 2], and the attention factor of unscaled RoPE, 1.
 
             inv_freq[i] = base ** (-2i / rotary_dim), as _compute_default_rope_parameters in
-            modeling_rope_utils.py of transformers 4.57.
+            modeling_rope_utils.py of transformers 4.57 computes it. Code of models may give further
+            arguments, such as the length of the sequence, which unscaled RoPE does not need.
+
+            Args:
+                config: The config of a text model, of transformers.
+                device: The device of the model, which is the CPU here.
             """
-            if FORMULA not in self.replaced:
-                self.replaced.append(FORMULA)
+            # the code of the model depends on this function, which the report says
+            if NAME_OF_DEFAULT_FORMULA not in replaced_names:
+                replaced_names.append(NAME_OF_DEFAULT_FORMULA)
 
             # transformers 5 moves the base and the share from the config into rope_parameters
             settings = getattr(config, "rope_parameters", None) or {}

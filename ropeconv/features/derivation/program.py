@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Answer the questions on stdin until it ends."""
     answers = open_answers()
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    caller = os.getppid()
+    threading.Thread(target=end_with_caller, args=(caller,), daemon=True).start()
 
     for line in sys.stdin:
         question = json.loads(line)
@@ -49,7 +50,7 @@ def main() -> None:
     os._exit(0)  # interpreter shutdown takes half a second after these imports
 
 
-def end_with(caller: int) -> None:
+def end_with_caller(caller: int) -> None:
     """End the process when its caller has ended, also in the middle of a run."""
     while os.getppid() == caller:
         time.sleep(1)
@@ -71,37 +72,39 @@ def ask(folder: Path, own_code: bool) -> dict[str, Any]:
     from ropeconv.features.derivation.facts import derive
     from ropeconv.features.derivation.older_names import OlderNames
 
-    # transformers would fill weights with random numbers, and models here have none
+    # models here have no weights, which transformers would fill with random numbers
     PreTrainedModel.init_weights = lambda self: None
 
-    # these are in the answer after an error too, the class as soon as it is found
-    known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
+    # what was run, which is in every answer; the class is "" if an error comes before it is found
+    what_was_run: dict[str, Any] = {"transformers": str(__version__), "class": ""}
+    older_names = None
     try:
         if own_code:
-            # code for transformers 4 may import names that version 5 does not have
+            # Code for transformers 4 may import names that version 5 does not have. They are
+            # replaced, and the import is repeated, until it succeeds.
             older_names = OlderNames()
-            subject, known["class"] = older_names.find(lambda: find_own_model(folder))
+            subject, class_name = older_names.find(lambda: find_own_model(folder))
         else:
-            older_names = None
-            subject, known["class"] = find_model(folder)
+            subject, class_name = find_model(folder)
+        what_was_run["class"] = class_name
 
         answer = dataclasses.asdict(derive(subject))
         if older_names is not None and older_names.replaced:
             answer["not_derived"].append(older_names.describe())
     except RopeconvError as problem:
-        return {**known, "error": str(problem)}
+        return {**what_was_run, "error": str(problem)}
     except Exception as problem:  # of any kind, from the class of a model
         first_line, _, _ = str(problem).partition("\n")
         reason = f"{type(problem).__name__}: {first_line[:300]}"
-        return {**known, "error": f"its class cannot be run ({reason})"}
-    return {**known, **answer}
+        return {**what_was_run, "error": f"its class cannot be run ({reason})"}
+    return {**what_was_run, **answer}
 
 
 def find_model(folder: Path) -> tuple[AskedModel, str]:
-    """Return the model of a class of transformers, and the name of that class.
+    """Return a model that transformers has a class for, and the name of the class.
 
-    The class that is run need not have the head that computes logits; people know the one with it,
-    so the name is that of LlamaForCausalLM rather than LlamaModel.
+    The class that is run is LlamaModel, say, without the head that computes logits. The name is
+    "LlamaForCausalLM", the class with the head, which people know.
 
     Args:
         folder: The folder with its config.json.
@@ -109,18 +112,24 @@ def find_model(folder: Path) -> tuple[AskedModel, str]:
     Raises:
         NotDerivable: The class of a model for images and text finds no settings of its text model.
     """
-    from ropeconv.features.derivation.asked_model import AskedModel, NotDerivable, text_of
+    from ropeconv.features.derivation.asked_model import (
+        AskedModel,
+        NotDerivable,
+        prepare_text_config,
+    )
 
-    whole = json.loads((folder / "config.json").read_bytes())
-    make = config_maker(load_config(folder, trust=False))
-    config = make(whole)
-    text = text_of(config)
+    config_json = json.loads((folder / "config.json").read_bytes())
+    make_config = config_maker(load_config(folder, trust=False))
+    config = make_config(config_json)
+    text = prepare_text_config(config)
 
-    # A class whose config has one of a text model inside reads that from "text_config" of
-    # config.json, or for a few from the top level. Without either it would run with its defaults.
-    path_in_json = text_path(whole)  # ("text_config",), or empty
+    # The config class of a model for images and text has the config of a text model inside. It
+    # reads that from "text_config" of config.json; a few classes read it from the top level. If
+    # config.json has no text_config, another class would run with its defaults.
+    path_in_json = text_path(config_json)  # ("text_config",), or empty
     has_text_inside = text is not config
-    if has_text_inside and not path_in_json and not reads_top_level(make, whole):
+    lacks_text_config = has_text_inside and not path_in_json
+    if lacks_text_config and not reads_top_level(make_config, config_json):
         raise NotDerivable(
             "it reads its text model from an object in config.json, as text_config, which is not"
             " there, so that it computes its defaults"
@@ -129,34 +138,46 @@ def find_model(folder: Path) -> tuple[AskedModel, str]:
     name = class_of(text).__name__
     with contextlib.suppress(Exception):  # the name is only for people
         name = name_with_head(text) or name
-    return AskedModel(whole, make, class_of, path_in_json), name
+    model = AskedModel(
+        config_json=config_json, make=make_config, model_class=class_of, text_path=path_in_json
+    )
+    return model, name
 
 
-def reads_top_level(make: Callable[[dict[str, Any]], Any], whole: dict[str, Any]) -> bool:
+def reads_top_level(
+    make_config: Callable[[dict[str, Any]], Any], config_json: dict[str, Any]
+) -> bool:
     """Whether a class fills its text config from the top level of config.json, as Qwen2-VL's."""
-    from ropeconv.features.derivation.asked_model import text_of
+    from ropeconv.features.derivation.asked_model import prepare_text_config
 
     layers = 7  # a number that the class does not have as its default
     try:
-        return bool(
-            text_of(make({**whole, "num_hidden_layers": layers})).num_hidden_layers == layers
-        )
+        config = make_config({**config_json, "num_hidden_layers": layers})
+        return bool(prepare_text_config(config).num_hidden_layers == layers)
     except Exception:  # of any kind, from the class
         return False
 
 
 def find_own_model(folder: Path) -> tuple[AskedModel, str]:
     """Return the model of the modelling file in its folder, and the name of its class."""
-    from ropeconv.features.derivation.asked_model import AskedModel, text_of
+    from ropeconv.features.derivation.asked_model import AskedModel, prepare_text_config
 
-    whole = json.loads((folder / "config.json").read_bytes())
+    config_json = json.loads((folder / "config.json").read_bytes())
     config = load_config(folder, trust=True)
-    make = config_maker(config)
-    text_of(make(whole))  # raises where the class cannot make its config
-    named = getattr(config, "auto_map", None) or {}
-    auto_class = next(name for name in ("AutoModelForCausalLM", "AutoModel") if name in named)
+    make_config = config_maker(config)
+    prepare_text_config(make_config(config_json))  # raises where the class cannot make its config
+
+    # auto_map has the classes of the model's own code: {"AutoModel": "modeling_x.XModel"}
+    auto_map = getattr(config, "auto_map", None) or {}
+    auto_class = next(name for name in ("AutoModelForCausalLM", "AutoModel") if name in auto_map)
     own_class = load_class(config, auto_class, folder)
-    return AskedModel(whole, make, lambda text: own_class, text_path(whole)), own_class.__name__
+    model = AskedModel(
+        config_json=config_json,
+        make=make_config,
+        model_class=lambda text: own_class,
+        text_path=text_path(config_json),
+    )
+    return model, own_class.__name__
 
 
 def config_maker(config: Any) -> Callable[[dict[str, Any]], Any]:

@@ -1,8 +1,8 @@
 """Which modules of a layer make queries and keys, and which norms they pass.
 
-The experiment begins with a calm run, in which all projections give zeros, since they have no
-weights. Then the output of one module is random, and nothing else. The dimensions of queries and
-keys that differ from the calm run are those that this module makes:
+The experiment begins with an undisturbed run, in which all projections give zeros, since they have
+no weights. Then the output of one module is random, and nothing else. The dimensions of queries and
+keys that differ from the undisturbed run are those that this module makes:
 
     effects["self_attn.q_proj"]["model.layers.0"] == Effect(queries={0, 1, ..., 63}, keys={})
 
@@ -30,7 +30,7 @@ from .weightless import NORM_NAME
 if TYPE_CHECKING:
     from torch.nn import Module
 
-LONGEST_CHAIN = 8
+MOST_MODULES_IN_CHAIN = 8
 """The most modules that are followed from a projection back to the norm of the layer's input."""
 
 
@@ -55,16 +55,16 @@ Side = Literal["queries", "keys"]
 class Projections:
     """Names inside a layer of the modules that make queries and keys."""
 
-    q: str
+    q_proj: str
     """The last projection that makes queries."""
 
-    k: str
+    k_proj: str
     """The last projection that makes keys; the same one where it is fused."""
 
     layer: str
     """The name of the first layer that rotates, in which they were found."""
 
-    every: tuple[str, ...] = ()
+    all_names: tuple[str, ...] = ()
     """All projections that change queries or keys: their outputs are random to see a rotation."""
 
     q_norm: str = ""
@@ -77,7 +77,7 @@ class Projections:
     """The norm before the projections; empty without one."""
 
 
-def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Projections:
+def find_projections(observer: AttentionObserver, undisturbed: dict[str, Seen]) -> Projections:
     """Return the modules that make the queries and keys of the first layer that rotates.
 
     Such as self_attn.q_proj and self_attn.k_proj of model.layers.0. They are found by runs in which
@@ -86,21 +86,21 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
             keys.
-        calm: The queries and keys of each layer, by its name, in a run in which no output is
+        undisturbed: The queries and keys of each layer, by its name, in a run in which no output is
             replaced.
 
     Raises:
         NotDerivable: No layer rotates, or nothing was found that makes its queries or keys.
     """
-    # for each linear layer before the attention, the dimensions of queries and keys that change
-    effects = find_effects(observer, calm, is_projection)
-    every_projection = tuple(effects)
+    # for each projection before the attention, the dimensions of queries and keys that it changes
+    effects = find_effects(observer, undisturbed, is_projection)
+    all_projections = tuple(effects)
 
-    # with random outputs of all of them at once, the layers that rotate are seen
-    attention = measure_layers(observer, every_projection)
+    # a run with random outputs of all of them shows which layers rotate
+    attention = measure_layers(observer, all_projections)
     rotating_layers = [name for name, item in attention.items() if item.rotates]
     if not rotating_layers:
-        raise NotDerivable(_why_still(observer, attention))
+        raise NotDerivable(_why_nothing_rotates(observer, attention))
     layer = rotating_layers[0]
     queries = attention[layer].queries
     keys = attention[layer].keys
@@ -108,21 +108,22 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     if keys is None or not keys.inv_freq:
         raise NotDerivable("its queries rotate, and its keys do not")
 
-    # several modules in a row may change them; the last one makes the dimensions that rotate
-    order = calm[layer].ran_before
-    q = _last_maker(effects, layer, "queries", queries, order)
-    k = _last_maker(effects, layer, "keys", keys, order)
+    # Several projections in a row may change the dimensions that rotate, such as q_a_proj and
+    # q_b_proj. The last of them makes these dimensions.
+    order = undisturbed[layer].ran_before  # the modules of the layer, in the order of their calls
+    q_proj = _find_last_projection(effects, layer, "queries", queries, order)
+    k_proj = _find_last_projection(effects, layer, "keys", keys, order)
 
     # the norms before and after them
-    norm_effects = find_effects(observer, calm, is_norm)
+    norm_effects = find_effects(observer, undisturbed, is_norm)
     return Projections(
-        q,
-        k,
-        layer,
-        every_projection,
-        q_norm=_find_norm(norm_effects, layer, "queries", order),
-        k_norm=_find_norm(norm_effects, layer, "keys", order),
-        input_norm=_find_input_norm(observer, calm[layer], layer, q),
+        q_proj=q_proj,
+        k_proj=k_proj,
+        layer=layer,
+        all_names=all_projections,
+        q_norm=_find_norm_of_side(norm_effects, layer, "queries", order),
+        k_norm=_find_norm_of_side(norm_effects, layer, "keys", order),
+        input_norm=_find_input_norm(observer, undisturbed[layer], layer, q_proj),
     )
 
 
@@ -135,21 +136,21 @@ def is_projection(module: Module) -> bool:
 
 def find_effects(
     observer: AttentionObserver,
-    calm: dict[str, Seen],
+    undisturbed: dict[str, Seen],
     is_candidate: Callable[[Module], bool],
 ) -> Effects:
     """Return which dimensions of queries and keys change when one module's output is random.
 
     Args:
         observer: The model, which runs once for each module.
-        calm: The queries and keys of each layer in a run in which no output is replaced.
-        is_candidate: Whether to look at a module.
+        undisturbed: The queries and keys of each layer in a run in which no output is replaced.
+        is_candidate: Returns whether a module is tried.
 
     Returns:
         The effects of each module that changes some layer.
     """
     candidates: dict[str, None] = {}
-    for seen in calm.values():
+    for seen in undisturbed.values():
         for name in seen.ran_before:
             if is_candidate(observer.modules[name]):
                 candidates[name] = None
@@ -160,19 +161,19 @@ def find_effects(
         by_layer = {}
         for layer, seen in disturbed.items():
             by_layer[layer] = Effect(
-                queries=_changed_dimensions(calm[layer].queries, seen.queries),
-                keys=_changed_dimensions(calm[layer].keys, seen.keys),
+                queries=_changed_dimensions(undisturbed[layer].queries, seen.queries),
+                keys=_changed_dimensions(undisturbed[layer].keys, seen.keys),
             )
         if any(effect.queries or effect.keys for effect in by_layer.values()):
             effects[name] = by_layer
     return effects
 
 
-def _changed_dimensions(calm: Numbers, disturbed: Numbers) -> frozenset[int]:
+def _changed_dimensions(undisturbed: Numbers, disturbed: Numbers) -> frozenset[int]:
     """Return the dimensions in which two arrays of shape (heads, tokens, width) differ."""
-    if calm.shape != disturbed.shape:
+    if undisturbed.shape != disturbed.shape:
         return frozenset()
-    differs = (calm != disturbed).any((0, 1))
+    differs = (undisturbed != disturbed).any((0, 1))
     return frozenset(np.flatnonzero(differs).tolist())
 
 
@@ -201,9 +202,10 @@ def measure_layers(observer: AttentionObserver, names: Iterable[str]) -> dict[st
 
 
 def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
-    """Return why a query or key depends on other tokens than its own; empty where it does not.
+    """Return why queries and keys differ by more than a rotation, in words for a message.
 
-    The words are for a message.
+    The text is empty where no reason is found. There are two: a convolution over tokens, and
+    experts that make queries or keys.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
@@ -217,16 +219,21 @@ def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
                 " projections"
             )
 
-    # JetMoE: experts make queries, and get the tokens that were given to them, in their order
+    # In JetMoE, experts make queries. An expert gets only the tokens that chose it, so its output
+    # has another number of rows than the run has tokens.
     shapes: dict[str, tuple[int, ...]] = {}
 
     def note_shape(name: str, output: torch.Tensor) -> None:
+        """An override that replaces nothing, and notes the shape of each output."""
         shapes[name] = tuple(output.shape)
 
     observer.run(note_shape)
     for name in seen.ran_before:
-        module = observer.modules[name]
-        if name in shapes and is_projection(module) and TOKENS not in shapes[name][:-1]:
+        if name not in shapes or not is_projection(observer.modules[name]):
+            continue
+        *sizes_before_width, _width = shapes[name]
+        has_row_for_each_token = TOKENS in sizes_before_width
+        if not has_row_for_each_token:
             return (
                 f"its queries or keys are made by experts ({name}), which are chosen by the token,"
                 " so that no row of a projection makes a dimension of them"
@@ -234,20 +241,23 @@ def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
     return ""
 
 
-def _why_still(observer: AttentionObserver, attention: dict[str, Attention]) -> str:
+def _why_nothing_rotates(observer: AttentionObserver, attention: dict[str, Attention]) -> str:
     """Return why no layer of a model rotates its queries, in words for a message.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced.
         attention: How the queries and keys of each layer depend on the position, as measured.
     """
+    # RoFormer reads its cosines and sines from a table: RoFormerSinusoidalPositionalEmbedding, a
+    # subclass of torch's Embedding. Its numbers are weights, which a run here does not have, and
+    # are not computed from a base in the config.
     for module in observer.model.modules():
-        # RoFormer's angles are the weights of a module, which have no numbers here
-        own_class = type(module)
-        is_table = isinstance(module, torch.nn.Embedding) and own_class is not torch.nn.Embedding
-        if is_table and "Position" in own_class.__name__:
+        module_class = type(module)
+        is_embedding = isinstance(module, torch.nn.Embedding)
+        is_subclass = is_embedding and module_class is not torch.nn.Embedding
+        if is_subclass and "Position" in module_class.__name__:
             return (
-                f"its positions come from a table ({own_class.__name__}) whose numbers no key of"
+                f"its positions come from a table ({module_class.__name__}) whose numbers no key of"
                 " its config sets"
             )
     if any(item.queries is not None for item in attention.values()):
@@ -263,7 +273,7 @@ def _dimensions(effect: Effect, side: Side) -> frozenset[int]:
     return effect.queries if side == "queries" else effect.keys
 
 
-def _last_maker(
+def _find_last_projection(
     effects: Effects, layer: str, side: Side, rotation: Rotation, order: list[str]
 ) -> str:
     """Return the name of the last module that makes the rotating dimensions of queries or keys.
@@ -279,37 +289,40 @@ def _last_maker(
         rotation: How they rotate.
         order: The modules of the layer in the order in which they run.
     """
-    rotating = set(range(rotation.start, rotation.start + rotation.width))
-    makers = []
-    for name, by_layer in effects.items():
-        if _dimensions(by_layer[layer], side) & rotating:
-            makers.append(name)
-    if not makers:
+    rotating_dimensions = set(range(rotation.start, rotation.start + rotation.width))
+    names = []
+    for name, effect_by_layer in effects.items():
+        changed_dimensions = _dimensions(effect_by_layer[layer], side)
+        if changed_dimensions & rotating_dimensions:
+            names.append(name)
+    if not names:
         raise NotDerivable(f"nothing was found that makes its {side}")
-    return max(makers, key=order.index)
+    return max(names, key=order.index)  # the last one that runs
 
 
-def _find_norm(norm_effects: Effects, layer: str, side: Side, order: list[str]) -> str:
+def _find_norm_of_side(norm_effects: Effects, layer: str, side: Side, order: list[str]) -> str:
     """Return the name of the norm of queries or keys, such as "self_attn.q_norm"; empty for none.
 
     Args:
-        norm_effects: The effects of norms. That of the layer's input has none, since projections
-            have no weights in these runs.
+        norm_effects: By the name of a norm, then of a layer, the dimensions of queries and keys
+            that change with the output of the norm. A norm before the projections changes none,
+            since projections give zeros in these runs.
         layer: The name of the layer.
         side: Queries or keys.
         order: The modules of the layer in the order in which they run.
     """
     names = []
-    for name, by_layer in norm_effects.items():
-        if _dimensions(by_layer[layer], side):
+    for name, effect_by_layer in norm_effects.items():
+        if _dimensions(effect_by_layer[layer], side):
             names.append(name)
     if not names:
         return ""
 
-    # a module with a norm for each head, as self_attn.q_layernorm of StableLM
+    # StableLM has a module with a norm for each head, self_attn.q_layernorm.norms.0 and so on; the
+    # name is that of the module, self_attn.q_layernorm
     for name in names:
         _, _, last_part = name.rpartition(".")
-        if last_part.isdigit():  # self_attn.q_layernorm.norms.0
+        if last_part.isdigit():
             return name.rsplit(".", 2)[0]
     return max(names, key=order.index)  # the last one that runs
 
@@ -317,28 +330,32 @@ def _find_norm(norm_effects: Effects, layer: str, side: Side, order: list[str]) 
 def _find_input_norm(observer: AttentionObserver, seen: Seen, layer: str, projection: str) -> str:
     """Return the name of the norm of the layer's input, such as "input_layernorm"; else empty.
 
-    It is first looked for among the modules that give each other their outputs, as
-    input_layernorm, self_attn.q_a_proj, self_attn.q_a_layernorm, self_attn.q_b_proj do, then among
-    all that ran before.
+    From the projection of queries, its input is followed back: the input of self_attn.q_b_proj is
+    the output of self_attn.q_a_layernorm, whose input is the output of self_attn.q_a_proj, and so
+    on to input_layernorm. Where another computation is between two modules, runs with NaN show
+    which module comes before it (`_find_norm_before`).
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
             keys.
-        seen: Its queries and keys, and the order of its modules, in a run in which no output is
-            replaced.
+        seen: The attention of the layer in a run in which no output is replaced, with the order of
+            its modules, and in `input_from` the module whose output each of them gets.
         layer: The name of the layer.
-        projection: That of queries.
+        projection: The name of the projection of queries.
     """
-    chain = [projection]
-    while chain[-1] in seen.input_from and len(chain) < LONGEST_CHAIN:
-        chain.append(seen.input_from[chain[-1]])
+    # the projection, and the modules before it, each of which makes the input of the last
+    backwards = [projection]
+    while backwards[-1] in seen.input_from and len(backwards) < MOST_MODULES_IN_CHAIN:
+        maker_of_input = seen.input_from[backwards[-1]]
+        backwards.append(maker_of_input)
 
     # norms of the attention itself, such as q_a_layernorm, are not those of the layer's input
     attention_module = projection.rpartition(".")[0]
-    for name in reversed(chain[1:]):
+    earliest_first = reversed(backwards[1:])
+    for name in earliest_first:
         if _is_outer_norm(observer, name, attention_module):
             return name
-    return _find_norm_before(observer, seen, layer, chain[-1], attention_module)
+    return _find_norm_before(observer, seen, layer, backwards[-1], attention_module)
 
 
 def _is_outer_norm(observer: AttentionObserver, name: str, attention_module: str) -> bool:
@@ -352,9 +369,10 @@ def _find_norm_before(
 ) -> str:
     """Return the norm whose output reaches a module through other computations; empty without one.
 
-    From the target backwards, the output of each earlier module is replaced by NaN. NaN passes
-    through any computation, so if it arrives at the input of the target, the target is computed
-    from that module. Then the module is the norm, or it is traced further in place of the target.
+    The modules before the target are tried, the last one first. The output of each is replaced by
+    NaN, which passes through any computation. If NaN arrives at the input of the target, the target
+    is computed from the output of that module. If the module is a norm outside the attention, it is
+    the result. Else it becomes the target, and the modules before it are tried.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
@@ -362,16 +380,15 @@ def _find_norm_before(
         seen: Its queries and keys, and the order of its modules, in a run in which no output is
             replaced.
         layer: The name of the layer.
-        target: The module whose input is traced.
+        target: The name of the module, such as "self_attn.q_proj".
         attention_module: The name of the module that has the projections.
     """
     order = seen.ran_before
-    ran_earlier = order[: order.index(target)]
-    traced = target
-    for candidate in reversed(ran_earlier):
-        if not observer.reaches(layer, candidate, traced):
+    ran_before_target = order[: order.index(target)]
+    for candidate in reversed(ran_before_target):
+        if not observer.reaches(layer, candidate, target):
             continue
         if _is_outer_norm(observer, candidate, attention_module):
             return candidate
-        traced = candidate
+        target = candidate
     return ""

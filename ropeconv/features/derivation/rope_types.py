@@ -19,15 +19,15 @@ from .rotation import Attention
 if TYPE_CHECKING:
     from ropeconv.models.family import RopeType
 
-ORIGINAL = 64
+ORIGINAL_CONTEXT = 64
 """The original context of scalings that are tried, in tokens."""
 
 
 def describe_writing(runs: ModelRuns, rotating: Attention) -> Config:
     """Return the table [writing] of a family file: what the class accepts in a config.
 
-    {"nested": True, "head_dim": False} is that of a class with a RoPE dictionary for each layer
-    type, whose heads have a width that cannot be stated. {} is the usual one.
+    {"nested": True} for a class with a RoPE dictionary for each layer type. {"head_dim": False} for
+    a class that does not read the key head_dim. {} for most classes.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -46,8 +46,8 @@ def describe_writing(runs: ModelRuns, rotating: Attention) -> Config:
 def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
     """Return the frequencies that the class computes from settings of each RoPE type.
 
-    The settings are written into the config of the model: {"rope_type": "yarn", "factor": 4.0,
-    ...}. A type that the class refuses is left out.
+    The settings, such as {"rope_type": "yarn", "factor": 4.0, ...}, are written into the config of
+    the model, and the model is run. A type that the class refuses is left out.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -60,14 +60,19 @@ def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
     """
     tried: list[Config] = []
     for rope_type, settings in settings_to_try(rotating).items():
-        change = set_rope_type(runs.text, rope_type, settings)
-        rotation = first_rotation(runs.measure_changed(change))
-        if rotation is None:
+        # a function that writes the settings into the text part of a config.json
+        write_settings = set_rope_type(runs.text, rope_type, settings)
+        layers = runs.measure_changed(write_settings)
+        rotation = first_rotation(layers)
+        if rotation is None:  # the class does not run with these settings
             continue
-        # the whole config.json with these settings in the part of its text model
-        whole = copy.deepcopy(runs.subject.whole)
-        change(part_of(whole, runs.subject.path))
-        tried.append({"kind": rope_type, "config": whole, "inv_freq": list(rotation.inv_freq)})
+
+        # the config.json that was tried
+        config_json = copy.deepcopy(runs.subject.config_json)
+        text_part = part_of(config_json, runs.subject.text_path)
+        write_settings(text_part)
+        inv_freq = list(rotation.inv_freq)
+        tried.append({"kind": rope_type, "config": config_json, "inv_freq": inv_freq})
     return tried
 
 
@@ -84,7 +89,7 @@ def settings_to_try(rotating: Attention) -> dict[RopeType, Config]:
     pairs = len(rotating.queries.inv_freq)
     # a different factor for each pair, to see that the class divides the right one
     factors = [1.0 + index / pairs for index in range(pairs)]
-    original = {"original_max_position_embeddings": ORIGINAL}
+    original = {"original_max_position_embeddings": ORIGINAL_CONTEXT}
     return {
         "default": {},
         "linear": {"factor": 4.0},
@@ -104,5 +109,7 @@ def settings_to_try(rotating: Attention) -> dict[RopeType, Config]:
 def _accepts_head_dim(runs: ModelRuns, rotating: Attention) -> bool:
     """Whether the class runs a config that states the width that its heads have."""
     layers = runs.measure_changed(set_only("head_dim", rotating.width))
-    first = next((item for item in layers or () if item is not None), None)
-    return first is not None and first.width == rotating.width
+    for attention in layers or ():
+        if attention is not None:  # the first layer with attention
+            return attention.width == rotating.width
+    return False

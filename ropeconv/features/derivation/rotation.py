@@ -7,7 +7,7 @@ dimensions (a, b), as the complex number z = a + ib, by an angle proportional to
     z(p) = grow(p) * z(0) * exp(i * p * inv_freq)
 
 `measure` finds which dimensions change, which of them are a pair, `inv_freq` of each pair, and
-`grow`, the length in parts of that at position 0 (Llama 4 and Ministral scale queries so).
+`grow`, the length divided by that at position 0 (Llama 4 and Ministral scale queries so).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 Pairing = Literal["half", "interleaved"]
 """Which of 2n dimensions are a pair: (i, i + n), or (2i, 2i + 1)."""
 
-HEADS = 8
+MEASURED_HEADS = 8
 """Heads whose rotation is measured; all heads of a layer rotate alike."""
-MOVED = 2e-5
-"""The change of a number from which on it rotates, in parts of the root mean square."""
-EQUAL = 2e-3
+LEAST_ROTATION = 2e-5
+"""The change from which on a number rotates, as a share of the root mean square of all numbers."""
+TOLERANCE = 2e-3
 """The relative error of an angle or a length that float32 computes."""
-SURE_ANGLE = 2000.0
+LARGEST_EXACT_ANGLE = 2000.0
 """The angle in radians beyond which float32 does not have the digits to improve a frequency."""
 
 
@@ -54,8 +54,8 @@ class Rotation:
     Empty where only the length depends on the position.
     """
 
-    grows: tuple[float, ...]
-    """The length at each position, in parts of that at the first."""
+    relative_lengths: tuple[float, ...]
+    """The length of a query or key at each position, divided by the length at the first."""
 
     @property
     def width(self) -> int:
@@ -112,40 +112,46 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     Raises:
         NotARotation: They change in another way.
     """
-    numbers = numbers[:HEADS]  # a few heads are enough, since all rotate alike
+    numbers = numbers[:MEASURED_HEADS]  # a few heads are enough, since all rotate alike
     width = numbers.shape[-1]
     first_token = numbers[:, 0]  # [heads, width]
     size = float(np.sqrt((first_token**2).mean())) or 1.0  # the root mean square
 
-    # a number by which queries grow is divided out, so that what remains is a rotation
-    growth = _growth(numbers)
-    divisors = np.where(growth > 0, growth, 1.0)
+    # Llama 4 multiplies queries by a number that grows with the position. Divided by their lengths,
+    # they differ only by a rotation.
+    lengths = _relative_lengths(numbers)  # [tokens], 1 for the first
+    divisors = np.where(lengths > 0, lengths, 1.0)
     numbers = numbers / divisors[None, :, None]
-    grows = tuple(growth.tolist())
+    relative_lengths = tuple(lengths.tolist())
 
     # the dimensions of a head that change from token to token
     largest_change = np.abs(numbers - first_token[:, None]).max((0, 1))  # [width]
-    turning = np.flatnonzero(largest_change > MOVED * size)
-    if not len(turning):
-        is_scaled = np.abs(growth - 1).max() > EQUAL
-        return Rotation(0, "half", (), grows) if is_scaled else None
+    rotating_dimensions = np.flatnonzero(largest_change > LEAST_ROTATION * size)
+    if not len(rotating_dimensions):
+        changes_length = np.abs(lengths - 1).max() > TOLERANCE
+        if not changes_length:
+            return None
+        return Rotation(0, "half", inv_freq=(), relative_lengths=relative_lengths)
 
-    # the pairs: those whose two dimensions move on a circle by the same angle in all heads
-    start = int(turning[0])
-    for pairing, count in _possible_pairs(turning):
+    # which two dimensions are a pair: both move on a circle, by the same angle in all heads
+    start = int(rotating_dimensions[0])
+    for pairing, count in _possible_pairs(rotating_dimensions):
         if start + 2 * count > width:
             continue
         angles = _angles(numbers, pair_dimensions(pairing, start, count), size)
-        if angles is None:  # other dimensions are the pairs
+        if angles is None:  # these dimensions do not move on circles
             continue
+
+        # the frequencies that fit the angles at all positions, as positive numbers
         inv_freq = _frequencies(angles, positions)
-        _refuse_other_angles(angles, inv_freq, positions)
-        return Rotation(start, pairing, tuple(_forwards(inv_freq).tolist()), grows)
+        _check_angles(angles, inv_freq, positions)
+        inv_freq = _as_positive(inv_freq)
+        return Rotation(start, pairing, tuple(inv_freq.tolist()), relative_lengths)
     raise NotARotation("its queries or keys change with the position, and not in pairs")
 
 
-def _growth(numbers: Numbers) -> Numbers:
-    """Return the length of each token's queries in parts of that of the first, shape (tokens,).
+def _relative_lengths(numbers: Numbers) -> Numbers:
+    """Return the length of the queries of each token, divided by that of the first; [tokens].
 
     It is 1 for all in most models. Llama 4 multiplies queries by a number that grows with the
     position.
@@ -154,57 +160,57 @@ def _growth(numbers: Numbers) -> Numbers:
         numbers: Queries or keys, of shape (heads, tokens, width).
     """
     lengths = np.sqrt((numbers**2).sum((0, 2)))
-    growth: Numbers = lengths / (lengths[0] or 1.0)
-    return growth
+    relative: Numbers = lengths / (lengths[0] or 1.0)
+    return relative
 
 
-def _forwards(inv_freq: Numbers) -> Numbers:
-    """Return frequencies as positive numbers; NanoChat turns all its pairs the other way.
+def _as_positive(inv_freq: Numbers) -> Numbers:
+    """Return frequencies as positive numbers; NanoChat rotates all its pairs the other way.
 
     Raises:
-        NotARotation: Some pairs turn one way and some the other.
+        NotARotation: Some pairs rotate one way and some the other.
     """
-    turns_backwards = inv_freq.max() <= 0
-    positive = -inv_freq if turns_backwards else inv_freq
+    rotates_backwards = inv_freq.max() <= 0
+    positive = -inv_freq if rotates_backwards else inv_freq
     if positive.min() < 0:
         raise NotARotation("some of its pairs rotate backwards")
     return positive
 
 
-def _possible_pairs(turning: Numbers) -> list[tuple[Pairing, int]]:
+def _possible_pairs(rotating_dimensions: Numbers) -> list[tuple[Pairing, int]]:
     """Return the pairings that the dimensions that rotate allow, the likely one first.
 
     The dimensions 0 to 7 may be 4 pairs (i, i + 4), or 4 pairs (2i, 2i + 1): the result is
     [("half", 4), ("interleaved", 4)].
 
     Args:
-        turning: The numbers of those dimensions, in order.
+        rotating_dimensions: The numbers of the dimensions that rotate, in order.
 
     Returns:
-        The pairing and the number of pairs, each.
+        For each possibility the pairing and the number of pairs.
     """
     possible: list[tuple[Pairing, int]] = []
-    start = int(turning[0])
+    start = int(rotating_dimensions[0])
 
     # The slowest pairs may be missing, since their angles are too small to be seen. In halves, they
     # are the last ones of each half. So the two blocks 0 1 2 and 8 9 10 are what is seen of 8 pairs
     # (i, i + 8), and the number of pairs is the distance between the beginnings of the blocks.
-    ends_of_blocks = np.flatnonzero(np.diff(turning) > 1)
-    blocks = np.split(turning, ends_of_blocks + 1)
+    ends_of_blocks = np.flatnonzero(np.diff(rotating_dimensions) > 1)
+    blocks = np.split(rotating_dimensions, ends_of_blocks + 1)
     if len(blocks) == 2:
         first_block, second_block = blocks
         if len(first_block) == len(second_block):
             possible.append(("half", int(second_block[0]) - start))
 
     # all dimensions from the first to the last one
-    count = int(turning[-1]) + 1 - start
+    count = int(rotating_dimensions[-1]) + 1 - start
     if count % 2 == 0:
         possible.append(("half", count // 2))
         possible.append(("interleaved", count // 2))
     return possible
 
 
-def _refuse_other_angles(angles: Numbers, inv_freq: Numbers, positions: Sequence[int]) -> None:
+def _check_angles(angles: Numbers, inv_freq: Numbers, positions: Sequence[int]) -> None:
     """Raise NotARotation unless angle = position * inv_freq, modulo a whole turn.
 
     Args:
@@ -250,14 +256,14 @@ def _angles(numbers: Numbers, pairs: Sequence[tuple[int, int]], size: float) -> 
     points = real + 1j * imaginary
     lengths = np.abs(points)
     first_lengths = lengths[:, :1]
-    if np.abs(lengths - first_lengths).max() > EQUAL * size:
+    if np.abs(lengths - first_lengths).max() > TOLERANCE * size:
         return None
 
     # z(p) * conj(z(0)) = |z(0)|^2 * exp(i * angle), summed over heads, which add up only where all
     # heads rotate by the same angle
     products = (points * np.conj(points[:, :1])).sum(0)
     expected = (first_lengths**2).sum(0)
-    if np.abs(np.abs(products) - expected).max() > EQUAL * expected.max():
+    if np.abs(np.abs(products) - expected).max() > TOLERANCE * expected.max():
         return None
     angles: Numbers = np.angle(products)
     return angles
@@ -266,9 +272,9 @@ def _angles(numbers: Numbers, pairs: Sequence[tuple[int, int]], size: float) -> 
 def _frequencies(angles: Numbers, positions: Sequence[int]) -> Numbers:
     """Return the frequency of each pair, from its angles at positions ever further apart.
 
-    An angle is known modulo a whole turn. The first position gives a frequency without doubt, and
-    each further one gives the same frequency more precisely, since the one before says how many
-    whole turns to add: inv_freq = (angle + 2 pi turns) / position.
+    An angle is known modulo a whole turn, 2 pi. At position 1 it is the frequency, which is below a
+    whole turn. An angle at a further position gives the same frequency more precisely: inv_freq =
+    (angle + 2 pi turns) / position, where the frequency so far says how many whole turns to add.
 
     Args:
         angles: In radians, of shape (tokens, pairs).
@@ -278,11 +284,15 @@ def _frequencies(angles: Numbers, positions: Sequence[int]) -> Numbers:
         Frequencies of shape (pairs,); 0 where the largest angle is too small to be seen.
     """
     inv_freq = angles[1] / positions[1]
-    for row, position in zip(angles[2:], positions[2:], strict=True):
-        turns = np.rint((inv_freq * position - row) / (2 * np.pi))
-        refined = (row + 2 * np.pi * turns) / position
-        is_beyond_digits = np.abs(inv_freq) * position > SURE_ANGLE
-        inv_freq = np.where(is_beyond_digits, inv_freq, refined)
-    moves = np.abs(inv_freq) * positions[-1] > MOVED
-    frequencies: Numbers = np.where(moves, inv_freq, 0.0)
+    for angles_at_position, position in zip(angles[2:], positions[2:], strict=True):
+        whole_turns = np.rint((inv_freq * position - angles_at_position) / (2 * np.pi))
+        more_precise = (angles_at_position + 2 * np.pi * whole_turns) / position
+
+        # float32 rounds a large angle, which then gives nothing more precise
+        is_rounded = np.abs(inv_freq) * position > LARGEST_EXACT_ANGLE
+        inv_freq = np.where(is_rounded, inv_freq, more_precise)
+
+    # the angle at the last position is too small to be seen in pairs that do not rotate
+    rotates = np.abs(inv_freq) * positions[-1] > LEAST_ROTATION
+    frequencies: Numbers = np.where(rotates, inv_freq, 0.0)
     return frequencies

@@ -50,7 +50,10 @@ def find_layout(runs: ModelRuns, rotating: Attention) -> Pairing:
     """
     rotation = rotating.queries
     assert rotation is not None
-    row_of_dimension = runs.rows_of("queries")[0]  # in the first head
+
+    # the two rows of each pair, in the first head
+    rows_of_heads = runs.rows_of("queries")  # [heads, width]
+    row_of_dimension = rows_of_heads[0]
     count = len(rotation.inv_freq)
     row_pairs = []
     for index in range(count):
@@ -62,10 +65,11 @@ def find_layout(runs: ModelRuns, rotating: Attention) -> Pairing:
         return "interleaved"
     if distances == {count}:
         return "half"
-    (first_row, second_row), (last_first_row, last_second_row) = row_pairs[0], row_pairs[-1]
+    first_row, second_row = row_pairs[0]
+    first_row_of_last, second_row_of_last = row_pairs[-1]
     raise NotDerivable(
-        f"its pairs are rows {first_row} and {second_row}, {last_first_row} and"
-        f" {last_second_row} of a head, which is neither of the known layouts"
+        f"its pairs are rows {first_row} and {second_row}, {first_row_of_last} and"
+        f" {second_row_of_last} of a head, which is neither of the known layouts"
     )
 
 
@@ -75,40 +79,47 @@ def describe_weights(runs: ModelRuns, rotating: Attention, not_derived: list[str
     For Llama: {"layer": ["model.layers.{layer}."], "q": "self_attn.q_proj",
     "k": "self_attn.k_proj", "input": "rms", "input_norm": ["input_layernorm"]}.
 
-    A field "fixed" says why no factor can be folded into these tensors, "unmeasured" why the
-    variances of queries and keys are not known from them.
+    Two fields are reasons, in words. "fixed" says why ropeconv cannot multiply these tensors by an
+    attention factor. "unmeasured" says why `ropeconv bound --weights` cannot compute the variances
+    of queries and keys from them.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         rotating: How the first layer that sees the whole context rotates queries and keys, as
             measured.
-        not_derived: Gets a sentence for each fact that is not known.
+        not_derived: A list to which a sentence is appended for each fact that is not known.
     """
+    # the names of modules inside a layer, such as self_attn.q_proj and self_attn.q_norm
     found = runs.projections
     facts: Config = {"layer": [_layer_prefix(runs)]}
-    is_fused = found.q == found.k
+    is_fused = found.q_proj == found.k_proj
     if is_fused:
-        facts["fused"] = found.q
+        facts["fused"] = found.q_proj
     else:
-        facts |= {"q": found.q, "k": found.k}
+        facts |= {"q": found.q_proj, "k": found.k_proj}
+
+    # each of these functions may add "fixed" or "unmeasured"
     if found.q_norm or found.k_norm:
         facts |= _describe_norms(runs, rotating, not_derived)
-    facts |= _describe_rows(runs, rotating, bool(facts.get("q_norm")), not_derived)
-    if getattr(runs.observer.modules[found.q], "bias", None) is not None:
+    has_norms = bool(facts.get("q_norm"))
+    facts |= _describe_rows(runs, rotating, has_norms, not_derived)
+    projection = runs.observer.modules[found.q_proj]
+    if getattr(projection, "bias", None) is not None:
         facts["bias"] = True
     return facts | _describe_input_norm(runs, not_derived)
 
 
 def _layer_prefix(runs: ModelRuns) -> str:
     """Return the beginning of the names of a layer's tensors: model.layers.{layer}."""
-    first_layer = next(iter(runs.calm))  # model.layers.0
+    first_layer = next(iter(runs.undisturbed))  # model.layers.0
     inside = f"{first_layer.rpartition('.')[0]}.{{layer}}."
     model = runs.observer.model
     base = getattr(model, "base_model_prefix", "")
     has_head = bool(base) and hasattr(model, base)
     if has_head or not base:
         return inside
-    # the class of the text model alone was run, whose names a checkpoint has below this one
+    # the class without the head was run, LlamaModel, say; a checkpoint of LlamaForCausalLM has its
+    # tensors under "model"
     return f"{base}.{inside}"
 
 
@@ -116,10 +127,10 @@ def _describe_norms(runs: ModelRuns, rotating: Attention, not_derived: list[str]
     """Return the norms of queries and keys, such as {"q_norm": ..., "k_norm": ..., "norm": "rms"}.
 
     Args:
-        runs: The model, which has some.
+        runs: The model, which has a norm of queries or keys.
         rotating: How the first layer that sees the whole context rotates queries and keys, as
             measured.
-        not_derived: Gets a sentence for what no family describes.
+        not_derived: A list to which a sentence is appended for a norm that no family describes.
 
     Returns:
         Fields of `models.family.WeightNames`. `norm` is a `NormKind`, or one of
@@ -129,42 +140,48 @@ def _describe_norms(runs: ModelRuns, rotating: Attention, not_derived: list[str]
             l2-after-rope    rms without weights, after the rotation (Llama 4)
             layer-norm-list  a layer norm for each head, in a list of modules (StableLM)
 
-        or empty for a norm without weights before the rotation.
+        or empty for a norm without weights before the rotation. For a norm that no family
+        describes, there is only "fixed": why ropeconv cannot fold a factor into the weights.
     """
     found = runs.projections
-    if not (found.q_norm and found.k_norm):
+    has_both_norms = found.q_norm and found.k_norm
+    if not has_both_norms:
         not_derived.append("a norm of only queries or only keys")
         return {"fixed": "it has a norm of only queries or only keys"}
     names = {"q_norm": found.q_norm, "k_norm": found.k_norm}
 
-    # a module that has a norm for each head, q_layernorm.norms.0 (StableLM)
+    # StableLM: a module that has a norm for each head, such as q_layernorm.norms.0
     modules = runs.observer.modules
     norms_of_heads = [name for name in modules if re.match(rf"{found.q_norm}\.\w+\.\d+$", name)]
     if norms_of_heads and find_norm_kind(modules[norms_of_heads[0]]) == "layer-norm":
         return names | {"norm": "layer-norm-list"}
 
+    # a norm without weights, such as that of Llama 4, has no tensor that the family could name
     norm = modules[found.q_norm]
     parameters = list(norm.parameters())
-    if not parameters:  # it has no tensors, so the family does not name it
-        return {"norm": "l2-after-rope" if _is_after_rotation(runs) else ""}
+    if not parameters:
+        return {"norm": "l2-after-rope" if _norm_is_after_rotation(runs) else ""}
+
+    # "layer-norm-plus-one" is a kind that no family file can name
     kind = find_norm_kind(norm)
-    if kind is None or kind == "layer-norm-plus-one":  # no family has the latter
+    if kind is None or kind == "layer-norm-plus-one":
         not_derived.append(f"the kind of the norm {found.q_norm}")
         return {"fixed": f"the kind of the norm {found.q_norm} is not known"}
     norm_width = parameters[0].shape[-1]
     if kind == "rms" and norm_width > rotating.width:
         return names | {"norm": "rms-all-heads"}
-    if kind == "rms" and _is_after_rotation(runs):
+    if kind == "rms" and _norm_is_after_rotation(runs):
         return names | {"norm": "rms-after-rope"}
     return names | {"norm": kind}
 
 
-def _is_after_rotation(runs: ModelRuns) -> bool:
+def _norm_is_after_rotation(runs: ModelRuns) -> bool:
     """Whether queries get their norm after the rotation.
 
-    With random numbers in place of its output, they are then the same at every position.
+    The output of the norm is replaced by random numbers, the same at every position. If the
+    rotation comes before it, queries are then the same at every position too.
     """
-    # a layer that rotates: the first one of a model may not
+    # the attention of a layer that rotates, since the first layer of a model may not
     seen = runs.observer.run(randomize([runs.projections.q_norm]))[runs.rotating_layer]
     largest_change = np.abs(seen.queries - seen.queries[:, :1]).max()
     return bool(largest_change < 1e-6)
@@ -179,9 +196,13 @@ def _describe_rows(
         runs: The model, which can be built from a changed config and run again.
         rotating: How the first layer that sees the whole context rotates queries and keys, as
             measured.
-        has_norms: Whether queries have a norm with weights. Factors are folded into it, so an
-            order of the rows that is not known does no harm.
-        not_derived: Gets a sentence for an order that no family describes.
+        has_norms: Whether queries have a norm with weights. ropeconv then folds an attention factor
+            into the norm, and need not know the order of the rows.
+        not_derived: A list to which a sentence is appended for an order that no family describes.
+
+    Returns:
+        Fields of `models.family.WeightNames`. "fixed" is among them where the order is not known:
+        why ropeconv cannot fold a factor into the rows.
     """
     rotation = rotating.queries
     assert rotation is not None
@@ -189,7 +210,7 @@ def _describe_rows(
     _, width = rows.shape
     starts = _first_rows(rows)
 
-    # where only a part of a head rotates, it may not be its first rows
+    # where only a part of a head rotates, this part may be its last rows
     facts: Config = {}
     rotates_in_part = rotation.width < width
     rotating_rows = rows[0, rotation.start : rotation.start + rotation.width]
@@ -197,7 +218,7 @@ def _describe_rows(
         facts["rows"] = "last"
 
     # one projection may make queries, keys and values
-    is_fused = runs.projections.q == runs.projections.k
+    is_fused = runs.projections.q_proj == runs.projections.k_proj
     if is_fused:
         key_starts = _first_rows(runs.rows_of("keys"))
         facts["fused_order"] = _find_fused_order(starts, key_starts, width)
@@ -206,30 +227,34 @@ def _describe_rows(
             not_derived.append("the order of the rows of the fused projection")
         return facts
 
-    # else heads follow each other, or why factors cannot be folded into the rows
+    # a projection of queries only: its heads should follow each other
     if not has_norms:
-        facts |= _describe_gaps(runs, starts, width, not_derived)
+        facts |= _describe_distances_of_heads(runs, starts, width, not_derived)
     return facts
 
 
-def _describe_gaps(
+def _describe_distances_of_heads(
     runs: ModelRuns, starts: Sequence[int], width: int, not_derived: list[str]
 ) -> Config:
-    """Return {"fixed": why} where the rows of heads do not follow each other, else {}.
+    """Return {} where the rows of a head follow those of the one before, as in most models.
+
+    Otherwise return {"fixed": reason}, the reason why ropeconv cannot fold an attention factor into
+    the rows, and append a sentence to `not_derived`.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         starts: The first row of each head: 0, 128, 256, ... for heads that follow each other.
         width: The width of a head, such as 128.
-        not_derived: Gets a sentence for an order that no family describes.
+        not_derived: The sentences about facts that were not found.
     """
-    distances = set(np.diff(starts).tolist())  # from head to head; none for a single head
+    distances = set(np.diff(starts).tolist())  # from head to head; empty for a single head
     if not distances or distances == {width}:
         return {}
-    # Qwen 3.5: after the queries of each head, as many rows make a gate for its output
+
+    # Qwen 3.5: behind the queries of each head, as many rows make a gate for its output
     rows_with_gates = 2 * len(starts) * width
     is_every_other_block = distances == {2 * width}
-    if is_every_other_block and _count_rows(runs, runs.projections.q) == rows_with_gates:
+    if is_every_other_block and _count_rows(runs, runs.projections.q_proj) == rows_with_gates:
         not_derived.append("a key for the output gate behind the queries of each head")
         return {"fixed": "its projection of queries also makes a gate"}
     not_derived.append("the order of the rows of queries")
@@ -248,53 +273,60 @@ def _count_rows(runs: ModelRuns, name: str) -> int:
 
 
 def _find_fused_order(
-    query_starts: Sequence[int], key_starts_of_heads: Sequence[int], width: int
+    query_starts: Sequence[int], key_starts: Sequence[int], width: int
 ) -> FusedOrder:
     """Return the order of the rows of a fused projection.
 
     A group is a key and a value with the queries that share them. With 4 heads in 2 groups, the
-    projection has 4 + 2 + 2 blocks of `width` rows. In which of them the queries q begin:
+    projection has blocks of `width` rows: queries (q), keys (k), values (v) and gates (g). The
+    numbers of the blocks of queries, from 0, show the order:
 
+        order            blocks             queries are blocks
         blocks           q q q q k k v v    0, 1, 2, 3
         gate-and-blocks  g g g g q q q q    4, 5, 6, 7
         per-group        q q k v q q k v    0, 1, 4, 5
 
     Args:
         query_starts: The first row of each head of queries.
-        key_starts_of_heads: The first row of each head of keys; those of a group may be repeated.
+        key_starts: The first row of the keys of each head; heads of a group may have the same.
         width: The width of a head.
     """
     starts = list(query_starts)
-    key_starts = sorted(set(key_starts_of_heads))
+    different_key_starts = sorted(set(key_starts))
     heads = len(starts)
-    groups = len(key_starts)
+    groups = len(different_key_starts)
     queries_per_group = heads // groups
 
-    if starts == [width * index for index in range(heads)]:
-        after_queries = [width * (heads + index) for index in range(groups)]
-        return "blocks" if key_starts == after_queries else ""
+    # the first rows that the queries would have in each order
+    first_blocks = [width * head for head in range(heads)]
+    if starts == first_blocks:
+        blocks_after_queries = [width * (heads + group) for group in range(groups)]
+        return "blocks" if different_key_starts == blocks_after_queries else ""
 
-    blocks_per_group = queries_per_group + 2  # and a key and a value
-    in_groups = []
+    blocks_per_group = queries_per_group + 2  # with a key and a value
+    blocks_in_groups = []
     for head in range(heads):
-        group, place = divmod(head, queries_per_group)
-        in_groups.append(width * (group * blocks_per_group + place))
-    if starts == in_groups:
+        group, place_in_group = divmod(head, queries_per_group)
+        blocks_in_groups.append(width * (group * blocks_per_group + place_in_group))
+    if starts == blocks_in_groups:
         return "per-head" if queries_per_group == 1 else "per-group"
 
-    after_gate = [width * (heads + index) for index in range(heads)]
-    return "gate-and-blocks" if starts == after_gate else ""
+    blocks_after_gates = [width * (heads + head) for head in range(heads)]
+    return "gate-and-blocks" if starts == blocks_after_gates else ""
 
 
 def _describe_input_norm(runs: ModelRuns, not_derived: list[str]) -> Config:
-    """Return the norm before the projections: {"input": its kind, "input_norm": [its name]}.
+    """Return the norm before the projections: {"input": "rms", "input_norm": ["input_layernorm"]}.
+
+    For a kind of norm that no family describes, "input" is missing. In its place "unmeasured" says
+    why the variances of queries and keys cannot be computed from the weights.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
-        not_derived: Gets a sentence for a kind that no family describes.
+        not_derived: A list to which a sentence is appended for such a kind.
     """
     name = runs.projections.input_norm
-    if not name:
+    if not name:  # a model without a norm before its attention
         return {"input": ""}
     kind = find_norm_kind(runs.observer.modules[name])
     if kind is not None:

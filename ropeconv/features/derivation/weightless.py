@@ -22,15 +22,22 @@ if TYPE_CHECKING:
 
 NORM_NAME = re.compile(r"norm|^ln", re.IGNORECASE)
 """Names of the classes of norms."""
-LARGE = 1 << 16
+LEAST_LARGE_TENSOR = 1 << 16
 """Numbers of a tensor from which on it is not allocated."""
-READS_A_NUMBER = ("_local_scalar_dense", "equal", "is_nonzero")
-"""Operators that return a number of Python: 0 for zeros, which is also False."""
-CHOOSES = ("index", "index_select", "gather")
+OPERATORS_THAT_RETURN_A_NUMBER = ("_local_scalar_dense", "equal", "is_nonzero")
+"""Operators of torch that return a number or a truth value of Python: 0, or False, for zeros."""
+OPERATORS_THAT_CHOOSE_ROWS = ("index", "index_select", "gather")
 """Operators that choose among the rows of a tensor."""
-GROUPED_PRODUCT = "_grouped_mm"
+PRODUCT_OF_EXPERTS = "_grouped_mm"
 """The operator that multiplies the tokens of each expert by its weights."""
-CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+FUNCTIONS_THAT_MAKE_TENSORS = (
+    torch.empty,
+    torch.zeros,
+    torch.ones,
+    torch.full,
+    torch.rand,
+    torch.randn,
+)
 """Functions of torch that make a tensor, of which a large one gets no memory."""
 MOST_ZEROS = 1 << 26
 """Numbers of a product of zeros; a model that makes more of them is not run."""
@@ -68,32 +75,37 @@ class Absent(torch.Tensor):  # type: ignore[misc]
         """Return the result of an operator that is given absent weights: tensors without numbers.
 
         torch calls this in place of the operator. The operator runs on tensors of the device
-        "meta", which gives the shape of the result. A result of weights only, such as a transposed
-        one, is absent too. A result of weights and real numbers, such as the output of a
-        projection, is a real tensor of zeros, so that the model can continue.
+        "meta", which gives the shape of the result. The kind of the result depends on the inputs:
+
+        - absent weights only, as for a transposed weight: an absent tensor;
+        - absent weights of which rows are chosen, as for an expert: an absent tensor;
+        - absent weights and real tensors, as for a projection: a real tensor of zeros, with which
+          the model can continue.
         """
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
-        if name in READS_A_NUMBER:
+        if name in OPERATORS_THAT_RETURN_A_NUMBER:
             return 0
-        if func._schema.is_mutable:  # of a buffer or a result, whose numbers do not matter
+        changes_its_argument = func._schema.is_mutable
+        if changes_its_argument:  # such as add_, which is left unchanged
             return args[0]
         result = _run_on_meta(func, args, kwargs)
 
-        # of weights only, or a choice among weights by real numbers, such as those of an expert
         real_inputs = [value for value in tree_leaves((args, kwargs)) if _is_real_tensor(value)]
-        is_choice = name in CHOOSES and isinstance(args[0], Absent)
-        if is_choice or not real_inputs:
+        chooses_among_weights = name in OPERATORS_THAT_CHOOSE_ROWS and isinstance(args[0], Absent)
+        if chooses_among_weights or not real_inputs:
             return tree_map(_to_absent, result)
 
         def to_zeros(value: Any) -> Any:
-            """Called for each value in the result: a tensor of "meta" becomes one of zeros."""
+            """Return a tensor of zeros for a tensor of "meta"; return anything else unchanged."""
             if not isinstance(value, torch.Tensor):
                 return value
             if value.numel() > MOST_ZEROS:
                 raise MemoryError(f"{name} would make {value.numel():,} numbers")
-            # `_run_on_meta` has computed these products in bfloat16
-            dtype = real_inputs[0].dtype if name == GROUPED_PRODUCT else value.dtype
+            # `_run_on_meta` gives a product of experts the dtype bfloat16, whatever its inputs have
+            dtype = value.dtype
+            if name == PRODUCT_OF_EXPERTS:
+                dtype = real_inputs[0].dtype
             return torch.zeros(value.shape, dtype=dtype, device="cpu")
 
         return tree_map(to_zeros, result)
@@ -103,19 +115,22 @@ def _run_on_meta(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     """Return the result of an operator on the device "meta": tensors with shapes and no numbers.
 
     Args:
-        func: The operator.
+        func: The operator of torch, such as aten.mm.
         args: Its arguments by position, in which tensors are absent or real.
         kwargs: Its arguments by name.
     """
-    inputs = tree_map(_to_meta, args)
-    named = {name: tree_map(_to_meta, value) for name, value in kwargs.items()}
-    if named.get("device") is not None:
-        named["device"] = torch.device("meta")
-    # the product of experts: its function of shapes takes bfloat16 only (torch 2.13)
-    if func.overloadpacket.__name__ == GROUPED_PRODUCT:
-        inputs = [inputs[0].bfloat16(), inputs[1].bfloat16(), *inputs[2:]]
-        named["out_dtype"] = None
-    return func(*inputs, **named)
+    meta_args = tree_map(_to_meta, args)
+    meta_kwargs = {name: tree_map(_to_meta, value) for name, value in kwargs.items()}
+    if meta_kwargs.get("device") is not None:
+        meta_kwargs["device"] = torch.device("meta")
+
+    # On the device "meta", torch 2.13 refuses a product of experts that is not in bfloat16, and one
+    # with another dtype of the result. Only its shape is needed here.
+    if func.overloadpacket.__name__ == PRODUCT_OF_EXPERTS:
+        tokens, weights, *others = meta_args
+        meta_args = [tokens.bfloat16(), weights.bfloat16(), *others]
+        meta_kwargs["out_dtype"] = None
+    return func(*meta_args, **meta_kwargs)
 
 
 def _is_real_tensor(value: Any) -> bool:
@@ -147,9 +162,9 @@ class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return the result of a torch function, which torch calls this in place of."""
+        """Return the result of a torch function; torch calls this in place of the function."""
         kwargs = dict(kwargs or {})
-        if func in CREATORS and _count(args, kwargs) >= LARGE:
+        if func in FUNCTIONS_THAT_MAKE_TENSORS and _count(args, kwargs) >= LEAST_LARGE_TENSOR:
             kwargs["device"] = "meta"
         return func(*args, **kwargs)
 

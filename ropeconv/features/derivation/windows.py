@@ -18,7 +18,7 @@ from .model_runs import ModelRuns
 from .observing import TOKENS, keep_outputs
 from .rotation import Numbers
 
-WINDOW_NAME = re.compile(r"window|chunk_size|local_attention|^swa_size")
+NAME_OF_WINDOW_KEY = re.compile(r"window|chunk_size|local_attention|^swa_size")
 """Names of keys that may set a window."""
 WINDOW_SWITCH = "use_sliding_window"
 """The key without which classes like that of Qwen 2 use no window."""
@@ -33,27 +33,30 @@ LayerRule = Literal["", "all", "named", "rotating", "not-rotating"]
 not rotate; empty where none of these rules holds.
 """
 SMALL_WINDOW = 5
-"""The tokens of the window that is tried."""
+"""The length of the window that is tried, in tokens."""
 MOST_SEEN = 8
-"""The most tokens that the last token sees in a small window, or in a chunk of it."""
+"""The most tokens that the last token sees in a window or a chunk of `SMALL_WINDOW` tokens."""
 
 
 def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: list[str]) -> Config:
     """Return the table [window] of a family file; {} without a key that sets a window.
 
-    For Mistral, in which all layers have it: {"key": "sliding_window", "default": 4096,
-    "layers": "all"}. Without "layers", those have it whose type says so.
+    For Mistral, in which all layers have the window: {"key": "sliding_window", "default": 4096,
+    "layers": "all"}. A family file without "layers" says that the layers with a type such as
+    "sliding_attention" have it.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
-        not_derived: Gets a sentence where no rule says which layers have the window.
+        not_derived: A list to which a sentence is appended where no rule says which layers have the
+            window.
     """
     all_keys = runs.config_keys()
     for name in all_keys:
+        # the first key by which some layers get a window
         value = getattr(runs.text, name, None)
-        is_other = isinstance(value, (list, dict, str, bool))
-        if is_other or not WINDOW_NAME.search(name):
+        is_no_number = isinstance(value, (list, dict, str, bool))
+        if is_no_number or not NAME_OF_WINDOW_KEY.search(name):
             continue
         has_window = _layers_with_window(runs, name)
         if has_window is None or not any(has_window):
@@ -66,15 +69,17 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
         if WINDOW_SWITCH in all_keys:
             facts["switch"] = WINDOW_SWITCH
 
-        # which layers have it: those from a number on (Qwen 2), else by a rule
+        # in Qwen 2, all layers from a number on have the window
         if FIRST_LAYER_KEY in all_keys:
-            first = class_default(runs.text, FIRST_LAYER_KEY)
-            return facts | {"first_key": FIRST_LAYER_KEY, "first": first or 0}
+            first_layer = class_default(runs.text, FIRST_LAYER_KEY) or 0
+            return facts | {"first_key": FIRST_LAYER_KEY, "first": first_layer}
+
+        # in other classes a rule says which layers have it
         rule = _find_rule(runs, types, has_window)
-        if rule == "":
+        if not rule:
             not_derived.append(f"which layers have the window {name}")
             return {}
-        if rule != "named":  # what a family file need not state
+        if rule != "named":  # the rule of a family file without "layers"
             facts["layers"] = rule
         return facts
     return {}
@@ -89,15 +94,15 @@ def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bo
     Args:
         runs: The model, which can be built from a changed config and run again.
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
-        has_window: Whether each of the first layers has the window.
+        has_window: Whether each of the first layers, which were run, has the window.
     """
     if all(has_window):
         return "all"
     if types:
-        is_named = [layer_type in WINDOWED_TYPES for layer_type in types]
-        if has_window == is_named[: len(has_window)]:
+        types_of_first_layers = types[: len(has_window)]
+        if has_window == [layer_type in WINDOWED_TYPES for layer_type in types_of_first_layers]:
             return "named"
-    rotates = [kind != "none" for kind in runs.few_kinds]
+    rotates = [kind != "none" for kind in runs.kinds_of_first_layers]
     if has_window == rotates:
         return "rotating"
     if has_window == [not flag for flag in rotates]:
@@ -109,31 +114,34 @@ def _layers_with_window(runs: ModelRuns, key: str) -> list[bool] | None:
     """Build a model with a small window in a config key, and return which layers have it then.
 
     Args:
-        runs: The model, which is built with its first `runs.few` layers.
+        runs: The model, which is built with its first `runs.first_layer_count` layers.
         key: A key that may hold the length of a window, such as sliding_window.
 
     Returns:
-        For each layer whether its last token sees only some tokens before it; None where the class
-        does not accept such a config.
+        For each of the first layers whether its last token sees only the tokens next to it. None
+        where the class does not accept such a config.
     """
     all_keys = runs.config_keys()
 
     def set_window(part: Config) -> None:
+        """Write the small window into the text part of a config.json."""
         part[key] = SMALL_WINDOW
+        # Qwen 2 has a window only with a flag, in the layers from a number on: here in all
         if WINDOW_SWITCH in all_keys:
             part[WINDOW_SWITCH] = True
             if FIRST_LAYER_KEY in all_keys:
-                part[FIRST_LAYER_KEY] = 0  # all layers have it
+                part[FIRST_LAYER_KEY] = 0
 
-    # layers are observed by names such as "layers.3"
+    # the attention of each layer in a run; windows count positions, so these are 0, 1, 2, ...
     try:
-        text = shorten(runs.subject.changed(set_window), runs.few)
-        # windows count positions, so these are 0, 1, 2, ...
-        seen_by_layer = runs.build(text).run(keep_outputs, positions=range(TOKENS))
+        text = shorten(runs.subject.changed(set_window), runs.first_layer_count)
+        observer = runs.build(text)
+        seen_by_layer = observer.run(keep_outputs, positions=range(TOKENS))
     except Exception:  # of any kind, from the class
         return None
 
-    has_window = [False] * runs.few
+    # the names of layers are such as "layers.3"
+    has_window = [False] * runs.first_layer_count
     for layer, seen in seen_by_layer.items():
         number = int(layer.rpartition(".")[2])
         if seen.visible is not None and number < len(has_window):

@@ -47,7 +47,7 @@ ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-
 """
 
 
-MODEL = (
+MODEL_HELP = (
     "A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`. May be left out"
     " with --server."
 )
@@ -158,7 +158,7 @@ def eval_command(
     sizes: SizeOptions,
     running: RunOptions,
     screen: ProgressScreen,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)] = "",
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)] = "",
     named: Annotated[
         list[str] | None,
         typer.Argument(
@@ -205,7 +205,7 @@ def eval_command(
     methods = _choose_methods(words[1:], options.methods)
     budget = parse_duration(options.budget) if options.budget else 0.0
     conditions = [parse_condition(text) for text in options.fail_if]
-    opening = RunnerRequest(
+    request = RunnerRequest(
         model=model,
         rows=parse_rows(methods) if methods else [],
         against=options.against,
@@ -221,7 +221,7 @@ def eval_command(
     texts = texts_of(text_names, options)
 
     # the model is loaded here, and freed at the end of the block
-    opened = _open_evaluation(options.workers, opening, copied(Sizes, sizes), texts)
+    opened = _open_evaluation(options.workers, request, copied(Sizes, sizes), texts)
     with opened as evaluation:
         rows = evaluation.rows
         names = [measure.name for measure in evaluation.measures]
@@ -262,7 +262,7 @@ def _refuse_config(word: str) -> None:
 
 
 def _choose_methods(named: Sequence[str], methods: str) -> str:
-    """Return the rows of the table as text: "base,yarn:4" for `eval MODEL yarn:4`.
+    """Return the rows of the table as text: "base,yarn:4" for `eval MODEL_HELP yarn:4`.
 
     It is empty for the default rows.
 
@@ -310,25 +310,25 @@ def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> b
 
 
 def _open_evaluation(
-    workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
+    workers: str, request: RunnerRequest, sizes: Sizes, texts: list[tuple[str, str]]
 ) -> AbstractContextManager[Evaluation]:
     """Open an evaluation whose sequences run in this process, or on several workers.
 
     Args:
         workers: The workers as --workers has them; empty for this process.
-        opening: The model and its rows, each the model with one method.
-        sizes: The sizes of the measures.
-        files: Names and contents of texts.
+        request: The model and its rows, each the model with one method.
+        sizes: The lengths and measures, as the user has written them.
+        texts: Names and contents of texts.
     """
     from .evaluation import open_evaluation
 
     if not workers:
-        return open_evaluation(opening, sizes, files)
+        return open_evaluation(request, sizes, texts)
 
-    # the feature `run` has workers; it may be left out of an installation
-    open_spread = hook("open_spread")
-    spread: AbstractContextManager[Evaluation] = open_spread(workers, opening, sizes, files)
-    return spread
+    # the feature `run`, which may be left out of an installation, has a function for workers
+    open_on_workers = hook("open_spread")
+    evaluation: AbstractContextManager[Evaluation] = open_on_workers(workers, request, sizes, texts)
+    return evaluation
 
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
@@ -341,23 +341,24 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
         screen: Where it is printed.
 
     Raises:
-        UsageError: It takes longer than the budget in seconds.
+        UsageError: The evaluation would take longer than the budget.
     """
+    sizes = evaluation.sizes
     estimate = evaluation.estimate()
-    estimate.check(budget, evaluation.sizes)
+    estimate.check(budget, sizes)  # raises UsageError
     memory = ""
     if not evaluation.workers:  # the memory of another machine is not known here
-        memory = evaluation.runner.memory(evaluation.sizes.longest)
+        memory = evaluation.runner.memory(sizes.longest)
 
     if screen.as_json:
         rows = []
         for row in evaluation.rows:
-            refused = evaluation.outcome.refused(row.name) or None
-            rows.append(row.to_dict() | {"refused": refused})
+            why_refused = evaluation.outcome.refused(row.name)  # empty for a row that can be run
+            rows.append(row.to_dict() | {"refused": why_refused or None})
         document = {
             "source": model,
             "rows": rows,
-            "lengths": list(evaluation.sizes.lengths),
+            "lengths": list(sizes.lengths),
             "estimate": estimate.to_dict(),
             "memory": memory,
         }
@@ -365,7 +366,8 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
         return
 
     _show_sequences(evaluation, model, screen)
-    for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
+    why_left_out = evaluation.outcome.sentences(sizes.trained)
+    for sentence in why_left_out:
         screen.say(f"Left out: {sentence}")
     screen.say(estimate.sentence)
     if memory:
@@ -374,7 +376,8 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
 
 def _show_sequences(evaluation: Evaluation, model: str, screen: Screen) -> None:
     """Print how many sequences and tokens each measure reads at each length, as a table."""
-    # measures that use the losses of one pass of the model share a line, such as "growth, position"
+    # a pass is one run of the model over a sequence; measures that use the losses of the same pass
+    # share a line, such as "growth, longppl"
     sequences = Counter[tuple[str, int]]()
     tokens = Counter[tuple[str, int]]()
     for units in evaluation.passes.values():
@@ -417,13 +420,14 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
 
     with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
         missing = evaluation.missing(opened)
-        for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
+        why_left_out = evaluation.outcome.sentences(evaluation.sizes.trained)
+        for sentence in why_left_out:  # such as a row that the runtime cannot compute
             screen.note(f"Left out: {sentence}")
 
         if missing and budget:
             # runs the first sequences, to time them; the journal keeps their losses
             estimate = evaluation.estimate(opened)
-            estimate.check(budget, evaluation.sizes)
+            estimate.check(budget, evaluation.sizes)  # raises UsageError
             screen.note(estimate.sentence)
 
         done = len(evaluation.passes) - len(missing)
@@ -439,6 +443,8 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
                 screen.stopping(afterwards) as stopped,
             ):
                 progress = Progress(note=screen.note, total=total, advance=advance, stopped=stopped)
+                # `out_of_memory` calls the function, and turns an error of torch about full memory
+                # into a RopeconvError that says what to change
                 out_of_memory(lambda: evaluation.run(opened, progress))
         except KeyboardInterrupt:
             done = len(evaluation.passes) - len(evaluation.missing(opened))

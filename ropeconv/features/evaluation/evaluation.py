@@ -51,10 +51,13 @@ An estimate times no sequence that takes longer.
 
 @dataclass(frozen=True)
 class Cost:
-    """The time of a sequence of n tokens of one measure in seconds, token n + pair n^2."""
+    """The seconds that a sequence of n tokens takes: token * n + pair * n^2."""
 
     token: float
+    """Seconds per token, of matrix products."""
+
     pair: float = 0.0
+    """Seconds per pair of tokens, of attention."""
 
     def of(self, case: Case) -> float:
         """Return the seconds that a case takes."""
@@ -167,21 +170,23 @@ class Estimate:
         if windows >= 1:
             return f"--windows {windows}"
 
-        for length in reversed(sizes.lengths[:-1]):
-            cases = [case for case in self.cases if len(case.ids) <= length]
-            seconds = replace(self, cases=cases).seconds
-            seconds_of_one_window = seconds / sizes.windows
-            if seconds and seconds_of_one_window <= budget:
+        shorter_lengths = reversed(sizes.lengths[:-1])
+        for length in shorter_lengths:
+            short_cases = [case for case in self.cases if len(case.ids) <= length]
+            seconds = Estimate(short_cases, self.costs, self.at_once).seconds
+            seconds_per_window = seconds / sizes.windows
+            if seconds and seconds_per_window <= budget:
                 windows = min(sizes.windows, int(sizes.windows * budget / seconds))
-                longest = in_trained(length, sizes.trained)
+                longest = in_trained(length, sizes.trained)  # such as "2T", twice the trained one
                 return f"--windows {windows} and --lengths up to {longest}"
         return "a smaller model, or a GPU"
 
 
-def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
-    """Return the units that are timed: two of the shortest length, and one of the next.
+def choose_units_to_time(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
+    """Return the units that are timed: two of the shortest length, and one of the next length.
 
-    A unit is a sequence that one row reads. The first one may warm up, hence two.
+    A unit is a sequence that one row reads. There are two of the shortest length, since the first
+    one may take longer (warm-up).
     """
     by_length: dict[int, list[EvaluationUnit]] = {}
     for unit in units:
@@ -294,7 +299,7 @@ class Evaluation:
                 unit = EvaluationUnit(row=possible.row, measure=measure, case=case, key=key)
                 units.append(unit)
         if not units:
-            raise UsageError(f"no row can be run: {self._first_reason}")
+            raise UsageError(f"no row can be run: {self._reason_of_first_refusal}")
         return units
 
     def _pass_key(self, measure: Measure, case: Case, row_digest: str) -> str:
@@ -328,8 +333,8 @@ class Evaluation:
         """
         refusals = self.outcome.refusals
 
-        # what each measure needs from an engine, such as losses, by its first case: all of them
-        # need the same
+        # what each measure needs from an engine, such as losses, by its first case: all cases of a
+        # measure need the same
         needed_outputs: dict[str, Output | None] = {}
         for measure, case in cases:
             if measure.name not in needed_outputs:
@@ -355,9 +360,10 @@ class Evaluation:
 
     @cached_property
     def passes(self) -> dict[str, list[EvaluationUnit]]:
-        """The units by their key.
+        """The units by their key: those that use the same pass of the model.
 
-        Those with the same key read one pass of the model, which the first of them runs.
+        A pass is one run of the model over a sequence. The first unit of a list runs it, and the
+        others, which are of other measures, use its losses.
         """
         passes: dict[str, list[EvaluationUnit]] = {}
         for unit in self.units:
@@ -381,9 +387,8 @@ class Evaluation:
     def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
         """Return how long a run will take, after a few sequences were run to time them.
 
-        Sequences that the journal has are not run again, so they cost nothing.
-
-        Tasks of lm_eval, which run the model themselves, are not in the cost.
+        Sequences that the journal has are not run again, so they cost nothing. Tasks of lm_eval,
+        which run the model themselves, are not in the cost.
 
         Args:
             journal: The journal, which keeps the sequences that are run here; None to keep none.
@@ -401,20 +406,21 @@ class Evaluation:
     def _time_measure(
         self, measure: Measure, journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
-        """Return the tokens and seconds of a few sequences of a measure.
+        """Run a few short sequences of a measure, and return the tokens and seconds of each.
 
         They are read by the first row (the model with one method) that can be run; the list is
-        empty where none can.
+        empty if no row can.
 
         Args:
             measure: The measure, such as growth.
             journal: The sequences of earlier runs, and those that are run here; None for none.
         """
-        # units with one key share a pass of the model, which the first of them runs
-        first_units = [units[0] for units in self.passes.values()]
+        # of several units that use the same pass of the model, the first one runs it
+        running_units = [units[0] for units in self.passes.values()]
         for row in self.rows:
-            units = [unit for unit in first_units if unit.row is row and unit.measure is measure]
-            timings = self._time_units(probes(units), journal)
+            units = [unit for unit in running_units if unit.row is row and unit.measure is measure]
+            short_units = choose_units_to_time(units)
+            timings = self._time_units(short_units, journal)
             if timings:
                 return timings
         return []
@@ -424,7 +430,8 @@ class Evaluation:
     ) -> list[tuple[int, float]]:
         """Return the tokens and seconds of a few units, and run those that the journal lacks.
 
-        A unit is one sequence that one row reads. The journal has the units of earlier runs.
+        A unit is one sequence that one row reads. The journal has the units of earlier runs, with
+        their times. It stops before a sequence that would take longer than `PATIENCE`.
 
         Args:
             units: Units of one measure and one row, the shortest sequences first.
@@ -439,21 +446,23 @@ class Evaluation:
             else:
                 missing.append(unit)
 
+        # the measurer runs each unit when its result is asked for
         with closing(self.measurer(missing)) as results:
             for index, line in results:
-                if not isinstance(line, EvalLine):  # a refusal
-                    break  # the run will say why
+                if not isinstance(line, EvalLine):  # a refusal; the run will say why
+                    break
                 if journal:
                     journal.add(line)
                 tokens = len(missing[index].case.ids)
                 timings.append((tokens, line.seconds))
 
-                # Go on if the longest sequence does not take too long. From times at one length, a
-                # fit can only be linear in the tokens n. Attention takes n^2, so the linear
-                # estimate is multiplied by the ratio of the lengths once more.
+                # The time of the longest sequence. Times at one length give a cost that is linear
+                # in the tokens n. The time of attention grows with n^2, so the linear estimate is
+                # multiplied by the ratio of the lengths once more.
                 longest = missing[-1].case
                 ratio = len(longest.ids) / tokens
-                expected_seconds = fit_cost(timings).of(longest) * ratio
+                linear_estimate = fit_cost(timings).of(longest)
+                expected_seconds = linear_estimate * ratio
                 if expected_seconds > PATIENCE:
                     break
         return timings
@@ -477,21 +486,21 @@ class Evaluation:
             progress.note(sentence)
         self._run_missing(journal, progress)
 
-        # the numbers of each row, and how long they took
+        # the numbers of each row, and how long the passes of the model took
         outcome.observations = self._collect_observations(journal)
         for key in self.passes:
             if key in journal.lines:
                 outcome.seconds += journal.lines[key].seconds
 
-        # Some measures are computed from the losses at several lengths, once all are there:
-        # `combine` changes the observations of all rows, or returns why it cannot. The first row
-        # decides that.
+        # A few measures are computed from losses at several lengths, once all are there, such as
+        # longppl. `combine` replaces the losses in `outcome.observations` by the result, or returns
+        # the reason why there is none, which is in the losses of the first row.
         for measure in self.measures:
             reason = measure.combine(outcome.observations, self.sizes)
             if reason:
                 outcome.refusals.append(Refusal(self.rows[0].name, reason, measure.name))
         if not outcome.observations and not outcome.stopped:
-            raise RopeconvError(f"no row was run: {self._first_reason}")
+            raise RopeconvError(f"no row was run: {self._reason_of_first_refusal}")
         return outcome
 
     def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
@@ -504,31 +513,34 @@ class Evaluation:
         for unit in self.units:  # a unit is one test sequence, run with the method of one row
             row = unit.row.name
             line = journal.lines.get(unit.key)
-            if line is None:  # the run was stopped before
+            if line is None:  # the run was stopped before this sequence
                 continue
-            # what this run had to refuse, such as a row at one length, keeps no earlier numbers
+            # A row that fails at a length has no numbers there. An earlier run may have written
+            # some, which are left out.
             if self.outcome.refused(row, unit.measure.name, unit.case.column):
                 continue
-            # An earlier run may have measured the same tokens as another document, window or depth
-            # of its texts; here they get those of this run.
-            for number in line.observations:
-                observations[row].append(unit.measure.with_place(unit.case, number))
+            # An earlier run may have measured the same tokens at another place: another document,
+            # window or depth of its texts. The place becomes that of this run.
+            for observation in line.observations:
+                placed = unit.measure.with_place(unit.case, observation)
+                observations[row].append(placed)
         return {row: numbers for row, numbers in observations.items() if numbers}
 
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
         """Run the test sequences that the journal does not have.
 
-        The journal gets what is measured, and the outcome the reasons why sequences did not run
-        (refusals).
+        The results are added to the journal. Where a sequence cannot run, the reason is added to
+        the refusals of `outcome`.
 
         Args:
             journal: The sequences that were run, also by earlier runs.
             progress: Callbacks; the total is in tokens.
         """
+        # each a unit: one sequence that one row reads
         missing = self.missing(journal)
 
-        # The bar counts tokens, and begins with those of earlier runs. Units with the same key are
-        # measured in one pass of the model, whose tokens count once.
+        # The progress bar counts tokens, and begins with those of earlier runs. `passes` has for
+        # each pass of the model the units that use it; its tokens count once.
         all_tokens = sum(len(units[0].case.ids) for units in self.passes.values())
         missing_tokens = sum(len(unit.case.ids) for unit in missing)
         progress.total(all_tokens)
@@ -548,26 +560,29 @@ class Evaluation:
 
         # workers finish in any order, so refusals are sorted to give the same result in each run
         for index, refusal in sorted(refusals.items()):
-            self._add_refusal(refusal, self.passes[missing[index].key])
+            units_of_pass = self.passes[missing[index].key]
+            self._add_refusal(refusal, units_of_pass)
 
     def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
-        """Add the reason why a pass was not measured to the outcome.
+        """Add to the outcome why the model did not run over a sequence.
 
-        A pass is one run of the model over a sequence, whose losses may serve several measures. The
-        refusal names the one that was run; all others that read its losses lack them too, so each
-        is refused by its own name. A refusal without a measure is one of the whole row.
+        Several measures, such as growth and longppl, may use the losses of that run. All of them
+        lack the losses, so there is a refusal for each of them.
 
         Args:
-            refusal: Why the pass was not measured.
-            units: The units that use the pass, one for each measure.
+            refusal: The reason, with the measure that was run; without a measure, the whole row is
+                refused.
+            units: The units that use the run, one for each measure.
         """
         for unit in units:
-            refused = refusal
+            refusal_of_unit = refusal
             if refusal.measure:
-                refused = replace(refusal, measure=unit.measure.name)
-            is_known = self.outcome.refused(refused.row, refused.measure, refused.column)
+                refusal_of_unit = replace(refusal, measure=unit.measure.name)
+            is_known = self.outcome.refused(
+                refusal_of_unit.row, refusal_of_unit.measure, refusal_of_unit.column
+            )
             if not is_known:
-                self.outcome.refusals.append(refused)
+                self.outcome.refusals.append(refusal_of_unit)
 
     def _run_and_announce(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
@@ -609,7 +624,7 @@ class Evaluation:
                     note(f"The other {estimate.sentence}")
 
     @property
-    def _first_reason(self) -> str:
+    def _reason_of_first_refusal(self) -> str:
         """Why the first row was refused."""
         refusals = self.outcome.refusals
         return refusals[0].reason if refusals else "there is none"
@@ -713,7 +728,7 @@ def suite_measures(suite: str) -> list[Measure]:
     return measures
 
 
-SOME = 4096
+ANY_TRAINED_CONTEXT = 4096
 """A trained context with which sizes are checked before that of the model is known."""
 
 
@@ -749,12 +764,12 @@ class Sizes(SizeOptions):
 
 @contextmanager
 def open_evaluation(
-    opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
+    request: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
     """Yield an evaluation, which can be estimated and run inside the block; its result stays.
 
     Args:
-        opening: The model and its rows.
+        request: The model and its rows.
         sizes: The sizes of the measures.
         files: Names and contents of texts.
 
@@ -763,10 +778,10 @@ def open_evaluation(
         BadSource: The model or a text cannot be read.
     """
     measures = sizes.chosen_measures()
-    # Loading a model takes minutes. Sizes in units of its trained context, such as 2T, are checked
-    # before with some context, and resolved with that of the model below.
-    sizes.resolve(SOME)
-    with open_runner(opening) as (runner, rows):
+    # Loading a model takes minutes, so the sizes are checked before. The length 2T is twice the
+    # trained context, for which the check has some number.
+    sizes.resolve(ANY_TRAINED_CONTEXT)
+    with open_runner(request) as (runner, rows):
         texts = tokenize(files, runner.tokenizer)
         yield Evaluation(
             rows=rows,
@@ -805,8 +820,8 @@ def evaluate_model(
     rows = []
     if methods:
         rows = parse_rows(methods)
-    opening = RunnerRequest(model=str(model), rows=rows, **options)
-    with open_evaluation(opening, sizes or Sizes(), gather_texts(texts)) as evaluation:
+    request = RunnerRequest(model=str(model), rows=rows, **options)
+    with open_evaluation(request, sizes or Sizes(), gather_texts(texts)) as evaluation:
         source = evaluation.runner.source
         path = default_path(source) if journal is None else Path(journal)
         with Journal(path, EVAL, source, fresh) as opened:

@@ -118,20 +118,27 @@ def compare_command(
 
 
 def describe_proof(proof: Proof, metric_name: str) -> str:
-    """Return a difference in words: `-0.092 ± 0.012 nat, n = 12: significant`.
+    """Return a difference in words.
+
+    `-0.092 ± 0.012 nat, n = 12: significant`, say, or `-0.010 ± 0.012 nat, n = 12: not significant,
+    which takes 0.026`: a difference of 0.026 would be significant.
 
     Args:
         proof: The difference of two rows, its standard error, and the margin from which on it is
             significant.
         metric_name: The measured quantity, such as "loss" or "accuracy".
     """
+    # the difference with its unit; a share, such as accuracy, is in %, so its name follows
     metric = metric_of(metric_name)
     text = metric.difference(proof.difference)
     if proof.error is not None:
         text += f" ± {metric.error(proof.error)}"
     text += f" {metric.unit or metric_name}"
-    if metric.share:
+    is_share = metric.share
+    if is_share:
         text += f" ({metric_name})"
+
+    # whether it is significant
     if proof.decided:
         verdict = "significant"
     elif proof.margin is None:
@@ -159,7 +166,7 @@ def _choose_length(items: Sequence[RecordItem], length: str, measure: str, file:
 def _metrics(
     items: Sequence[RecordItem], measure: str, column: int, rows: Sequence[str], file: Path
 ) -> list[str]:
-    """Return the metrics of a measure at a length, and refuse rows that are not there."""
+    """Return the metrics of a measure at a length, such as ["loss"]; refuse an unknown row."""
     measured = [item for item in items if item.measure == measure and item.length == column]
     known = list(dict.fromkeys(item.row for item in measured))
     for row in rows:

@@ -16,7 +16,7 @@ import tomli
 from ropeconv.convert.target import Target
 from ropeconv.errors import UsageError
 from ropeconv.features.evaluation.evaluation import (
-    SOME,
+    ANY_TRAINED_CONTEXT,
     UNITS,
     Sizes,
     parse_duration,
@@ -305,7 +305,7 @@ def _check(plan: RunPlan) -> None:
         sizes = plan.eval.sizes()
         sizes.chosen_measures()
         # the trained context of the models is not known here; any one serves to find mistakes
-        sizes.resolve(SOME)
+        sizes.resolve(ANY_TRAINED_CONTEXT)
 
 
 def _check_tasks(plan: RunPlan) -> None:

@@ -33,16 +33,19 @@ else:  # a program has only this folder on its path
     import probe_protocol
 
 VERSION = str(transformers.__version__)
-ROTATES = ("apply_rotary", "apply_multimodal_rotary", "apply_interleaved_mrope")
+ROTATING_FUNCTIONS = ("apply_rotary", "apply_multimodal_rotary", "apply_interleaved_mrope")
 """How the names of functions begin that rotate queries and keys."""
-COUNTS_KEYS = tuple(map(int, VERSION.split(".")[:2])) < (4, 48)
-"""Whether some classes take the length of the cache for the last position (COUNTING)."""
-COUNTING = ("phi3", "mixtral")
-WHOLE = 1024
-"""Prompts up to this many tokens are run as a whole."""
-UNKNOWN = ("does not recognize", "Unrecognized model")
+BEFORE_4_48 = tuple(map(int, VERSION.split(".")[:2])) < (4, 48)
+"""Whether transformers is older than 4.48."""
+TYPES_THAT_COUNT_CACHED_KEYS = ("phi3", "mixtral")
+"""Model types whose classes, before 4.48, take the length of the cache for the last position."""
+LONGEST_WHOLE_PROMPT = 1024
+"""Prompts up to this many tokens are run with all their positions."""
+SHORT_PROMPT = 8
+"""Tokens of a prompt that is well inside the trained length."""
+WORDS_OF_UNKNOWN_MODEL_TYPE = ("does not recognize", "Unrecognized model")
 """Parts of messages of AutoConfig about a model type that it does not have."""
-LESS = {
+SMALL_SIZES = {
     "vocab_size": 320,
     "intermediate_size": 64,
     "moe_intermediate_size": 32,
@@ -50,7 +53,7 @@ LESS = {
     "intermediate_size_mlp": 64,
     "shared_expert_intermediate_size": 32,
 }
-"""Sizes of what does not rotate, in a model that is made small."""
+"""Sizes of the vocabulary and of the MLPs, which do not rotate, in a model that is made small."""
 
 
 def ask(config: Answer, question: Answer) -> Answer:
@@ -62,8 +65,7 @@ def ask(config: Answer, question: Answer) -> Answer:
         config: The whole config.json.
         question: The trained length and the context, in tokens.
     """
-    # the config of the text model, which is made small. A model with an encoder and a decoder is
-    # built from its whole config, at its size
+    # the config of the text model, beside that of a vision model in some
     loaded = load(config)
     has_encoder_and_decoder = bool(getattr(loaded, "is_encoder_decoder", False))
     text = getattr(loaded, "text_config", loaded)
@@ -71,60 +73,69 @@ def ask(config: Answer, question: Answer) -> Answer:
         text = loaded.get_text_config()
     if isinstance(text, dict):
         raise refusal_of_dictionary(loaded)
-    text = shrink(text)
+
+    # a small model of that config; one with an encoder and a decoder is built at its own size
+    small_text = shrink(text)
     try:
-        model = build(loaded if has_encoder_and_decoder else text)
+        model = build(loaded if has_encoder_and_decoder else small_text)
     except probe_protocol.NoModel:
         raise
     except Exception as error:
-        raise probe_protocol.Refused("load", error) from error
+        raise probe_protocol.Refused(stage="load", error=error) from error
 
-    # one pass inside the trained length, of a few tokens, and one that ends with the context
+    # LongRoPE, for example, has other frequencies in a prompt within the trained length. So there
+    # are two passes: one of a few tokens, and one that ends with the context
     try:
-        short = forward(model, min(question["trained"], 8))
-        long = forward(model, question["context"])
+        short_pass = forward(model, min(question["trained"], SHORT_PROMPT))
+        long_pass = forward(model, question["context"])
     except Exception as error:
-        raise probe_protocol.Refused("forward", error) from error
-    layers: list[Answer | None] = []
+        raise probe_protocol.Refused(stage="forward", error=error) from error
+    layers: list[Answer | None] = []  # None for a layer that does not rotate
     for index in range(len(decoder_layers(model))):
-        if index not in long.calls:
+        if index not in long_pass.calls:
             layers.append(None)
             continue
-        near, near_factor = read_tables(short.calls[index])
-        far, far_factor = read_tables(long.calls[index])
-        layers.append(probe_protocol.rope(far, far_factor, near, near_factor))
+        short_inv_freq, short_factor = read_tables(short_pass.calls[index])
+        inv_freq, factor = read_tables(long_pass.calls[index])
+        layers.append(probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor))
+
+    # the layers of the decoder come first, and as many of the encoder follow
     if has_encoder_and_decoder:
         middle = len(layers) // 2
         assert layers[:middle] == layers[middle:], "the encoder rotates otherwise than the decoder"
         layers = layers[:middle]
 
-    more: Answer = {"class": type(model).__name__}
+    facts: Answer = {"class": type(model).__name__}
     scaling = logit_scale(model)
     if scaling is not None:
-        more["scaling"] = scaling
-    if long.query_scale is not None:
-        more["query_scale"] = long.query_scale
-    return probe_protocol.answer(layers, **more)
+        facts["scaling"] = scaling
+    if long_pass.query_scale is not None:
+        facts["query_scale"] = long_pass.query_scale
+    return probe_protocol.answer(layers, **facts)
 
 
 def refusal_of_dictionary(loaded: Any) -> Exception:
     """Return how transformers fails on a text model whose config has a text_config.
 
-    Its config class keeps that as a dictionary, as of Ministral 3 3B in its first publication.
+    The config class of a text model keeps a text_config as a plain dictionary. Ministral 3 3B had
+    such a config in its first publication.
     """
     try:
         with torch.device("meta"):
             AutoModelForCausalLM.from_config(loaded, trust_remote_code=False)
     except Exception as error:
-        return probe_protocol.Refused("load", error)
+        return probe_protocol.Refused(stage="load", error=error)
     return probe_protocol.Unseen("it has a text_config, and its class is that of a text model")
 
 
 def load(config: Answer) -> Any:
-    """Return a config as transformers reads it.
+    """Return a config.json as an object of transformers, such as a LlamaConfig.
 
-    Raises NoModel where transformers does not know its model type, and Refused where it fails
-    otherwise.
+    Raises NoModel where transformers does not know its model type. Raises Refused where
+    transformers fails on the config for another reason.
+
+    Args:
+        config: The whole config.json, as a dictionary.
     """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -132,20 +143,21 @@ def load(config: Answer) -> Any:
             # code of the checkpoint never runs here, and nobody is asked on stdin
             return AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (ValueError, KeyError) as error:
-            if any(words in str(error) for words in UNKNOWN):
+            is_unknown_type = any(words in str(error) for words in WORDS_OF_UNKNOWN_MODEL_TYPE)
+            if is_unknown_type:
                 raise probe_protocol.NoModel(
                     f"it has no model type {config.get('model_type')}"
                 ) from None
-            raise probe_protocol.Refused("config", error) from None
+            raise probe_protocol.Refused(stage="config", error=error) from None
         except Exception as error:
-            raise probe_protocol.Refused("config", error) from None
+            raise probe_protocol.Refused(stage="config", error=error) from None
 
 
 class Recorder:
     """Records, by decoder layer, what rotates: cos and sin, or a complex tensor.
 
-    The first call of a layer is kept, that on queries: DeepSeek V4 turns the values back in a later
-    one.
+    Only the first call of a layer is recorded, which rotates the queries. DeepSeek V4 rotates its
+    values back in a later call.
     """
 
     def __init__(self) -> None:
@@ -155,17 +167,17 @@ class Recorder:
         self.query_scale: float | None = None
         """The factor on queries at the last position, in models that have one."""
         self.replaced: list[tuple[Any, str, Any]] = []
-        """Modules, names and functions in whose place there are recorders."""
+        """For each replaced function its module, its name and itself, for `restore`."""
 
     def enter(self, layer: int) -> None:
-        """Take what follows as of that layer."""
+        """Record the calls that follow under a layer, which is about to run."""
         self.layer = layer
         self.calls.pop(layer, None)
 
     def patch(self, module: Any) -> None:
         """Put recorders in place of the rotating functions of a modelling file."""
         for name, function in list(vars(module).items()):
-            if name.startswith(ROTATES) and "vision" not in name and callable(function):
+            if name.startswith(ROTATING_FUNCTIONS) and "vision" not in name and callable(function):
                 self.replaced.append((module, name, function))
                 setattr(module, name, self.record(function))
             if name.endswith("get_llama_4_attn_scale"):
@@ -173,7 +185,7 @@ class Recorder:
                 setattr(module, name, self.record_scale(function))
 
     def restore(self) -> None:
-        """Put the functions back."""
+        """Put the replaced functions back into their modules."""
         for module, name, function in self.replaced:
             setattr(module, name, function)
 
@@ -203,7 +215,11 @@ class Recorder:
         return call
 
     def record_scale(self, function: Any) -> Any:
-        """Return a function of the factor on queries that notes the last one."""
+        """Return a function of transformers for the factor on queries, which notes its result.
+
+        Args:
+            function: A function of positions, whose result has a factor for each of them.
+        """
 
         def call(*args: Any, **kwargs: Any) -> Any:
             scale = function(*args, **kwargs)
@@ -214,7 +230,8 @@ class Recorder:
 
 
 def build(text: Any) -> Any:
-    """Return the model of a text config, with arbitrary weights. Raises NoModel."""
+    """Return the model of a config, with arbitrary weights; raise NoModel where it has no class."""
+    # the methods that give weights their first values do nothing
     PreTrainedModel.init_weights = lambda self: None
     PreTrainedModel._initialize_weights = lambda self, module, *args, **kwargs: None
     model_class = class_of(text)
@@ -227,25 +244,30 @@ def build(text: Any) -> Any:
 
 
 def class_of(text: Any) -> Any:
-    """Return the class of the model of a text config; None without one.
+    """Return the class of transformers that computes a config, such as LlamaModel; None if none.
 
-    It is that of AutoModel, else the one in the modelling file whose `config_class` is that of the
-    config, as for the text model of some vision models.
+    Args:
+        text: The config of a text model, such as a LlamaConfig.
     """
+    config_class = type(text)
+
+    # the tables of transformers from a config class to a model class
     for auto in (AutoModel, AutoModelForCausalLM):
-        if type(text) in auto._model_mapping:
-            entry = auto._model_mapping[type(text)]
-            if isinstance(entry, (tuple, list)):  # several classes, of which the first is the usual
+        classes_by_config = auto._model_mapping
+        if config_class in classes_by_config:
+            entry = classes_by_config[config_class]
+            if isinstance(entry, (tuple, list)):  # a few configs have several classes
                 return entry[0]
             return entry
 
-    # modeling_x.py beside configuration_x.py
-    place = type(text).__module__.replace(".configuration_", ".modeling_")
-    members = vars(importlib.import_module(place))
-    for name in sorted(members, key=len):  # FooModel before FooForSomethingModel
+    # The text model of some vision models is in no table. Its class is in modeling_x.py, beside
+    # configuration_x.py, and names the config class.
+    file = config_class.__module__.replace(".configuration_", ".modeling_")
+    members = vars(importlib.import_module(file))
+    for name in sorted(members, key=len):  # the shortest name is FooModel, not FooForSomethingModel
         if not name.endswith("Model") or name.endswith("PreTrainedModel"):
             continue
-        if getattr(members[name], "config_class", None) is type(text):
+        if getattr(members[name], "config_class", None) is config_class:
             return members[name]
     return None
 
@@ -256,24 +278,25 @@ def without_initialisation() -> Iterator[None]:
 
     Weights then have whatever is in the memory; how queries rotate does not depend on them.
     """
-    names = []
-    for name in vars(torch.nn.init):
+    # functions of torch that write into a tensor, such as normal_
+    originals = {}
+    for name, function in vars(torch.nn.init).items():
         if name.endswith("_") and not name.startswith("_"):
-            names.append(name)
-    kept = {name: getattr(torch.nn.init, name) for name in names}
+            originals[name] = function
     try:
-        for name in names:
+        for name in originals:
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
         yield
     finally:
-        for name, function in kept.items():
+        for name, function in originals.items():
             setattr(torch.nn.init, name, function)
 
 
 def decoder_layers(model: Any) -> list[Any]:
     """Return the layers of a text model.
 
-    Those of one with an encoder and a decoder are the decoder's and then the encoder's.
+    A model with an encoder and a decoder gives the layers of its decoder, and then those of its
+    encoder.
     """
     if model.config.is_encoder_decoder:
         encoder = model.encoder
@@ -281,14 +304,15 @@ def decoder_layers(model: Any) -> list[Any]:
             encoder = encoder.text_model
         return [*model.decoder.layers, *encoder.layers]
 
-    # in most classes `layers`, `h` in those like GPT-2, in the model or one module further in
+    # the list is called `layers` in most classes, and `h` in those like GPT-2. It is in the model,
+    # or in a module of it
     holders = (model, getattr(model, "model", None), getattr(model, "language_model", None))
     for name in ("layers", "h", "blocks"):
         for holder in holders:
             if isinstance(getattr(holder, name, None), torch.nn.ModuleList):
                 return list(getattr(holder, name))
 
-    # else several stacks, one after the other
+    # other classes have several stacks of layers, which run one after the other
     layers = []
     for stack in model.children():
         if isinstance(getattr(stack, "layers", None), torch.nn.ModuleList):
@@ -307,29 +331,36 @@ def forward(model: Any, tokens: int) -> Recorder:
         model: The model.
         tokens: The length of the prompt.
     """
-    # each layer says that it is running, and the rotating functions note what they are given
+    # each layer tells the recorder that it begins, and the rotating functions note their arguments
     recorder = Recorder()
     recorder.patch(sys.modules[type(model).__module__])
     handles = []
     for number, layer in enumerate(decoder_layers(model)):
-        # a default is evaluated here, so that each layer has its own number
+        # Python evaluates the default `number=number` in this loop, so that each function has the
+        # number of its layer
         def enter(*_: Any, number: int = number) -> None:
             recorder.enter(number)
 
         handles.append(layer.register_forward_pre_hook(enter))
 
-    is_long = tokens > WHOLE
+    # the prompt, as arguments of the model
+    is_long = tokens > LONGEST_WHOLE_PROMPT
     positions = [0, 1, 2, tokens - 1] if is_long else list(range(tokens))
-    ids = torch.zeros(1, len(positions), dtype=torch.long)
-    places = torch.tensor([positions])
-    arguments: Answer = {"input_ids": ids, "position_ids": places, "use_cache": False}
+    input_ids = torch.zeros(1, len(positions), dtype=torch.long)
+    position_ids = torch.tensor([positions])
+    arguments: Answer = {
+        "input_ids": input_ids,
+        "position_ids": position_ids,
+        "use_cache": False,
+    }
     if model.config.is_encoder_decoder:
-        arguments |= {"decoder_input_ids": ids, "decoder_position_ids": places}
+        arguments |= {"decoder_input_ids": input_ids, "decoder_position_ids": position_ids}
+
+    # before 4.48 some classes know the length by the keys in the cache, not by positions
+    counts_cached_keys = BEFORE_4_48 and model.config.model_type in TYPES_THAT_COUNT_CACHED_KEYS
     try:
         with torch.no_grad():
-            # before 4.48 some classes know the length by the keys in the cache, not by positions
-            counts_keys = COUNTS_KEYS and model.config.model_type in COUNTING
-            if is_long and counts_keys:
+            if is_long and counts_cached_keys:
                 arguments |= with_cache(model, tokens - len(positions))
             try:
                 model(**arguments)
@@ -337,7 +368,7 @@ def forward(model: Any, tokens: int) -> Recorder:
                 if "expand" not in str(error):
                     raise
                 # transformers 4.53 fails on positions of M-RoPE without a mask
-                arguments["attention_mask"] = torch.ones_like(ids)
+                arguments["attention_mask"] = torch.ones_like(input_ids)
                 model(**arguments)
     finally:
         for handle in handles:
@@ -347,7 +378,7 @@ def forward(model: Any, tokens: int) -> Recorder:
 
 
 def with_cache(model: Any, tokens: int) -> Answer:
-    """Return arguments with a cache of that many tokens, for classes that count its keys."""
+    """Return arguments of a model: a cache with keys and values of zeros for `tokens` tokens."""
     from transformers import DynamicCache
 
     config = model.config
@@ -409,13 +440,18 @@ def shrink(text: Any) -> Any:
     The width of a head, and the RoPE, stay. There are fewer layers, heads and experts, and a
     smaller vocabulary, so that models of any size are built in a second. Configs that are small
     already stay unchanged.
+
+    Args:
+        text: The config of a text model, such as a LlamaConfig. It is not changed.
     """
     text = copy.deepcopy(text)
-    if text.num_hidden_layers <= 8 and text.hidden_size <= 1024:
+    is_small = text.num_hidden_layers <= 8 and text.hidden_size <= 1024
+    if is_small:
         return text
 
-    # without this, a config whose heads differ by layer, as in Gemma 4, lets nothing read their
-    # number (transformers/integrations/heterogeneity/configuration_utils.py)
+    # In Gemma 4 the number of heads differs by layer, and transformers then refuses to read
+    # `num_attention_heads` without this flag
+    # (transformers/integrations/heterogeneity/configuration_utils.py)
     text.allow_global_per_layer_attribute_access = True
     shrink_layers(text)
     if hasattr(text, "qk_rope_head_dim"):  # with MLA the width of a head follows from other keys
@@ -425,36 +461,45 @@ def shrink(text: Any) -> Any:
     else:
         shrink_heads(text)
 
-    # the vocabulary, layers behind attention, and experts, of which two are chosen from one group
-    for name, value in LESS.items():
+    # the vocabulary and the MLPs
+    for name, small_size in SMALL_SIZES.items():
         if getattr(text, name, None):
-            setattr(text, name, value)
+            setattr(text, name, small_size)
+    text.pad_token_id = None  # it may be beyond the smaller vocabulary
+
+    # at most 8 experts in one group, of which a token uses at most 2
     for name in ("num_local_experts", "n_routed_experts", "num_experts"):
-        if (getattr(text, name, None) or 0) > 8:
+        experts = getattr(text, name, None) or 0
+        if experts > 8:
             setattr(text, name, 8)
     for name in ("n_group", "topk_group"):
         if getattr(text, name, None):
             setattr(text, name, 1)
-    if (getattr(text, "num_experts_per_tok", None) or 0) > 2:
+    experts_per_token = getattr(text, "num_experts_per_tok", None) or 0
+    if experts_per_token > 2:
         text.num_experts_per_tok = 2
-    text.pad_token_id = None  # it may be beyond the smaller vocabulary
     text.allow_global_per_layer_attribute_access = False
     return text
 
 
 def shrink_layers(text: Any) -> None:
-    """Keep the first layers of a config, up to the first of the kind that comes last.
+    """Keep as many of the first layers of a config as contain every kind of layer.
 
-    A config without kinds of layers keeps two, or one period of its pattern of windows.
+    With windows in five of six layers, the first six are kept. A config without kinds of layers
+    keeps two, or one period of its `sliding_window_pattern`.
+
+    Args:
+        text: The config, which is changed.
     """
     layer_kinds = getattr(text, "layer_types", None) or getattr(text, "no_rope_layers", None)
     pattern = getattr(text, "sliding_window_pattern", None)
-    kept = 2
+    layers_needed = 2
     if layer_kinds:
-        kept = 1 + max(layer_kinds.index(kind) for kind in set(layer_kinds))
+        first_layer_of_each_kind = [layer_kinds.index(kind) for kind in set(layer_kinds)]
+        layers_needed = max(first_layer_of_each_kind) + 1
     elif isinstance(pattern, int):
-        kept = pattern
-    text.num_hidden_layers = min(text.num_hidden_layers, kept)
+        layers_needed = pattern
+    text.num_hidden_layers = min(text.num_hidden_layers, layers_needed)
 
     # lists with a value for each layer
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types", "moe_layers"):
@@ -464,41 +509,51 @@ def shrink_layers(text: Any) -> None:
 
 
 def shrink_heads(text: Any) -> None:
-    """Keep few heads of a config, of the same width, with as many queries for each key.
+    """Keep few heads of a config, of the same width.
 
-    A hidden size of 4096 with 32 heads of 128, and 8 heads of keys, becomes 256 with 2 heads of 128
-    and 1 of keys.
+    A hidden size of 4096 with 32 heads of queries, each 128 wide, and 8 heads of keys becomes 256
+    with 2 heads of queries, each 128 wide, and 1 head of keys.
+
+    Args:
+        text: The config, which is changed.
     """
-    heads = text.num_attention_heads
-    key_heads = heads
+    query_heads = text.num_attention_heads
+    key_heads = query_heads
     for name in ("num_key_value_heads", "num_kv_heads"):
         if getattr(text, name, None):
             key_heads = getattr(text, name)
             break
-    queries_per_key = max(1, heads // key_heads)
+    # heads of queries that share a head of keys: 4 in the example
+    group_size = max(1, query_heads // key_heads)
 
-    # the fewest heads, but at least 2, that divide the old number; the hidden size is divided by
-    # the same proportion, which must divide it too
-    fewer_heads = heads
-    for count in range(2, heads + 1):
-        proportion = heads // count
-        if heads % count == 0 and text.hidden_size % proportion == 0:
-            fewer_heads = count
+    # Fewer heads of queries: the smallest number from 2 on by which the old one can be divided. The
+    # hidden size is divided by the same quotient, so that must go without a remainder too.
+    fewer_query_heads = query_heads
+    for count in range(2, query_heads + 1):
+        divides_heads = query_heads % count == 0
+        quotient = query_heads // count
+        divides_hidden_size = text.hidden_size % quotient == 0
+        if divides_heads and divides_hidden_size:
+            fewer_query_heads = count
             break
 
     # A config can state a width of heads that is not hidden size / heads, as that of Qwen3 does.
     # The hidden size then says nothing about heads, and becomes any small number.
     width = getattr(text, "head_dim", None)
-    has_own_width = isinstance(width, int) and width * heads != text.hidden_size
-    text.hidden_size = 256 if has_own_width else text.hidden_size * fewer_heads // heads
-    text.num_attention_heads = fewer_heads
+    has_own_width = isinstance(width, int) and width * query_heads != text.hidden_size
+    if has_own_width:
+        text.hidden_size = 256
+    else:
+        text.hidden_size = text.hidden_size * fewer_query_heads // query_heads
+    text.num_attention_heads = fewer_query_heads
 
-    fewer_keys = max(1, fewer_heads // queries_per_key)
-    if fewer_heads % fewer_keys != 0:  # each key needs as many queries as the others
-        fewer_keys = fewer_heads
+    # fewer heads of keys, each for an equal number of heads of queries
+    fewer_key_heads = max(1, fewer_query_heads // group_size)
+    if fewer_query_heads % fewer_key_heads != 0:
+        fewer_key_heads = fewer_query_heads
     for name in ("num_key_value_heads", "num_kv_heads"):
         if getattr(text, name, None):
-            setattr(text, name, fewer_keys)
+            setattr(text, name, fewer_key_heads)
 
 
 torch.set_num_threads(1)

@@ -59,7 +59,7 @@ VISION_OPERATORS = (
 
 
 class ImagePart(type):
-    """A name in torchvision where that is not installed. Every name in it is such a one too."""
+    """A name in torchvision where that is not installed. Each attribute is another `ImagePart`."""
 
     def __getattr__(cls, name: str) -> ImagePart:
         if name.startswith("__"):
@@ -85,22 +85,23 @@ class NoTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def import_torchvision() -> Any:
     """Import torchvision, also where it is not installed or its compiled part does not load.
 
-    pip brings a torchvision for CUDA beside a torch for CPUs, and its import then ends with
-    "operator torchvision::nms does not exist". The operators get names here, and no code. People
-    also uninstall it for that reason. The files of vLLM's vision models import it
-    (vllm/model_executor/models/qwen3_vl.py:38, 0.32.0), and use it for images only.
+    The files of vLLM's vision models import it (vllm/model_executor/models/qwen3_vl.py:38, 0.32.0),
+    and use it for images only. pip installs a torchvision for CUDA beside a torch for CPUs, and its
+    import then ends with "operator torchvision::nms does not exist". So people uninstall it.
 
-    Returns what has to stay alive; None where nothing was done.
+    Returns the library of torch that has the operators of torchvision, without code. The caller
+    must keep it, since torch forgets the operators with it. None where it is not needed.
     """
     try:
         importlib.import_module("torchvision")
     except ModuleNotFoundError:
-        # transformers, which looks once, goes on as without it
+        # it is not installed. transformers looks for torchvision once, which must be before there
+        # is a module of that name
         importlib.import_module("transformers").utils.is_torchvision_available()
         sys.meta_path.append(NoTorchvision())
     except ImportError:
-        return None
-    except RuntimeError:
+        return None  # it is broken in another way, which vLLM reports for models that need it
+    except RuntimeError:  # an operator does not exist
         library = torch.library.Library("torchvision", "DEF")
         for name in VISION_OPERATORS:
             library.define(f"{name}(Tensor x) -> Tensor")
@@ -108,7 +109,7 @@ def import_torchvision() -> Any:
     return None
 
 
-KEPT = import_torchvision()
+TORCHVISION_LIBRARY = import_torchvision()
 
 import transformers
 import vllm
@@ -142,17 +143,17 @@ else:  # a program has only this folder on its path
     import transformers_backend
 
 VERSION = str(vllm.__version__).partition("+")[0]
-ROWS = 2**18
-"""The most rows of a table of cosines: those of a million tokens and more take gigabytes."""
-TOWERS = re.compile(r"vision|visual|audio|mtp")
+MOST_TABLE_ROWS = 2**18
+"""The most rows of a table of cosines, one for each position: a million rows take gigabytes."""
+NAMES_BESIDE_LANGUAGE_MODEL = re.compile(r"vision|visual|audio|mtp")
 """Parts of the names of modules beside the language model."""
-LAYER = re.compile(r"^(.*\b(?:layers|h|blocks))\.(\d+)$")
+NAME_OF_LAYER = re.compile(r"^(.*\b(?:layers|h|blocks))\.(\d+)$")
 """The name of a layer: that of its list, and its number."""
-KERNELS = ("Attention", "AttentionLayer", "MLAAttention", "Indexer")
+KERNEL_CLASSES = ("Attention", "AttentionLayer", "MLAAttention", "Indexer")
 """How the names of classes end that attend, without rotating."""
-NO_CONFIG = "does not recognize this architecture"
+WORDS_OF_UNKNOWN_CONFIG = "does not recognize this architecture"
 """Part of the message of transformers on a config that it has no class for."""
-OF_CPU = (
+WORDS_OF_MISSING_KERNEL = (
     "not supported on CPU",  # vllm/platforms/cpu.py:150 (0.32.0)
     "Tried to instantiate dummy base class",  # an event of CUDA, in DeepSeek V4
     "topk_indices_buffer is not",  # without MLA, which CPUs do not have for DeepSeek V3.2
@@ -160,7 +161,7 @@ OF_CPU = (
     "module 'triton' has no attribute",
 )
 """Parts of messages about kernels that the build for CPUs lacks."""
-NOT_OF_CONFIG = (
+WORDS_NOT_ABOUT_CONFIG = (
     "failed to be inspected",  # its class cannot be imported here, as with a broken torchvision
     "Failed to load the processor",  # of images, for a class of transformers
     "image processor for",
@@ -171,7 +172,7 @@ NOT_OF_CONFIG = (
     "requires the validated ModelConfig quantization",
 )
 """Parts of messages about this machine, and about files beside config.json that are not made."""
-IMAGES = {
+IMAGE_SETTINGS = {
     "do_rescale": True,
     "do_normalize": True,
     "rescale_factor": 1 / 255,
@@ -184,10 +185,10 @@ IMAGES = {
 def prepare() -> None:
     """Patch vLLM so that it builds models on meta, in this process, with rotary tables on the CPU.
 
-    Each step replaces one function of vLLM for the life of this process.
+    Each step replaces functions of vLLM or torch for the life of this process.
     """
-    # the registry inspects a class in another process, which takes ten seconds, and keeps the
-    # result in the user's cache
+    # vLLM's registry inspects a class in another process, which takes ten seconds, and writes the
+    # result into the user's cache. Here it inspects the class in this process.
     registry._run_in_subprocess = lambda call: call()
 
     make_short_tables_on_cpu()
@@ -195,27 +196,28 @@ def prepare() -> None:
     keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
 
     let_latent_attention_build()
-    let_towers_stay_on_meta()
+    let_vision_towers_stay_on_meta()
 
-    # constructors look up kernels and parts of Triton by name, and nothing here calls them
-    torch.ops._C = Kernels(torch.ops._C)
+    # constructors look up kernels and parts of Triton by name. They get something for each name,
+    # which is never called
+    torch.ops._C = UncalledKernels(torch.ops._C)
     for name in ("TritonPlaceholder", "TritonLanguagePlaceholder"):
-        getattr(triton, name).__getattr__ = any_part
+        getattr(triton, name).__getattr__ = return_uncalled_function
 
 
 def make_short_tables_on_cpu() -> None:
     """Patch get_rope, which gives a layer its rotary embedding, before files of models import it.
 
     An embedding makes a table with a row for each position of the context, by torch.arange(length).
-    The tables are made on the CPU, and with at most ROWS rows: those of a context of millions take
-    gigabytes.
+    A table for a million positions takes gigabytes. So tables are made on the CPU, with at most
+    MOST_TABLE_ROWS rows.
     """
     build = rotary_embedding.get_rope
     arange = torch.arange
 
     def short_arange(*args: Any, **kwargs: Any) -> torch.Tensor:
         if len(args) == 1:  # only the length
-            return arange(min(args[0], ROWS), **kwargs)
+            return arange(min(args[0], MOST_TABLE_ROWS), **kwargs)
         return arange(*args, **kwargs)
 
     @functools.wraps(build)
@@ -241,8 +243,8 @@ def compute_without_kernels() -> None:
     linear.UnquantizedLinearMethod.apply = apply
 
 
-NO_LATENT = ("MLA is not supported", "Sparse Attention is not supported")
-"""Parts of messages of the platform on latent attention (vllm/platforms/cpu.py:150, 0.32.0)."""
+WORDS_OF_MISSING_MLA = ("MLA is not supported", "Sparse Attention is not supported")
+"""Parts of the platform's messages on latent attention (vllm/platforms/cpu.py:150, 0.32.0)."""
 
 
 def let_latent_attention_build() -> None:
@@ -258,14 +260,14 @@ def let_latent_attention_build() -> None:
         try:
             return str(choose(*args, **kwargs))
         except NotImplementedError as refusal:
-            if not any(words in str(refusal) for words in NO_LATENT):
+            if not any(words in str(refusal) for words in WORDS_OF_MISSING_MLA):
                 raise
             return f"{LatentBackend.__module__}.{LatentBackend.__name__}"
 
     platform.get_attn_backend_cls = staticmethod(get_attn_backend_cls)
 
 
-def let_towers_stay_on_meta() -> None:
+def let_vision_towers_stay_on_meta() -> None:
     """Let constructors move a module to their device, which has no data on meta to copy.
 
     Kimi K2.5 does that with its vision tower (vllm/model_executor/models/kimi_k25.py:359, 0.32.0).
@@ -273,8 +275,8 @@ def let_towers_stay_on_meta() -> None:
     move = torch.nn.Module.to
 
     def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        first = next(self.parameters(), None)
-        if first is not None and first.is_meta:
+        parameter = next(self.parameters(), None)
+        if parameter is not None and parameter.is_meta:
             return self
         return move(self, *args, **kwargs)
 
@@ -310,7 +312,7 @@ class LatentBackend:
         """Ask for no layout of the cache, which is not made."""
 
 
-class Kernels:
+class UncalledKernels:
     """The namespace of vLLM's compiled operators, in which every name exists."""
 
     def __init__(self, compiled: Any) -> None:
@@ -320,18 +322,19 @@ class Kernels:
         return getattr(self.compiled, name, name)
 
 
-def any_part(module: Any, name: str) -> Any:
-    """Return something in place of a part of Triton where that is not installed."""
+def return_uncalled_function(module: Any, name: str) -> Any:
+    """Return a function in place of a name in Triton where that is not installed."""
     if name.startswith("__"):
         raise AttributeError(name)
     return lambda *args, **kwargs: None
 
 
 def let_sparse_attention_build() -> None:
-    """Let the attention of Qwen4Exp project, normalise and rotate, and choose no key.
+    """Let the sparse attention of Qwen4Exp be built, and run without its kernel.
 
     Its constructor asks for FlashAttention, which only its kernel needs
-    (vllm/models/qwen4_exp/nvidia/qsa.py:252, 0.33.0).
+    (vllm/models/qwen4_exp/nvidia/qsa.py:252, 0.33.0). The kernel chooses keys and attends to them,
+    after queries and keys are rotated.
     """
     with suppress(ImportError):
         importlib.import_module("vllm.models.qwen4_exp.nvidia.model")  # which imports it
@@ -363,58 +366,60 @@ def ask(config: Answer, question: Answer) -> Answer:
         config: The whole config.json.
         question: The trained length and the context, in tokens, and options of `vllm serve`.
     """
-    # a class of vLLM's own, or that of transformers, which it can run too
+    # vLLM runs the model with a class of its own, or else with that of transformers
     architectures = config.get("architectures") or [""]
     architecture = architectures[0]
-    has_own = architecture in ModelRegistry.get_supported_archs()
-    if not has_own and not transformers_backend.takes(architecture):
+    has_own_class = architecture in ModelRegistry.get_supported_archs()
+    if not has_own_class and not transformers_backend.takes(architecture):
         raise probe_protocol.NoModel(why_absent(architecture))
 
+    forget_tables()  # of the last question
     if architecture.startswith("Qwen4Exp"):
         let_sparse_attention_build()
-    forget_tables()
-    # its backend for classes of transformers sets VLLM_MLA_DISABLE, which would change the next
+    # vLLM's backend for classes of transformers sets VLLM_MLA_DISABLE, which would change the next
     # answer (vllm/model_executor/models/transformers/base.py:732, 0.33.0)
     kept_environment = unittest.mock.patch.dict(os.environ)
     with kept_environment, tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         if "vision_config" in config:
             images = Path(folder, "preprocessor_config.json")
-            images.write_text(json.dumps(IMAGES), encoding="utf-8")
+            images.write_text(json.dumps(IMAGE_SETTINGS), encoding="utf-8")
 
-        # the window that vLLM would choose itself, where it can; the question is about `context`
+        # The longest prompt without --max-model-len. vLLM cannot choose it for some configs, whose
+        # error is raised below, where the length is stated.
         options = question.get("options") or {}
         window = None
         with suppress(Exception):
             window = int(model_config(folder, None, options).max_model_len)
 
         try:
-            answer = read_folder(folder, question, has_own, "float32")
+            answer = read_folder(folder, question, has_own_class, "float32")
         except probe_protocol.Refused as refused:
             # some attentions refuse float32 (vllm/models/qwen4_exp/nvidia/qsa.py, 0.33.0)
             if not any(words in str(refused) for words in ("BF16", "dtype")):
                 raise
-            answer = read_folder(folder, question, has_own, "bfloat16")
+            answer = read_folder(folder, question, has_own_class, "bfloat16")
         return {**answer, "window": window}
 
 
-def read_folder(folder: str, question: Answer, has_own: bool, dtype: str) -> Answer:
+def read_folder(folder: str, question: Answer, has_own_class: bool, dtype: str) -> Answer:
     """Return what vLLM computes from the config in a folder, with weights of a dtype.
 
     Args:
         folder: The folder of config.json.
         question: The trained length, the context, and options of `vllm serve`.
-        has_own: Whether vLLM has a class of its own for the model.
+        has_own_class: Whether vLLM has a class of its own for the model.
         dtype: float32 or bfloat16.
 
-    Raises as `build_and_read`.
+    Raises Unseen where the reason is this machine or a missing file, NoModel where vLLM does not
+    have the model, and Refused where it has the model and fails on this config.
     """
     options = {**(question.get("options") or {}), "dtype": dtype}
     try:
         vllm_config = VllmConfig(model_config=model_config(folder, question["context"], options))
     except Exception as error:
-        raise describe_config_error(error, has_own) from error
-    return build_and_read(vllm_config, question, has_own)
+        raise describe_config_error(error, has_own_class) from error
+    return build_and_read(vllm_config, question, has_own_class)
 
 
 def model_config(folder: str, context: int | None, options: Answer) -> ModelConfig:
@@ -430,38 +435,39 @@ def model_config(folder: str, context: int | None, options: Answer) -> ModelConf
     return ModelConfig(model=folder, tokenizer=folder, **settings)
 
 
-def describe_config_error(error: Exception, has_own: bool) -> Exception:
+def describe_config_error(error: Exception, has_own_class: bool) -> Exception:
     """Return the exception to raise for a config on which vLLM fails.
 
-    It is Unseen where the reason is this machine or a missing file, NoModel where transformers has
-    no class for the config, and Refused otherwise.
+    It is Unseen where the reason is this machine or a missing file, such as a tokenizer. It is
+    NoModel where transformers has no class for the config. Else it is Refused.
 
     Args:
         error: The exception that vLLM raised.
-        has_own: Whether it has a class of its own for the model.
+        has_own_class: Whether vLLM has a class of its own for the model.
     """
-    if any(words in str(error) for words in NOT_OF_CONFIG):
+    if any(words in str(error) for words in WORDS_NOT_ABOUT_CONFIG):
         return probe_protocol.Unseen(
             f"it needs more than a config: {probe_protocol.message(error)}"
         )
-    if NO_CONFIG in str(error):
+    if WORDS_OF_UNKNOWN_CONFIG in str(error):
         missing = f"transformers {transformers.__version__} beside it has no class for the config"
-        if has_own:  # the config class of MiMo is in its repository, and auto_map names it
+        # vLLM has a class for the model of MiMo, whose config class is in the checkpoint (auto_map)
+        if has_own_class:
             missing += (
                 "; give it the checkpoint with the model's own code (auto_map), and start vLLM with"
                 " --trust-remote-code"
             )
         return probe_protocol.NoModel(missing)
-    return probe_protocol.Refused("config", error)
+    return probe_protocol.Refused(stage="config", error=error)
 
 
-def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> Answer:
+def build_and_read(vllm_config: VllmConfig, question: Answer, has_own_class: bool) -> Answer:
     """Build the model of a config, and return what it computes, in the form of an answer.
 
     Args:
         vllm_config: vLLM's reading of the config.
         question: The trained length and the context, in tokens.
-        has_own: Whether vLLM has a class of its own for the model, and not that of transformers.
+        has_own_class: Whether vLLM has a class of its own for the model.
 
     Raises Unseen where the reason is this machine or a missing file, NoModel where vLLM does not
     have the model, and Refused where it has the model and fails on this config.
@@ -473,7 +479,7 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
             with torch.device("meta"):
                 model = initialize_model(vllm_config=vllm_config, model_config=config)
         except Exception as error:
-            raise describe_load_error(error, has_own) from error
+            raise describe_load_error(error, has_own_class) from error
 
         name = type(model).__name__
         layers = layers_of(model)
@@ -485,28 +491,28 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
         return {**rotation, "class": name}
 
 
-def describe_load_error(error: Exception, has_own: bool) -> Exception:
+def describe_load_error(error: Exception, has_own_class: bool) -> Exception:
     """Return the exception to raise where vLLM fails to build a model.
 
-    It is Unseen where the reason is this machine or a missing file, NoModel where vLLM has no class
-    for the model and cannot run that of transformers, and Refused otherwise.
+    It is Unseen where the reason is this machine or a missing file. It is NoModel where vLLM has no
+    class of its own for the model, and cannot run the class of transformers. Else it is Refused.
 
     Args:
         error: The exception that vLLM raised.
-        has_own: Whether it has a class of its own for the model.
+        has_own_class: Whether vLLM has a class of its own for the model.
     """
-    if any(words in str(error) for words in OF_CPU):
+    if any(words in str(error) for words in WORDS_OF_MISSING_KERNEL):
         return probe_protocol.Unseen(
             f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
         )
-    if any(words in str(error) for words in NOT_OF_CONFIG):
-        return describe_config_error(error, has_own)
-    if not has_own:
+    if any(words in str(error) for words in WORDS_NOT_ABOUT_CONFIG):
+        return describe_config_error(error, has_own_class)
+    if not has_own_class:
         return probe_protocol.NoModel(
             "it has no file for it, and cannot run that of transformers:"
             f" {probe_protocol.message(error)}"
         )
-    return probe_protocol.Refused("load", error)
+    return probe_protocol.Refused(stage="load", error=error)
 
 
 def has_experts(config: ModelConfig) -> bool:
@@ -517,9 +523,12 @@ def has_experts(config: ModelConfig) -> bool:
 
 
 def start_world(experts: bool) -> None:
-    """Make vLLM's groups of processes for one device, without which it builds no layer.
+    """Make vLLM's groups of processes, without which it builds no layer. Each has one process.
 
-    They are made again for the first model with experts, for which they need one more group.
+    They are made again for the first model with experts, which needs one more group.
+
+    Args:
+        experts: Whether the model has experts.
     """
     exists = parallel_state.model_parallel_is_initialized()
     has_expert_group = exists and parallel_state._EP is not None  # EP: expert parallelism
@@ -531,8 +540,16 @@ def start_world(experts: bool) -> None:
     else:
         folder = tempfile.mkdtemp(prefix="vllm-probe-")
         meeting = f"file://{folder}/rendezvous"
-        parallel_state.init_distributed_environment(1, 0, meeting, 0, "gloo")
-    parallel_state.initialize_model_parallel(1, 1)
+        parallel_state.init_distributed_environment(
+            world_size=1,
+            rank=0,
+            distributed_init_method=meeting,
+            local_rank=0,
+            backend="gloo",
+        )
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=1, pipeline_model_parallel_size=1
+    )
 
 
 def forget_tables() -> None:
@@ -563,8 +580,8 @@ def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     # by the name of each list, such as "model.layers", its layers by number
     stacks: dict[str, dict[int, torch.nn.Module]] = {}
     for name, module in model.named_modules():
-        match = LAYER.match(name)
-        if match and not TOWERS.search(name):
+        match = NAME_OF_LAYER.match(name)
+        if match and not NAMES_BESIDE_LANGUAGE_MODEL.search(name):
             stack_name, number = match.groups()
             stacks.setdefault(stack_name, {})[int(number)] = module
     if not stacks:
@@ -582,12 +599,15 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
     Args:
         layers: The layers of the language model.
         config: vLLM's reading of the config.
-        question: The trained length and the context, in tokens.
+        question: {"trained": 4096, "context": 131072}, say: the two lengths in tokens.
+
+    Returns:
+        The keys of an answer, which the docstring of `probe_protocol` explains.
     """
     rope_by_module: dict[int, Answer] = {}  # layers share rotary embeddings
-    ropes: list[Answer | None] = []
+    ropes: list[Answer | None] = []  # None for a layer that does not rotate
     facts: Answer = {}
-    mrope = bool(config.uses_mrope)
+    uses_mrope = bool(config.uses_mrope)
     with torch.inference_mode():
         for layer in layers:
             attention = attention_of(layer)
@@ -604,19 +624,21 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
                 largest = facts.get("query_scale", on_queries)
                 facts["query_scale"] = max(on_queries, largest)
 
-            # the rotary embedding, as the attention calls it: with a query of 2 or 3 axes
-            calls = calls_of(attention)
-            if not calls:  # the layer does not rotate
+            # the attention calls its rotary embedding with queries [tokens, heads * head_dim] or
+            # [tokens, heads, head_dim]: 2 or 3 axes
+            axes_of_calls = calls_of(attention)
+            if not axes_of_calls:  # the layer does not rotate
                 ropes.append(None)
                 continue
-            query_axes = calls[0]
-            rotary = CalledRotary(attention.rotary_emb, query_axes, mrope)
+            rotary = CalledRotary(attention.rotary_emb, axes_of_calls[0], uses_mrope)
             module = id(rotary.module)
             if module not in rope_by_module:
                 rope_by_module[module] = rotary.read(question)
-                facts["interleaved"] = not rotary.turns_halves  # as in all layers of a model
+                # whether dimensions 2 i and 2 i + 1 are a pair; it is the same in all layers
+                facts["interleaved"] = not rotary.rotates_halves
             ropes.append(rope_by_module[module])
-    # chunked prefill, on by default, computes a long prompt in several passes
+    # `mixed`: vLLM computes a long prompt in several passes (chunked prefill), so that one prompt
+    # mixes the frequencies for short and for long ones
     return probe_protocol.answer(ropes, mixed=True, **facts)
 
 
@@ -637,9 +659,9 @@ def attention_of(layer: torch.nn.Module) -> Any:
 def calls_of(attention: Any) -> list[int]:
     """Run an attention once on two tokens, and return how it calls its rotary embedding.
 
-    Nothing is computed: the tensors are on torch's device "meta", and have only shapes. Two kinds
-    of modules do not run: the rotary embedding, whose calls are noted, and the kernels, which need
-    a GPU.
+    Nothing is computed: the tensors are on torch's device "meta", and have only shapes. Other
+    functions run in place of two kinds of modules: one notes each call of the rotary embedding, and
+    the others stand for the kernels of attention, which need a GPU.
 
     Args:
         attention: A module of vLLM with a rotary embedding, such as LlamaAttention.
@@ -648,11 +670,11 @@ def calls_of(attention: Any) -> list[int]:
         For each call the number of axes of the query tensor: 3 for [tokens, heads, head_dim], 2
         for [tokens, heads * head_dim]. Empty for a layer that does not rotate.
     """
-    calls: list[int] = []
+    axes_of_calls: list[int] = []
 
     def record_call(positions: Any, query: Any, key: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Take the place of the rotary embedding's forward."""
-        calls.append(query.dim())
+        """Take the place of the rotary embedding's forward: note the call, and rotate nothing."""
+        axes_of_calls.append(query.dim())
         return query, key
 
     replacements: dict[Any, Any] = {attention.rotary_emb: record_call}
@@ -660,18 +682,18 @@ def calls_of(attention: Any) -> list[int]:
         replacements[kernel] = functools.partial(return_shape_of_kernel, kernel)
     with replaced_forwards(replacements):
         attention.forward(**attention_arguments(attention))
-    return calls
+    return axes_of_calls
 
 
 def kernels_in(attention: Any) -> list[Any]:
     """Return the modules in an attention that compute its scores, on a GPU.
 
-    They are known by the ends of their class names: vLLM's Attention and MLAAttention, for example.
-    LlamaAttention ends so too, but has the rotary embedding.
+    They are found by the ends of their class names, such as vLLM's Attention and MLAAttention. The
+    name LlamaAttention ends in the same way, but that module has the rotary embedding.
     """
     kernels = []
     for module in attention.modules():
-        has_name_of_kernel = type(module).__name__.endswith(KERNELS)
+        has_name_of_kernel = type(module).__name__.endswith(KERNEL_CLASSES)
         rotates = hasattr(module, "rotary_emb")
         if has_name_of_kernel and not rotates:
             kernels.append(module)
@@ -761,50 +783,54 @@ class CalledRotary:
 
     Args:
         module: The embedding.
-        dimensions: Those of the query in the call: 2 where heads are not apart.
-        mrope: Whether vLLM's model runner gives it three sections of positions.
+        query_axes: The axes of the query in the call: 2 for [tokens, heads * head_dim], 3 for
+            [tokens, heads, head_dim].
+        uses_mrope: Whether vLLM's model runner gives it three rows of positions (M-RoPE).
     """
 
-    def __init__(self, module: Any, dimensions: int, mrope: bool) -> None:
+    def __init__(self, module: Any, query_axes: int, uses_mrope: bool) -> None:
         self.module = module
-        self.dimensions = dimensions
-        self.mrope = mrope
-        self.size = int(module.head_size)
+        self.query_axes = query_axes
+        self.uses_mrope = uses_mrope
+        self.head_size = int(module.head_size)
         self.pairs = int(module.rotary_dim) // 2
 
     @functools.cached_property
-    def turns_halves(self) -> bool:
-        """Whether it pairs a dimension with that half a head further, not with its neighbour."""
-        query = torch.zeros(2, 1, self.size)
+    def rotates_halves(self) -> bool:
+        """Whether dimensions i and i + pairs are rotated together, and not 2 i and 2 i + 1."""
+        # of a query with 1 in dimension 0 only, dimension 1 stays 0 unless both are a pair
+        query = torch.zeros(2, 1, self.head_size)
         query[..., 0] = 1.0
-        return bool(self.run([1, 1], query)[0, 1] == 0)
+        rotated = self.run([1, 1], query)
+        return bool(rotated[0, 1] == 0)
 
     def read(self, question: Answer) -> Answer:
         """Return the frequencies that it rotates by, in a short and in a long prompt.
 
-        LongRoPE, for example, has other frequencies beyond the trained length. Such an embedding
-        chooses them by the last position of the prompt. So it is given two positions: the last one,
-        and position 1, at which the angle of a pair is its frequency.
+        LongRoPE, for example, has other frequencies for prompts beyond the trained length, and
+        chooses them by the last position of a prompt. So each prompt has two positions here: the
+        last one, and position 1, at which the angle of a pair is its frequency.
 
         Args:
             question: {"trained": 4096, "context": 131072}, say: the lengths of the short and of the
                 long prompt, in tokens.
         """
-        short_end = min(question["trained"], ROWS) - 1
-        long_end = min(question["context"], ROWS) - 1
+        # the last position, or the last one that the tables have (`make_short_tables_on_cpu`)
+        short_end = min(question["trained"], MOST_TABLE_ROWS) - 1
+        long_end = min(question["context"], MOST_TABLE_ROWS) - 1
         try:
-            short = self.tables([1, short_end])
-            long = self.tables([1, long_end])
+            short_tables = self.tables([1, short_end])
+            long_tables = self.tables([1, long_end])
         except Exception as error:
-            raise probe_protocol.Refused("forward", error) from error
-        self.check(short, short_end)
-        self.check(long, long_end)
+            raise probe_protocol.Refused(stage="forward", error=error) from error
+        self.check(short_tables, short_end)
+        self.check(long_tables, long_end)
 
         # the cosines and sines at position 1
-        long_at_one, _ = long
-        short_at_one, _ = short
-        inv_freq, factor = probe_protocol.from_cos_sin(*long_at_one)
-        short_inv_freq, short_factor = probe_protocol.from_cos_sin(*short_at_one)
+        cosines, sines = long_tables[0]
+        short_cosines, short_sines = short_tables[0]
+        inv_freq, factor = probe_protocol.from_cos_sin(cosines, sines)
+        short_inv_freq, short_factor = probe_protocol.from_cos_sin(short_cosines, short_sines)
         return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
     def check(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:
@@ -829,48 +855,71 @@ class CalledRotary:
             assert fits, f"{name} turns position {end} by other frequencies than 1"
 
     def tables(self, positions: list[int]) -> list[tuple[list[float], list[float]]]:
-        """Return cosines and sines, with the attention factor, one per pair, at positions.
+        """Return the cosines and sines of each pair at some positions, times the attention factor.
 
-        A query with 1 in the first dimension of each pair and 0 in the second is turned to the
-        cosine and the sine of the pair.
+        They are what the embedding makes of a query. Where a pair of the query is (1, 0), its
+        rotation by an angle gives (cosine, sine).
+
+        Args:
+            positions: The positions of a prompt, such as [1, 4095].
+
+        Returns:
+            For each position the cosines and the sines, one per pair.
         """
-        width = 2 * self.pairs
-        if self.turns_halves:  # pair i has the dimensions i and i + pairs
-            first = slice(0, self.pairs)
-            second = slice(self.pairs, width)
+        rotary_width = 2 * self.pairs  # dimensions that rotate; the rest of a head does not
+        if self.rotates_halves:  # pair i has the dimensions i and i + pairs
+            first_dimensions = slice(0, self.pairs)
+            second_dimensions = slice(self.pairs, rotary_width)
         else:  # pair i has the dimensions 2 i and 2 i + 1
-            first = slice(0, width, 2)
-            second = slice(1, width, 2)
+            first_dimensions = slice(0, rotary_width, 2)
+            second_dimensions = slice(1, rotary_width, 2)
 
-        query = torch.zeros(len(positions), 1, self.size)
-        query[..., first] = 1.0
-        turned = self.run(positions, query)
-        return [(row[first].tolist(), row[second].tolist()) for row in turned]
+        query = torch.zeros(len(positions), 1, self.head_size)
+        query[..., first_dimensions] = 1.0
+        tables = []
+        for rotated in self.run(positions, query):
+            cosines = rotated[first_dimensions].tolist()
+            sines = rotated[second_dimensions].tolist()
+            tables.append((cosines, sines))
+        return tables
 
     def run(self, positions: list[int], query: torch.Tensor) -> torch.Tensor:
-        """Return what it makes of a query for each position."""
-        places = torch.tensor(positions)
-        if self.mrope:
-            places = places.expand(3, -1).contiguous()
-        if self.dimensions == 2:
+        """Return a query as the embedding rotates it, float64 [positions, head_size].
+
+        Args:
+            positions: The position of each token.
+            query: A query with one head for each token, [positions, 1, head_size].
+        """
+        position_ids = torch.tensor(positions)
+        if self.uses_mrope:  # time, height and width of an image, which are equal for text
+            position_ids = position_ids.expand(3, -1).contiguous()
+        if self.query_axes == 2:
             query = query.flatten(1)
         forward = getattr(self.module, "forward_native", None) or self.module.forward
-        turned: torch.Tensor = forward(places, query.clone(), query.clone())[0]
-        return turned.reshape(len(positions), -1).double()
+        key = query.clone()
+        rotated_query: torch.Tensor = forward(position_ids, query.clone(), key)[0]
+        return rotated_query.reshape(len(positions), -1).double()
 
 
 def logit_scale(attention: Any) -> float | None:
-    """Return the factor on logits that the kernel of the attention gets; None where unknown."""
-    # the module inside that calls the kernel has it, or its `impl`, which is the kernel
+    """Return the factor on the logits of an attention, such as 1 / sqrt(head_dim).
+
+    None where it is unknown.
+
+    Args:
+        attention: A module of vLLM, such as LlamaAttention.
+    """
+    # vLLM's module Attention is inside it. That, or the kernel in its `impl`, has the factor.
     for module in attention.modules():
-        is_kernel = type(module).__name__.endswith(KERNELS)
-        if module is attention or not is_kernel:
+        has_name_of_kernel = type(module).__name__.endswith(KERNEL_CLASSES)
+        if module is attention or not has_name_of_kernel:
             continue
         for holder in (module, getattr(module, "impl", None)):
             scale = getattr(holder, "scale", None)
             if isinstance(scale, float):
                 return scale
 
+    # else the attention has it
     own_scale = getattr(attention, "scaling", None)
     if isinstance(own_scale, float):
         return own_scale
@@ -880,7 +929,9 @@ def logit_scale(attention: Any) -> float | None:
 def query_scale(attention: Any, context: int) -> float | None:
     """Return the factor on queries at the last position; None for attentions without one."""
     positions = torch.tensor([context - 1])
-    if getattr(attention, "attn_temperature_tuning", False) and getattr(attention, "nope", False):
+    # Llama 4 scales the queries of layers without RoPE
+    has_tuning = getattr(attention, "attn_temperature_tuning", False)
+    if has_tuning and getattr(attention, "nope", False):
         return float(attention._get_attn_scale(positions))
     if getattr(attention, "do_llama_4_scaling", False):
         return float(attention._get_llama_4_attn_scale(positions))

@@ -51,19 +51,23 @@ if TYPE_CHECKING:
 
     Answer = dict[str, Any]
 
-NO_DEVICE = ("Torch not compiled with CUDA", "No Metal back-end", "No CUDA GPUs are available")
-"""Parts of messages that are about the machine and not about the model."""
-CUSTOM_CODE = ("contains custom code", "trust_remote_code=True")
+WORDS_OF_MISSING_DEVICE = (
+    "Torch not compiled with CUDA",
+    "No Metal back-end",
+    "No CUDA GPUs are available",
+)
+"""Parts of messages of torch about a device that this machine does not have."""
+WORDS_OF_CUSTOM_CODE = ("contains custom code", "trust_remote_code=True")
 """Parts of messages on a model whose config class is in its own repository."""
 NEEDS_TRUST = (
     "its config class is in the repository of the model, whose code this probe does not run; start"
     " the runtime with --trust-remote-code, which runs it"
 )
-"""The answer then. vLLM, SGLang and mlx-lm have an option of this name."""
+"""The answer for such a model. vLLM, SGLang and mlx-lm have an option of this name."""
 
 
 class NoModel(Exception):
-    """The runtime does not have the model; the message says which."""
+    """The runtime does not have the model; the message names the model."""
 
 
 class Unseen(Exception):
@@ -82,20 +86,25 @@ class Refused(Exception):
 
 
 def message(error: BaseException) -> str:
-    """Return the first line of an error, such as "OSError: config.json is missing".
+    """Return an error in one line, such as "OSError: config.json is missing".
 
     Folders and dictionaries in it are cut, since they change from run to run: "/tmp/x/config.json"
     becomes "config.json", and "got {'a': 1}" becomes "got {...}".
     """
     lines = f"{type(error).__name__}: {error}".strip().splitlines()
-    first = lines[0]
-    # pydantic says the same in several lines, the second of which has the sentence
-    if type(error).__name__ == "ValidationError" and len(lines) > 1:
-        sentence = re.sub(r"^\s*Value error, |\s*\[type=.*", "", lines[1])
-        first = f"ValueError: {sentence}"
-    first = re.sub(r"/[\w./-]*/(?=\w)", "", first)
-    first = re.sub(r"\{.*", "{...}", first)
-    return first[:200]
+    line = lines[0]
+
+    # The sentence of a pydantic error is in its second line:
+    # "  Value error, unknown rope_type [type=value_error, input_value=...]"
+    is_of_pydantic = type(error).__name__ == "ValidationError"
+    if is_of_pydantic and len(lines) > 1:
+        sentence = re.sub(r"^\s*Value error, ", "", lines[1])
+        sentence = re.sub(r"\s*\[type=.*", "", sentence)
+        line = f"ValueError: {sentence}"
+
+    line = re.sub(r"/[\w./-]*/(?=\w)", "", line)  # folders before the name of a file
+    line = re.sub(r"\{.*", "{...}", line)
+    return line[:200]
 
 
 def rope(
@@ -141,7 +150,7 @@ def from_cos_sin(cos: Sequence[float], sin: Sequence[float]) -> tuple[list[float
 
 
 def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
-    """Return an answer from the rope of every layer; equal ones are stored once.
+    """Return an answer from the rope of every layer, in which equal ropes are stored once.
 
     The ropes A, A, None, B of four layers become {"ropes": [A, B], "layers": [0, 0, None, 1]}.
 
@@ -150,15 +159,15 @@ def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
         **more: Other keys of the answer.
     """
     ropes: list[Answer] = []
-    places: list[int | None] = []
+    rope_indices: list[int | None] = []
     for layer in layers:
         if layer is None:
-            places.append(None)
+            rope_indices.append(None)
             continue
         if layer not in ropes:
             ropes.append(layer)
-        places.append(ropes.index(layer))
-    return {"ropes": ropes, "layers": places, **more}
+        rope_indices.append(ropes.index(layer))
+    return {"ropes": ropes, "layers": rope_indices, **more}
 
 
 def main(program: str) -> None:
@@ -166,11 +175,14 @@ def main(program: str) -> None:
 
     Args:
         program: The module that asks the runtime, such as ask_vllm. It has VERSION and a function
-            `ask(config, question)`, which returns the answer. Where it cannot be imported, that
-            is the answer to every question.
+            `ask(config, question)`, which returns the answer.
     """
     answers = open_answers()
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    caller = os.getppid()
+    threading.Thread(target=end_with_caller, args=(caller,), daemon=True).start()
+
+    # import the program, and with it the runtime. Where that fails, each question is answered by
+    # `failure`: nothing is known about the model ("unseen")
     version = ""
     failure: Answer = {}
     gc.disable()  # a quarter of the time of the imports
@@ -234,11 +246,11 @@ def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: A
 def describe_refusal(refused: Refused) -> Answer:
     """Return the answer for an error of the runtime, which may be about this machine only."""
     text = str(refused)
-    if any(words in text for words in NO_DEVICE):
+    if any(words in text for words in WORDS_OF_MISSING_DEVICE):
         return {"unseen": f"it needs another device: {text}"}
     if text.startswith(("ImportError", "ModuleNotFoundError")):
         return {"unseen": f"it needs a package that is not installed: {text}"}
-    if any(words in text for words in CUSTOM_CODE):
+    if any(words in text for words in WORDS_OF_CUSTOM_CODE):
         return {"unseen": NEEDS_TRUST}
     return {"error": text, "stage": refused.stage}
 
@@ -265,8 +277,12 @@ def open_answers() -> TextIO:
     return answers
 
 
-def end_with(caller: int) -> None:
-    """End the process when its caller has ended, also in the middle of a question."""
+def end_with_caller(caller: int) -> None:
+    """End the process when its caller has ended, also in the middle of a question.
+
+    Args:
+        caller: The process that started this one.
+    """
     while os.getppid() == caller:
         time.sleep(1)
     os._exit(1)

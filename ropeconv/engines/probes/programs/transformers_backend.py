@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:  # a program has only this folder on its path
     import probe_protocol
 
-WINDOW_ONLY = ("kolibri1",)
+ROTATES_WITH_WINDOW_ONLY = ("kolibri1",)
 """Model types of transformers whose layers without a window do not rotate."""
 
 
@@ -37,8 +37,9 @@ def takes(architecture: str) -> bool:
 def read(model: Any, layers: list[Any], question: Answer) -> Answer:
     """Return the frequencies of each layer of a class of transformers that vLLM runs.
 
-    transformers chooses frequencies by the largest position of a batch. So each type of layer is
-    read within the trained length and at the context, and a prompt in several passes mixes both.
+    transformers chooses frequencies by the largest position of a forward pass: LongRoPE has other
+    ones within the trained length. So each type of layer is read twice, in a pass within the
+    trained length, and in one that ends with the context.
 
     Args:
         model: The model, with one rotary embedding for all layers.
@@ -71,21 +72,28 @@ def read(model: Any, layers: list[Any], question: Answer) -> Answer:
         if kind not in rope_by_kind:
             rope_by_kind[kind] = read_rotary(rotary, kind, question)
         ropes.append(rope_by_kind[kind])
+    # `mixed`: vLLM and SGLang compute a long prompt in several passes (chunked prefill), so that
+    # one prompt mixes the frequencies for short and for long ones
     return probe_protocol.answer(ropes, backend="transformers", mixed=True, **facts)
 
 
 def logit_scale(attention: Any) -> float | None:
-    """Return the factor on logits of an attention; None where unknown.
+    """Return the factor on the logits of an attention, such as 1 / sqrt(head_dim).
 
-    vLLM 0.33 gives the class a kernel with a factor that it finds in the code of the class, else
-    with that of Llama (transformers/base.py). Earlier ones, and SGLang, take that of the class.
+    None where it is unknown.
+
+    Args:
+        attention: The attention of a class of transformers.
     """
+    # vLLM 0.33 puts a kernel of its own into the attention, as `impl`, with a factor that it reads
+    # in the code of the class, or with that of Llama (transformers/base.py)
     for module in attention.modules():
         kernel = getattr(module, "impl", None)
         scale = getattr(kernel, "scale", None)
         if isinstance(scale, float):
             return scale
 
+    # earlier releases of vLLM, and SGLang, compute with the factor of the class
     own_scale = getattr(attention, "scaling", None)
     if isinstance(own_scale, float):
         return own_scale
@@ -93,13 +101,16 @@ def logit_scale(attention: Any) -> float | None:
 
 
 def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
-    """Return the type of a layer, where the rotary embedding asks for it."""
+    """Return the type of a layer, such as "sliding_attention".
+
+    None where the rotary embedding is the same for all types, and does not ask for one.
+    """
     if "layer_type" not in inspect.signature(rotary.forward).parameters:
         return None
-    for place in (layer, attention):
+    for module in (layer, attention):
         for name in ("layer_type", "attention_type"):
-            if isinstance(getattr(place, name, None), str):
-                return str(getattr(place, name))
+            if isinstance(getattr(module, name, None), str):
+                return str(getattr(module, name))
     return str(rotary.config.layer_types[getattr(attention, "layer_idx", 0)])
 
 
@@ -125,7 +136,7 @@ def rotates(attention: Any, model_type: str) -> bool:
     has_no_rope = getattr(attention, "use_rope", True) in (False, 0)
     if has_no_rope:
         return False
-    if model_type in WINDOW_ONLY:
+    if model_type in ROTATES_WITH_WINDOW_ONLY:
         return bool(attention.is_sliding)
     return True
 
@@ -139,25 +150,30 @@ def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
             of frequencies.
         question: The trained length and the context, in tokens.
     """
-    extra = () if kind is None else (kind,)
+    arguments_of_kind = () if kind is None else (kind,)
     with torch.device("cpu"):
         # the tables of the model may be on meta, without numbers, so another embedding is made
-        fresh = type(rotary)(rotary.config)
+        fresh_rotary = type(rotary)(rotary.config)
 
-        def read_at(length: int) -> tuple[list[float], float]:
-            """Return inv_freq and attention factor in a batch whose last position ends a length."""
+        def read_for_length(length: int) -> tuple[list[float], float]:
+            """Return inv_freq and attention factor for a prompt of this length.
+
+            The embedding gets two of its positions: the last one, by which it chooses frequencies,
+            and position 1, at which the angle of each pair is its frequency.
+            """
             positions = torch.tensor([[1, length - 1]])
+            states = torch.zeros(1, 1)  # the embedding reads only their dtype and device
             try:
-                tables = fresh(torch.zeros(1, 1), positions, *extra)
+                tables = fresh_rotary(states, positions, *arguments_of_kind)
             except Exception as error:
-                raise probe_protocol.Refused("forward", error) from error
+                raise probe_protocol.Refused(stage="forward", error=error) from error
             if isinstance(tables, torch.Tensor):  # cos + i sin, as in DeepSeek V2
                 tables = (tables.real, tables.imag)
-            cos, sin = tables
+            cos, sin = tables  # [batch, positions, width]
             return first_position(cos[0, 0].double(), sin[0, 0].double())
 
-        inv_freq, factor = read_at(question["context"])
-        short_inv_freq, short_factor = read_at(question["trained"])
+        inv_freq, factor = read_for_length(question["context"])
+        short_inv_freq, short_factor = read_for_length(question["trained"])
     return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LM_EVAL = "lm-eval:"
-"""Before the name of a task."""
+"""The beginning of the name of this measure, before the name of a task."""
 
 
 class LmEval(Measure):
     """The numbers that a task gives for each of its documents, so that rows are paired by document.
 
-    `EvaluationSizes.windows` is how many documents of each task are read, and the longest length
-    what the model sees of one at most. The tasks of RULER are run at each length.
+    `EvaluationSizes.windows` is how many documents of each task are read. The model sees at most
+    the longest length of a document. The tasks of RULER are run at each length.
     """
 
     summary = (
@@ -66,19 +66,22 @@ class LmEval(Measure):
                 "--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag"
             )
         require("lm_eval", f"--measure {LM_EVAL}{task}")
-        self.folder: Path | None = None  # of a YAML file, and the checksum of the file
-        self.checksum = 0
         self.task = task
         self.only_known_lengths = only_known_lengths
-        # RULER makes prompts of each length; any other task has prompts as they come
-        self.by_length = task in RULER or task == "ruler"
+        # RULER makes prompts of each length; the prompts of any other task have their own lengths
+        self.has_prompts_of_each_length = task in RULER or task == "ruler"
+
+        # the folder and the checksum of a YAML file, which names the task
+        self.folder: Path | None = None
+        self.file_checksum = 0
         if task.endswith((".yaml", ".yml")):
             self._read_file(Path(task))
-        # a class variable of other measures, since only this one has a name per task
+
+        # such as "lm-eval:hellaswag"; in other measures the name is a variable of the class
         self.name = f"{LM_EVAL}{self.task}"  # type: ignore[misc]
 
     def _read_file(self, path: Path) -> None:
-        """Take the task from a YAML file, and the folder in which lm_eval looks for it."""
+        """Take from a YAML file the name of its task, its folder, and a checksum of its text."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as problem:
@@ -86,31 +89,33 @@ class LmEval(Measure):
                 f"--measure {LM_EVAL}{self.task}: the file cannot be read ({problem})"
             ) from None
         # not parsed as YAML, since lm_eval adds tags such as !function
-        named = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
-        if named is None:
+        name_of_task = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
+        if name_of_task is None:
             raise UsageError(
                 f"{self.task} has no line with `task:` or `group:` and a name; add one"
             )
-        self.folder = path.parent
-        self.task = named[1]
-        self.by_length = False  # a file has prompts of its own
-        # `cases` puts it among the tokens that name this task in the journal, which are int32
-        self.checksum = zlib.crc32(text.encode()) >> 1
+        self.folder = path.parent  # where lm_eval looks for the task
+        self.task = name_of_task[1]
+        self.has_prompts_of_each_length = False  # a file has prompts of its own
+
+        # `cases` adds this to a made-up token, so that the journal finds results of the same file
+        # only. Tokens are int32, up to 2^31 - 1, and a CRC-32 has 32 bits: one is shifted out.
+        self.file_checksum = zlib.crc32(text.encode()) >> 1
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield a case for the whole task, or for each length, with made-up tokens.
 
-        lm_eval makes the prompts, so there are no tokens to list. But the journal, in which an
-        interrupted run continues, finds a result by the digest of a case's tokens and targets. So
-        these are made of all that decides the result: the length, the seed, the contents of a task
-        file, and the number of documents.
+        lm_eval makes the prompts, so the tokens of a case are never read. But the journal, in which
+        an interrupted run continues, finds a result by the digest of the tokens and targets of a
+        case. So they are made of all that decides the result: the length, the seed, the contents of
+        a task file, and the number of documents.
 
         Raises:
             UsageError: RULER has no metric for a length.
         """
         for length in self._lengths(sizes):
             ids = np.full(length, sizes.seed, np.int32)
-            ids[0] += self.checksum  # of the task file; 0 without one
+            ids[0] += self.file_checksum  # of the task file; 0 without one
             documents = min(sizes.windows, length - 1)  # targets are indices into the tokens
             targets = np.arange(1, documents + 1, dtype=np.int32)
             yield Case(
@@ -125,24 +130,26 @@ class LmEval(Measure):
     def _lengths(self, sizes: EvaluationSizes) -> list[int]:
         """Return the lengths in tokens at which the task is run.
 
-        A task of RULER is run at each length, and every other one at the longest.
+        A task of RULER makes prompts of any length, and is run at each of --lengths. Every other
+        task is run once, with the longest as the limit. RULER has scores for a few lengths only
+        (`RULER_LENGTHS`). Other lengths are left out with `only_known_lengths`, else refused.
 
         Raises:
             UsageError: RULER has no metric for a length.
         """
-        if not self.by_length:
+        if not self.has_prompts_of_each_length:
             return [sizes.longest]
-        known = [length for length in sizes.lengths if length in RULER_LENGTHS]
+        known_lengths = [length for length in sizes.lengths if length in RULER_LENGTHS]
         if self.only_known_lengths:
-            return known
+            return known_lengths
         for length in sizes.lengths:
-            if length not in known:
+            if length not in known_lengths:
                 choices = ",".join(format_tokens(choice) for choice in RULER_LENGTHS)
                 raise UsageError(
                     f"{self.name} has no score at {length:,} tokens; give --lengths some of"
                     f" {choices}"
                 )
-        return known
+        return known_lengths
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
@@ -152,7 +159,7 @@ class LmEval(Measure):
 
         Args:
             row: The name of the row.
-            case: The case that stands for the task, with the number of documents.
+            case: A case of `cases`, with the length, the seed, and the number of documents.
             engine: The model, patched to compute the method of the row.
             tokenizer: The tokenizer of the model.
 
@@ -166,11 +173,12 @@ class LmEval(Measure):
         if not isinstance(tokenizer, CheckpointTokenizer):
             raise RopeconvError(refusal)
 
-        # a group such as mmlu has many tasks; each gets a number, by the order of their names
-        tasks = self._samples(engine.model, tokenizer.tokenizer, case)
+        # A group such as mmlu has many tasks. Each of them gets a number, in the order of their
+        # names, and has a sample for each document, with the metrics of the model's answer.
+        samples_by_task = self._run_task(engine.model, tokenizer.tokenizer, case)
         observations = list[Observation]()
-        for task_number, task in enumerate(sorted(tasks)):
-            for sample in tasks[task]:
+        for task_number, task in enumerate(sorted(samples_by_task)):
+            for sample in samples_by_task[task]:
                 observations += self._observations(sample, case.column, task_number)
         if not observations:
             raise RopeconvError(
@@ -201,12 +209,12 @@ class LmEval(Measure):
             if not isinstance(value, (bool, int, float, np.number)):
                 continue
             # RULER's metrics are lengths, with -1 for those that a prompt does not have
-            is_other_length = self.by_length and name != str(column)
+            is_other_length = self.has_prompts_of_each_length and name != str(column)
             if is_other_length:
                 continue
             yield Observation(
                 measure=self.name,
-                metric="accuracy" if self.by_length else f"{name}{suffix}",
+                metric="accuracy" if self.has_prompts_of_each_length else f"{name}{suffix}",
                 column=column,
                 document=int(sample["doc_id"]),
                 window=task_number,
@@ -216,7 +224,7 @@ class LmEval(Measure):
     def with_place(self, case: Case, observation: Observation) -> Observation:
         return observation  # its documents are those of the task
 
-    def _samples(
+    def _run_task(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
     ) -> dict[str, list[JsonObject]]:
         """Run the task, and return the documents of each of its tasks with their metrics.
@@ -241,7 +249,7 @@ class LmEval(Measure):
                 max_length = case.column
                 if self.folder:
                     options["task_manager"] = TaskManager(include_path=str(self.folder))
-                if self.by_length:
+                if self.has_prompts_of_each_length:
                     check_tokenizer(self.task, tokenizer, case.column)
                     stack.enter_context(fresh_words())
                     # HFLM cuts the beginning of a prompt that leaves no room for its answer, as

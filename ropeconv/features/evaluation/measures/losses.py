@@ -21,7 +21,8 @@ from ..cases import Case, EvaluationSizes, Observation
 from ..texts import Texts, long_enough, window_ends
 from .measure import Measure, register
 
-BLOCKS = 32
+MOST_BLOCKS = 32
+"""The blocks of positions of a sequence with a mean loss each; fewer where it has fewer tokens."""
 
 
 def _mean_loss(case: Case, losses: TokenLosses) -> Observation:
@@ -45,14 +46,19 @@ class Position(Measure):
     summary = "loss by position in one pass, as a difference to the first row"
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield parts (windows) of the texts, as long as possible; every token is predicted."""
-        first = max(len(texts.prefix), 1)  # nothing is before the first token
-        for window, (document, end) in enumerate(window_ends(texts, sizes, sizes.longest)):
-            ids = texts.window(document, end, sizes.longest)
-            targets = np.arange(first, len(ids), dtype=np.int32)
+        """Yield parts (windows) of the texts of the longest length; every token is predicted.
+
+        The tokens that the tokenizer puts before a text (the prefix, such as <s>) are not, nor is
+        the first token, before which there is nothing.
+        """
+        length = sizes.longest
+        first_target = max(len(texts.prefix), 1)
+        for window, (document, end) in enumerate(window_ends(texts, sizes, length)):
+            ids = texts.window(document, end, length)
+            targets = np.arange(first_target, len(ids), dtype=np.int32)
             yield Case(
                 measure=self.name,
-                column=sizes.longest,
+                column=length,  # the length of the sequence, for which the table has a column
                 document=document,
                 window=window,
                 ids=ids,
@@ -70,7 +76,7 @@ class Position(Measure):
             case: The sequence.
             losses: The loss of each of its targets, in nats.
         """
-        blocks = min(BLOCKS, len(case.targets))
+        blocks = min(MOST_BLOCKS, len(case.targets))
         edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
         observations = []
         for begin, end in pairwise(edges.tolist()):
@@ -158,9 +164,11 @@ class Sliding(Measure):
         Every token of the text is predicted in one of them.
 
         With 12 tokens of text, length 8 and stride 3 the windows are [0, 8), [3, 11) and [6, 12).
-        The first one predicts all of its tokens but the first, the next 8 to 10, the last 11.
+        The first window predicts the tokens 1 to 7, the next one 8 to 10, and the last one 11.
+
+        The tokenizer may put tokens before a text, such as <s> (the prefix). Each window begins
+        with them. So a window of length 8 with a prefix of 1 has 7 tokens of the text.
         """
-        # the documents of `texts` have no prefix (such as <s>), and each window begins with it
         prefix = len(texts.prefix)
         shortest = sizes.lengths[0]
         if self.stride > shortest - prefix:
@@ -169,20 +177,22 @@ class Sliding(Measure):
                 f" {shortest:,}; give sliding:N with N up to {shortest - prefix:,}"
             )
 
-        total = sizes.longest - prefix  # tokens of a text that are predicted at every length
+        # the same first tokens of a text at every length, so that lengths can be compared
+        text_length = sizes.longest - prefix
         documents = long_enough(texts, sizes.longest)[: sizes.windows]
         for document, length in product(documents, sizes.lengths):
-            first_end = min(length - prefix, total)
-            ends = [*range(first_end, total, self.stride), total]
-            predicted = 0  # tokens of the text up to here, by the windows before
+            # windows as indices into the tokens of the text: [start, end)
+            first_end = min(length - prefix, text_length)
+            ends = [*range(first_end, text_length, self.stride), text_length]
+            predicted_up_to = 0  # by the windows before
             for number, end in enumerate(ends):
                 start = number * self.stride
                 length_with_prefix = end - start + prefix
                 ids = texts.window(document, end, length_with_prefix)
 
-                # targets are the tokens that no window before has predicted, at the end of this
-                # one; never the prefix, nor the first token, which has nothing before it
-                new_tokens = end - predicted
+                # the targets are at the end of the window: the tokens that no window before has
+                # predicted, but not the prefix, nor a first token, which has nothing before it
+                new_tokens = end - predicted_up_to
                 first_new = len(ids) - new_tokens
                 first_target = max(first_new, prefix, 1)
                 yield Case(
@@ -193,7 +203,7 @@ class Sliding(Measure):
                     ids=ids,
                     targets=np.arange(first_target, len(ids), dtype=np.int32),
                 )
-                predicted = end
+                predicted_up_to = end
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         return [replace(_mean_loss(case, losses), weight=len(case.targets))]
@@ -231,29 +241,31 @@ class LongPpl(Growth):
         return super().cases(texts, sizes)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
-        """Replace the losses of a window's tokens by one mean, over those that need the context.
+        """Replace the losses of the tokens of each window by one mean, over the key tokens.
 
-        These are the key tokens of LongPPL: `_key_tokens` finds them by the losses of the first
-        row of the table.
+        Key tokens need the long context: `_key_tokens` finds them by the losses of the first row of
+        the table. So all rows have the same key tokens.
 
         Args:
-            rows: The observations by row, which are changed. The first row says which tokens are
-                key tokens, so that all rows have the same ones.
-            sizes: The lengths, of which the shortest is the short context.
+            rows: The observations by row. Each list is replaced by another one.
+            sizes: The lengths: the shortest is the short context, and the trained one the long.
 
         Returns:
             Why there are no key tokens, as a sentence; empty where there are some.
         """
-        evaluator: list[Observation] = []
+        # the losses of the first row, by this measure
+        losses_of_first_row: list[Observation] = []
         if rows:
             first_row = next(iter(rows.values()))
-            evaluator = [number for number in first_row if number.measure == self.name]
-        key_tokens = self._key_tokens(evaluator, sizes)
+            for observation in first_row:
+                if observation.measure == self.name:
+                    losses_of_first_row.append(observation)
+        key_tokens = self._key_tokens(losses_of_first_row, sizes)
 
-        for row, observations in rows.items():
-            rows[row] = self._average_over(key_tokens, observations)
+        for row in list(rows):
+            rows[row] = self._average_over(key_tokens, rows[row])
 
-        if evaluator and not any(key_tokens.values()):
+        if losses_of_first_row and not any(key_tokens.values()):
             return (
                 "no predicted token needs the long context; give more --targets or --windows, or"
                 " other texts"
@@ -263,10 +275,11 @@ class LongPpl(Growth):
     def _average_over(
         self, key_tokens: dict[tuple[int, int], list[int]], observations: Sequence[Observation]
     ) -> list[Observation]:
-        """Return the observations with the losses of this measure averaged over key tokens.
+        """Return the observations of a row, with the losses of this measure averaged.
 
-        Windows without a key token are left out. Observations of other measures come first, and do
-        not change.
+        In place of an observation with a loss for each target, there is one with the mean over the
+        key tokens. Windows without a key token are left out. Observations of other measures come
+        first, and do not change.
 
         Args:
             key_tokens: By document and window, the indices of key tokens among the targets.
@@ -280,41 +293,45 @@ class LongPpl(Growth):
                 continue
             indices = key_tokens.get((observation.document, observation.window))
             if indices:
-                # a window counts by its key tokens; `values`, the loss of each target, is done with
+                # the weight of a window in the mean over windows is the number of its key tokens;
+                # `values`, the loss of each target, is not needed after this
                 loss = float(np.mean([observation.values[index] for index in indices]))
                 with_mean = replace(observation, value=loss, weight=len(indices), values=())
                 averaged.append(with_mean)
         return others + averaged
 
     def _key_tokens(
-        self, evaluator: Sequence[Observation], sizes: EvaluationSizes
+        self, observations: Sequence[Observation], sizes: EvaluationSizes
     ) -> dict[tuple[int, int], list[int]]:
         """Return the indices of key tokens among the targets, by document and window.
 
-        A key token is one that the evaluator predicts well with its whole trained context, and much
-        worse with the shortest length: it needs the long context.
+        A key token is predicted well with the whole trained context before it, and much worse with
+        the shortest one: it needs the long context.
 
         Args:
-            evaluator: The observations of the first row, with a loss for each target.
+            observations: Those of the first row at all lengths (`column`), each with the losses of
+                the targets of a window (`values`). The targets are the same tokens at each length.
             sizes: The shortest length, and the trained one.
         """
-        # the losses of each window's targets after the shortest context
+        # the losses of the targets of each window, with the shortest context before them
         shortest = sizes.lengths[0]
         short_losses = {}
-        for observation in evaluator:
-            if observation.column == shortest:
+        for observation in observations:
+            length = observation.column
+            if length == shortest:
                 window = (observation.document, observation.window)
                 short_losses[window] = np.array(observation.values)
 
-        # and after the whole trained context
+        # the key tokens, by the losses with the trained context before them
         key_tokens = {}
-        for observation in evaluator:
+        for observation in observations:
+            length = observation.column
             window = (observation.document, observation.window)
-            if observation.column != sizes.trained or window not in short_losses:
+            if length != sizes.trained or window not in short_losses:
                 continue
             long_losses = np.array(observation.values)
-            # minus a loss is a log-probability: log P(i | long) - log P(i | short) > ALPHA, and
-            # log P(i | long) > BETA
+            # The paper compares log-probabilities, which are minus the losses:
+            # log P(i | long) - log P(i | short) > ALPHA, and log P(i | long) > BETA
             needs_context = short_losses[window] - long_losses > ALPHA
             is_well_predicted = -long_losses > BETA
             key_tokens[window] = np.flatnonzero(needs_context & is_well_predicted).tolist()

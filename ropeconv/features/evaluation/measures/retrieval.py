@@ -23,8 +23,8 @@ from ..cases import Case, EvaluationSizes, Observation
 from ..texts import Texts, Tokenizer
 from .measure import Measure, register
 
-WORDS_FROM = 20_000
-"""Tokens of a text from which words are drawn."""
+TOKENS_FOR_WORDS = 20_000
+"""How many tokens of the texts are read to find words for questions."""
 
 
 @dataclass(frozen=True)
@@ -44,29 +44,29 @@ class Prompt:
     """The answer to predict."""
 
     facts: tuple[tuple[float, str], ...]
-    """Place and text of each fact by rising place, from 0 (before the haystack) to 1 (after it)."""
+    """Place and text of each fact by rising place, from 0 (before the text) to 1 (after it)."""
 
 
 @dataclass(frozen=True)
 class AskedText:
     """A text with hidden facts, and questions about them."""
 
-    before: list[int]
-    """The tokens before the questions."""
+    tokens_before_questions: list[int]
+    """The tokens before the questions: the task, and the text with the facts in it."""
 
-    tail: list[int]
+    question_tokens: list[int]
     """The tokens of the questions with their answers."""
 
     targets: list[int]
-    """Rising indices into `tail` of the tokens of the answers."""
+    """Rising indices into `question_tokens` of the tokens of the answers."""
 
-    hay: int
-    """How many tokens of `before` are of the texts."""
+    text_length: int
+    """How many tokens before the questions are of the texts, and not of the task or the facts."""
 
     @property
     def ids(self) -> list[int]:
         """All tokens."""
-        return self.before + self.tail
+        return self.tokens_before_questions + self.question_tokens
 
 
 class Haystack:
@@ -91,7 +91,7 @@ class Haystack:
         return self._tokens[text]
 
     def hay(self, count: int) -> list[int]:
-        """Return `count` tokens of the texts."""
+        """Return the next `count` tokens of the texts, from this place on."""
         documents = self.texts.documents
         document = self.document
         start = self.start
@@ -107,7 +107,7 @@ class Haystack:
     def vocabulary(self) -> list[str]:
         """The words in lower case after the place, sorted."""
         all_tokens = sum(len(document.ids) for document in self.texts.documents)
-        count = min(WORDS_FROM, all_tokens)
+        count = min(TOKENS_FOR_WORDS, all_tokens)
         text = self.texts.tokenizer.decode(self.hay(count))
         words = set()
         for word in text.split():
@@ -144,27 +144,38 @@ class Haystack:
         Raises:
             UsageError: The length is too short for the prompt.
         """
-        # Question and answer are encoded as one text, since a token can cover the end of one and
-        # the beginning of the other. Tokens of white space are not asked for.
-        question = prompt.question + prompt.lead
-        tail = self.tokens(f"{question} {prompt.answer}")
-        answer_indices = []  # in `tail`
-        for index in range(len(self.tokens(question)), len(tail)):
-            if self.texts.tokenizer.decode([tail[index]]).strip():
-                answer_indices.append(index)
+        question_and_answer, answer_indices = self._question_with_answer(prompt)
 
-        # the rest of the sequence is text
-        needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(tail)
+        # the prefix of the tokenizer (such as <s>), the task, the facts, the question and the
+        # answer; the rest of the sequence is text
+        needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(question_and_answer)
         for _, fact in prompt.facts:
             needed += len(self.tokens(fact))
         if length < needed:
             raise UsageError(
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
-        before = self.with_facts(prompt.task, prompt.facts, length - needed)
-        return before + tail, [len(before) + index for index in answer_indices]
+        before_question = self.with_facts(prompt.task, prompt.facts, length - needed)
+        start = len(before_question)
+        return before_question + question_and_answer, [start + index for index in answer_indices]
 
-    def asked(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
+    def _question_with_answer(self, prompt: Prompt) -> tuple[list[int], list[int]]:
+        """Return the tokens of a question and its answer, and the indices of the answer's tokens.
+
+        Both are encoded as one text, since a token can cover the end of the question and the
+        beginning of the answer. A token of white space only is not among the indices: a model that
+        predicts it shows nothing about the answer.
+        """
+        question = prompt.question + prompt.lead
+        tokens = self.tokens(f"{question} {prompt.answer}")
+        answer_indices = []
+        for index in range(len(self.tokens(question)), len(tokens)):
+            is_blank = not self.texts.tokenizer.decode([tokens[index]]).strip()
+            if not is_blank:
+                answer_indices.append(index)
+        return tokens, answer_indices
+
+    def text_with_questions(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
         """Return a text of `length` tokens that ends with several questions and their answers.
 
         The facts that answer them are hidden in the text, each at the depth of its prompt.
@@ -177,32 +188,34 @@ class Haystack:
         Raises:
             UsageError: The length is too short for the questions.
         """
-        # the questions with their answers, and the indices of the answers' tokens among these
-        tail: list[int] = []
+        # the tokens of all questions with their answers, the indices of the answers among them, and
+        # the facts
+        question_tokens: list[int] = []
         targets = []
         facts: list[tuple[float, str]] = []
         for prompt in prompts:
-            # question and answer are one text, as in `sequence`
-            question = prompt.question + prompt.lead
-            with_answer = self.tokens(f"{question} {prompt.answer}")
-            for index in range(len(self.tokens(question)), len(with_answer)):
-                if self.texts.tokenizer.decode([with_answer[index]]).strip():
-                    targets.append(len(tail) + index)
-            tail += with_answer
+            question_and_answer, answer_indices = self._question_with_answer(prompt)
+            targets += [len(question_tokens) + index for index in answer_indices]
+            question_tokens += question_and_answer
             facts += prompt.facts
-        facts.sort()
+        facts.sort()  # by depth
 
         # the rest of the sequence is text; all prompts have the same task
         task = prompts[0].task
-        needed = len(self.texts.prefix) + len(self.tokens(task)) + len(tail)
-        needed += sum(len(self.tokens(fact)) for _, fact in facts)
+        needed = len(self.texts.prefix) + len(self.tokens(task)) + len(question_tokens)
+        for _, fact in facts:
+            needed += len(self.tokens(fact))
         if length < needed:
             raise UsageError(
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
-        count = length - needed
-        before = self.with_facts(task, facts, count)
-        return AskedText(before=before, tail=tail, targets=targets, hay=count)
+        text_length = length - needed
+        return AskedText(
+            tokens_before_questions=self.with_facts(task, facts, text_length),
+            question_tokens=question_tokens,
+            targets=targets,
+            text_length=text_length,
+        )
 
     def with_facts(self, task: str, facts: Sequence[tuple[float, str]], count: int) -> list[int]:
         """Return the beginning of a sequence: `count` tokens of text in which facts are hidden.
@@ -234,7 +247,7 @@ def different_numbers(count: int, digits: int, draw: np.random.Generator) -> lis
     return list(numbers)
 
 
-SPARE = 16
+SPARE_TOKENS = 16
 """Tokens that a model may generate beyond those of the answer: it may begin with its own words."""
 
 
@@ -296,7 +309,7 @@ class Retrieval(Measure):
                 if sizes.generate:
                     first_of_answer = answer_indices[0]
                     answer_length = len(ids) - first_of_answer
-                    to_generate = answer_length + SPARE
+                    to_generate = answer_length + SPARE_TOKENS
                 yield Case(
                     measure=self.name,
                     column=length,
@@ -351,7 +364,7 @@ class Retrieval(Measure):
         )
 
 
-NEEDLES = 4
+NEEDLES_PER_TEXT = 4
 
 
 @register
@@ -373,9 +386,9 @@ class Niah(Retrieval):
             depth: The place of the first word; the others are at random places.
             draw: Random numbers.
         """
-        words = haystack.words(NEEDLES, draw)
-        numbers = different_numbers(NEEDLES, 7, draw)
-        places = [depth, *draw.random(NEEDLES - 1).tolist()]
+        words = haystack.words(NEEDLES_PER_TEXT, draw)
+        numbers = different_numbers(NEEDLES_PER_TEXT, 7, draw)
+        places = [depth, *draw.random(NEEDLES_PER_TEXT - 1).tolist()]
         needles = []
         for place, word, number in zip(places, words, numbers, strict=True):
             needles.append((place, f"\nThe special number of {word} is {number}.\n"))
@@ -417,9 +430,9 @@ class Keys(Measure):
             draw = np.random.default_rng((sizes.seed, window))
             prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
             for length in sizes.lengths:
-                asked = haystack.asked(prompts, length, self.name)
-                # the questions come after the text
-                targets = [len(asked.before) + index for index in asked.targets]
+                # a text with the facts, and after it the questions with their answers
+                asked = haystack.text_with_questions(prompts, length, self.name)
+                targets = [len(asked.tokens_before_questions) + index for index in asked.targets]
                 yield Case(
                     measure=self.name,
                     column=length,
@@ -432,11 +445,12 @@ class Keys(Measure):
     def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:
         """Return `count` questions in the order in which they are asked.
 
-        Line 3 of 25 is "Garden: 48213" at the depth 3.5 / 25, say, and its question "Garden:".
+        Each has a line that is hidden in the text, with a word and a number. Line 3 of 25 lines is
+        "Garden: 48213", say, at the depth 3.5 / 25 of the text. Its question is "Garden:".
 
         Args:
-            haystack: The place in the texts, from which the words are.
-            count: How many words and numbers.
+            haystack: The place in the texts, whose words are used.
+            count: How many words, each with a number.
             draw: Random numbers.
         """
         words = [word.capitalize() for word in haystack.words(count, draw)]
@@ -468,7 +482,7 @@ class Keys(Measure):
             case: The sequence, whose targets are the tokens of all answers.
             losses: The loss of each target, and whether it was the likeliest token.
         """
-        # `prompts` has asked for the lines in this order
+        # the answers in the order of the questions, and the number of the line that each asks for
         answers = _split_answers(case.targets)
         count = len(answers)
         lines = order_of_questions(count)
@@ -476,15 +490,18 @@ class Keys(Measure):
         observations = []
         depths = count // KEYS_PER_DEPTH
         for line, tokens in zip(lines, answers, strict=True):
+            # Each line counts as a window of its own, so that rows are paired by line: with 25
+            # lines in a sequence, line 3 of sequence 2 is window 53.
+            window_of_line = case.window * count + line
+            # KEYS_PER_DEPTH lines that follow each other in the text share a depth, from 0 to 1
+            depth = (line // KEYS_PER_DEPTH + 0.5) / depths
             observe = partial(
                 Observation,
                 measure=self.name,
                 column=case.column,
                 document=case.document,
-                # with 25 questions in each window, line 3 of window 2 has the number 53
-                window=case.window * count + line,
-                # KEYS_PER_DEPTH lines that follow each other share a depth, from 0 to 1
-                depth=(line // KEYS_PER_DEPTH + 0.5) / depths,
+                window=window_of_line,
+                depth=depth,
             )
             is_right = float(losses.right[tokens].all())
             log_prob = -float(losses.loss[tokens].mean())
@@ -493,10 +510,13 @@ class Keys(Measure):
         return observations
 
     def with_place(self, case: Case, observation: Observation) -> Observation:
-        gaps = int((np.diff(case.targets) > 1).sum())
-        count = gaps + 1
-        window = case.window * count + observation.window % count
-        return replace(observation, measure=self.name, document=case.document, window=window)
+        """Return an observation of an earlier run with the document and window of this run."""
+        count = len(_split_answers(case.targets))
+        line = observation.window % count
+        window_of_line = case.window * count + line  # as in `observe`
+        return replace(
+            observation, measure=self.name, document=case.document, window=window_of_line
+        )
 
 
 def _split_answers(targets: NDArray[np.int32]) -> list[NDArray[np.intp]]:
@@ -516,14 +536,15 @@ def order_of_questions(count: int) -> list[int]:
     return [int(number) for number in order]
 
 
-MENTIONS = 3
+LINES_PER_WORD = 3
 
 
 @register
 class Latest(Keys):
-    """As `keys`, with several lines for each word: its last number is the answer.
+    """Several lines with a word and a number for each word: the last number is the answer.
 
-    The earlier lines are anywhere before the last one, whose place is the depth.
+    Otherwise it is the measure `keys`. The depth is the place of the last line of a word; its other
+    lines are anywhere before that.
     """
 
     name = "latest"
@@ -540,16 +561,16 @@ class Latest(Keys):
             draw: Random numbers.
         """
         words = [word.capitalize() for word in haystack.words(count, draw)]
-        numbers = different_numbers(MENTIONS * count, 5, draw)
+        numbers = different_numbers(LINES_PER_WORD * count, 5, draw)
         prompts = []
         for index in order_of_questions(count):
             word = words[index]
-            first = MENTIONS * index  # the first of this word's numbers
-            values = numbers[first : first + MENTIONS]
+            first = LINES_PER_WORD * index  # the first of this word's numbers
+            values = numbers[first : first + LINES_PER_WORD]
 
             # the earlier lines are at random depths before the last one
             last_depth = (index + 0.5) / count
-            earlier_depths = sorted((last_depth * draw.random(MENTIONS - 1)).tolist())
+            earlier_depths = sorted((last_depth * draw.random(LINES_PER_WORD - 1)).tolist())
             facts = []
             for depth, value in zip([*earlier_depths, last_depth], values, strict=True):
                 facts.append((depth, f"\n{word}: {value}\n"))
@@ -566,7 +587,7 @@ class Latest(Keys):
         return prompts
 
 
-TASK = (
+PASSKEY_TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them."
     " I will quiz you about the important information there.\n"
 )
@@ -583,7 +604,7 @@ class Passkey(Retrieval):
         (key,) = different_numbers(1, 5, draw)
         fact = f"\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
         return Prompt(
-            task=TASK,
+            task=PASSKEY_TASK,
             question="\nWhat is the pass key?",
             lead=" The pass key is",
             answer=key,

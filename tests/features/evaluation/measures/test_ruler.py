@@ -124,7 +124,7 @@ def by_ropeconv(model: Path, task: str, row: str) -> Answers:
         sizes = EvaluationSizes((LENGTH,), 64, windows=2)
         (case,) = measure.cases(prose(runner.tokenizer), sizes)
         with runner.engine(wanted):
-            samples = measure._samples(runner.loaded.model, runner.tokenizer.tokenizer, case)
+            samples = measure._run_task(runner.loaded.model, runner.tokenizer.tokenizer, case)
     return answers(samples[task])
 
 

@@ -17,7 +17,7 @@ from ropeconv.rope.lengths import format_tokens
 from ropeconv.views.curves import curve, differences, losses
 from ropeconv.views.plot_style import SMALL, Picture, literal
 
-from .result import POSITION, Cell, Result, columns_of, headline, measures_of
+from .result import POSITION, Cell, Result, columns_of, main_metric, measures_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,7 +121,7 @@ def evaluation_pictures(result: Result) -> list[Picture]:
     """
     pictures = []
     for measure in measures_of(result):
-        metric = headline(result, measure)
+        metric = main_metric(result, measure)
         cells = [cell for cell in result.cells if cell.measure == measure and cell.metric == metric]
         if any(cell.depth is not None for cell in cells):
             pictures += _heat_maps(result, measure, cells)
@@ -157,7 +157,7 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
         points = [(cell.column, cell.value, cell.error) for cell in cells]
         curves[row] = curve(points)
 
-    metric = metric_of(headline(result, measure))
+    metric = metric_of(main_metric(result, measure))
     better = "Higher" if metric.rising else "Lower"  # for the caption
     draw = partial(
         losses,
@@ -187,7 +187,7 @@ def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cel
         curves[row] = curve(points)
 
     # the caption says on which side of 0 a row is better: more right answers, or less loss
-    metric = metric_of(headline(result, measure))
+    metric = metric_of(main_metric(result, measure))
     side = "Above" if metric.rising else "Below"
     draw = partial(
         differences,

@@ -32,7 +32,7 @@ from .result import (
     Cell,
     Result,
     RowResult,
-    headline,
+    main_metric,
     price_and_reach,
     read_result,
 )
@@ -259,13 +259,13 @@ class Condition:
                 raise UsageError(
                     f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}"
                 )
-        column = self.column(sizes.trained)
+        column = self.length_in_tokens(sizes.trained)
         if self.measure != POSITION and column not in sizes.lengths:
             raise UsageError(
                 f"--fail-if {self.text!r} needs {column:,} tokens; add them to --lengths"
             )
 
-    def column(self, trained: int) -> int:
+    def length_in_tokens(self, trained: int) -> int:
         """Return the length of the condition in tokens: 65,536 for "2T" and 32,768 trained tokens.
 
         Args:
@@ -334,12 +334,12 @@ class Condition:
         Raises:
             RopeconvError: It was not measured.
         """
-        column = self.column(result.trained)
+        column = self.length_in_tokens(result.trained)
         missing = self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
         was_measured = any(cell.measure == self.measure for cell in result.cells)
         if not was_measured:
             raise missing
-        cell = result.cell(row, self.measure, headline(result, self.measure), column)
+        cell = result.cell(row, self.measure, main_metric(result, self.measure), column)
         if cell is None:
             raise missing
         return cell

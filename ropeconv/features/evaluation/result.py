@@ -427,7 +427,7 @@ def tables(result: Result, most: int = 10_000) -> list[Table]:
     """
     shown = []
     for measure in measures_of(result):
-        for metric in headlines(result, measure):
+        for metric in shown_metrics(result, measure):
             shown.append(_table(result, measure, metric, most))
     return shown
 
@@ -440,7 +440,7 @@ def measures_of(result: Result) -> list[str]:
     return list(dict.fromkeys(in_order + others))
 
 
-def headline(result: Result, measure: str) -> str:
+def main_metric(result: Result, measure: str) -> str:
     """Return the metric of a measure that tables and pictures show."""
     measured = [cell.metric for cell in result.cells if cell.measure == measure]
     if measure in REGISTRY:
@@ -450,9 +450,9 @@ def headline(result: Result, measure: str) -> str:
     return measured[0]
 
 
-def headlines(result: Result, measure: str) -> list[str]:
+def shown_metrics(result: Result, measure: str) -> list[str]:
     """Return the metrics of a measure that tables have: the headline, shares and memory."""
-    metrics = [headline(result, measure)]
+    metrics = [main_metric(result, measure)]
     for cell in result.cells:
         if cell.measure != measure or cell.metric in metrics:
             continue
@@ -631,7 +631,7 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     measured = []
     for cell in cells:
-        if cell.depth is None and cell.metric in headlines(result, cell.measure):
+        if cell.depth is None and cell.metric in shown_metrics(result, cell.measure):
             measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
 
     return EvaluationRecord(

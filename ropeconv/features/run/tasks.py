@@ -18,7 +18,7 @@ from ropeconv.engines.transformers.load import out_of_memory
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.features.evaluation.cases import EVAL
 from ropeconv.features.evaluation.evaluation import Evaluation, open_evaluation
-from ropeconv.features.evaluation.result import Result, headline, measures_of, write_result
+from ropeconv.features.evaluation.result import Result, main_metric, measures_of, write_result
 from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.features.evaluation.texts import read_files
 from ropeconv.formats.journal import Journal
@@ -165,7 +165,7 @@ def headlines(result: Result) -> dict[str, str]:
     """
     measure = measures_of(result)[0]
     length = max(result.lengths)
-    metric_name = headline(result, measure)
+    metric_name = main_metric(result, measure)
     metric = metric_of(metric_name)
     words = {}
     for row in result.rows:

@@ -61,7 +61,7 @@ class Passes:
     by: str = ""
     """The engine that computes them, such as runtime and precision."""
 
-    def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
+    def read_or_run(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
         """Return the numbers of one pass of the model, from the journal or by running it.
 
         The journal keeps them, so that an interrupted search continues where it was.
@@ -100,7 +100,7 @@ class Losses:
     tokens: NDArray[np.float64]
     """The loss of each target, float64 [targets]."""
 
-    beyond: int
+    inside_count: int
     """The index of the first target beyond the trained context."""
 
     needle: float = 0.0
@@ -109,14 +109,14 @@ class Losses:
     @property
     def inside_loss(self) -> float:
         """The mean loss inside the trained context, in nats per token."""
-        if not self.beyond:
+        if not self.inside_count:
             return 0.0
-        return float(self.tokens[: self.beyond].mean())
+        return float(self.tokens[: self.inside_count].mean())
 
     @property
     def beyond_loss(self) -> float:
         """The mean loss beyond the trained context, in nats per token."""
-        return float(self.tokens[self.beyond :].mean())
+        return float(self.tokens[self.inside_count :].mean())
 
     def value(self, price: Price) -> float:
         """Return the loss to minimise."""
@@ -175,14 +175,16 @@ class Scorer:
         window = self.windows[number]
         run_model = partial(_read_window, engine, window)
         key = ("loss", digest, window.digest)
-        line = self.passes.line(key, run_model)  # only runs it where the journal lacks the key
+        line = self.passes.read_or_run(
+            key, run_model
+        )  # only runs it where the journal lacks the key
         self.seconds.append(line.seconds)
 
         # the numbers that `_read_window` returns: the loss of each target, and last that of the
         # number hidden in the text, which is 0 for a window without one
         target_losses = np.array(line.numbers[:-1])
         needle_loss = line.numbers[-1]
-        return Losses(target_losses, window.beyond, needle_loss)
+        return Losses(target_losses, window.inside_count, needle_loss)
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
         """Return the loss to minimise on each window. Parameters as in `losses`."""
@@ -337,8 +339,8 @@ def blocks(window: TextWindow) -> list[tuple[int, int]]:
     """
     count = len(window.text.targets)
     half = BLOCKS // 2
-    inside = np.linspace(0, window.beyond, half + 1).astype(int).tolist()
-    beyond = np.linspace(window.beyond, count, half + 1).astype(int).tolist()
+    inside = np.linspace(0, window.inside_count, half + 1).astype(int).tolist()
+    beyond = np.linspace(window.inside_count, count, half + 1).astype(int).tolist()
     ranges = pairwise(inside + beyond)
     return [(first, end) for first, end in ranges if end > first]  # without empty ones
 
@@ -390,7 +392,7 @@ class TextWindow:
     text: Case
     """The sequence with its targets."""
 
-    beyond: int
+    inside_count: int
     """The index of the first target beyond the trained context."""
 
     needle: Case | None = None
@@ -516,7 +518,7 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
             first_of_window = number * DEPTHS
             depth = number % DEPTHS
             needle = hidden[first_of_window + depth]
-        result.append(TextWindow(text=text, beyond=len(inside), needle=needle))
+        result.append(TextWindow(text=text, inside_count=len(inside), needle=needle))
     return result
 
 

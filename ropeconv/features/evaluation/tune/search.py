@@ -71,17 +71,17 @@ class Task:
     """The step in which it became better by more than its standard error."""
 
     def __post_init__(self) -> None:
-        self.best = self.first
+        self.best = self.first_formula
 
     @property
-    def first(self) -> Candidate:
+    def first_formula(self) -> Candidate:
         """The formula to begin with."""
         return self.formulas[0]
 
     @property
     def initial(self) -> list[float]:
         """Logarithms of the divisors of the first formula, and of the attention factor."""
-        schedule = self.first.schedule
+        schedule = self.first_formula.schedule
         factor = self.settings.attention_factor
         if factor is None:
             factor = schedule.attention_factor
@@ -89,7 +89,7 @@ class Task:
 
     def gain(self, candidate: Candidate) -> Sample:
         """Return the difference of a candidate to the first formula on the searched windows."""
-        return self.scorer.difference(candidate.schedule, self.first.schedule)
+        return self.scorer.difference(candidate.schedule, self.first_formula.schedule)
 
     def offer(self, candidate: Candidate) -> None:
         """Keep a candidate as the best one if its loss on all windows is lower.
@@ -109,7 +109,7 @@ class Task:
             gain = self.gain(candidate)
             self.progress.note(
                 f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token"
-                f" on these windows, against {self.first.name}."
+                f" on these windows, against {self.first_formula.name}."
             )
 
     def end_step(self) -> bool:
@@ -234,12 +234,12 @@ def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
     scorer = task.scorer
     key_parts = (
         "gradient",
-        task.first.schedule.digest,
+        task.first_formula.schedule.digest,
         np.array(logs).tobytes().hex(),
         repr(scorer.price),  # the weights of the parts of the loss
         window.digest,
     )
-    return scorer.passes.line(key_parts, lambda: slopes(task, logs, window))
+    return scorer.passes.read_or_run(key_parts, lambda: slopes(task, logs, window))
 
 
 def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]:
@@ -265,7 +265,9 @@ def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]
     all_pairs = task.start.spec.rotary_dim // 2
     runner = task.scorer.runner
     variables = torch.tensor(logs, dtype=torch.float64, requires_grad=True)
-    with differentiable(runner.loaded.model, task.first.schedule, runner.inspection.spec) as engine:
+    with differentiable(
+        runner.loaded.model, task.first_formula.schedule, runner.inspection.spec
+    ) as engine:
         divisor_logs = variables[:-1]
         factor_log = variables[-1]
         inv_freq = unscaled_inv_freq / divisor_logs.exp()
@@ -297,11 +299,11 @@ def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
     price = scorer.price
     case = window.text
     needle = window.needle
-    # the targets inside the trained context come first, and `window.beyond` is their number
+    # the targets inside the trained context come first, and `window.inside_count` is their number
     token_losses = engine.losses(case.ids.tolist(), case.targets.tolist())
-    total = token_losses[window.beyond :].mean()
-    if price.inside and window.beyond:
-        total = total + price.inside * token_losses[: window.beyond].mean()
+    total = token_losses[window.inside_count :].mean()
+    if price.inside and window.inside_count:
+        total = total + price.inside * token_losses[: window.inside_count].mean()
     if price.needle and needle is not None:
         digits = engine.losses(needle.ids.tolist(), needle.targets.tolist())
         total = total + price.needle * digits.mean()

@@ -228,7 +228,7 @@ class Tuning:
             progress=self.progress,
         )
         # the time of a window: of the first two the faster one, since the first warms up
-        self.scorer.losses(task.first.schedule, 2)
+        self.scorer.losses(task.first_formula.schedule, 2)
         read_seconds = min(self.scorer.seconds)
         gradient_seconds = gradient(task, task.initial, self.scorer.windows[0]).seconds
 

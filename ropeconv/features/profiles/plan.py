@@ -1,6 +1,7 @@
 """Profiles: one model for several contexts, as folders that share its weights.
 
-`profile_plans` plans each profile, `profiles_plan` their folder, and `write_profiles` writes it.
+`plan_each_profile` plans each profile, `plan_shared_folder` the folder of all of them, and
+`write_profiles` writes it.
 
 The weights of a checkpoint are hard links, which loaders and `hf upload` see as files. Other files
 are small copies, so that an edit of one profile changes neither the others nor the source.
@@ -151,7 +152,7 @@ def is_weights(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in ("*.safetensors", *OTHER_WEIGHTS))
 
 
-def profile_plans(
+def plan_each_profile(
     source: Source | GgufSource, recipes: Sequence[Recipe], target: Target
 ) -> dict[str, Plan]:
     """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
@@ -305,7 +306,7 @@ def changed_weights(plan: Plan) -> str:
     return ""
 
 
-def profiles_plan(
+def plan_shared_folder(
     source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool
 ) -> ProfilesPlan:
     """Plan the files of a folder with several profiles: the weights once, and all other files.

@@ -32,7 +32,7 @@ from ropeconv.verbs.output import steps_after
 from ropeconv.verbs.recipes import build_recipe, variable
 from ropeconv.verbs.rows import parse_rows
 
-from .plan import ProfilesPlan, profile_plans, profiles_plan, write_profiles
+from .plan import ProfilesPlan, plan_each_profile, plan_shared_folder, write_profiles
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def plan_profiles(
 
     Raises:
         UsageError: For two profiles of one name, and GGUF profiles that should be published.
-        RopeconvError: As `profile_plans` does.
+        RopeconvError: As `plan_each_profile` does.
     """
     publication = request.publication
     if publication and source.kind == "gguf":
@@ -169,10 +169,10 @@ def plan_profiles(
     # profiles that are only published have no place on this disk, and get their cards at the upload
     is_kept = request.keeps
     place = out if is_kept else None
-    plans = profile_plans(source, recipes, changed(request.target, out=place))
+    plans = plan_each_profile(source, recipes, changed(request.target, out=place))
     if is_kept:
         plans = {name: with_card(plan) for name, plan in plans.items()}
-    return profiles_plan(source, plans, out, request.copy)
+    return plan_shared_folder(source, plans, out, request.copy)
 
 
 def write_profile_set(plan: ProfilesPlan, reporter: Reporter) -> dict[str, Output]:

@@ -37,7 +37,7 @@ from ropeconv.verbs.rows import Row, parse_rows
 TaskName = Literal["apply", "validate", "eval", "push"]
 LONGEST = 1 << 20
 """Characters of a plan; ten thousand sources have some 400,000."""
-DAYS = UNITS | {"d": 24 * 3600}
+TIME_UNITS = UNITS | {"d": 24 * 3600}
 """Units of time that limits have."""
 BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -107,7 +107,7 @@ class LimitsTable(msgspec.Struct, frozen=True):
             UsageError: The text is not a time.
         """
         try:
-            return parse_duration(self.unit_timeout, DAYS)
+            return parse_duration(self.unit_timeout, TIME_UNITS)
         except UsageError as problem:
             raise UsageError(f"limits.unit_timeout: {problem}") from None
 

@@ -22,8 +22,8 @@ from ropeconv.formats.files import scratch, try_lock
 
 from .executor import Executor, Factory, Failure, Pool, Results, call, worker_lost
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-HANGS = (
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+REASON_OF_HANG = (
     "it did not end in its time and its process was killed; raise unit_timeout in [limits] if it"
     " needs more"
 )
@@ -36,7 +36,7 @@ NEVER_STARTED = (
 
 def gpus() -> list[str]:
     """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
-    named = os.environ.get(VISIBLE)
+    named = os.environ.get(VISIBLE_GPUS)
     if named is not None:
         return [device for device in named.split(",") if device.strip()]
     devices = Path("/dev").glob("nvidia[0-9]*")
@@ -60,7 +60,7 @@ def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
     for device in devices:
         lock = os.open(Path(folder, f"gpu-{device}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if try_lock(lock) != "busy":
-            os.environ[VISIBLE] = device
+            os.environ[VISIBLE_GPUS] = device
             return
         os.close(lock)
 
@@ -229,6 +229,6 @@ def _result_of(future: Future[Any], tries: int, retries: int) -> Any:
             return _Rerun.PROCESS_ENDED
         return worker_lost(tries)
     except TimeoutError:  # pebble has killed the process at the limit of the item
-        return Failure(HANGS)
+        return Failure(REASON_OF_HANG)
     except CancelledError:
         return worker_lost(tries)

@@ -21,21 +21,21 @@ from ropeconv.errors import UsageError
 from ropeconv.features.evaluation.evaluation import parse_duration
 from ropeconv.rope.errors import RopeconvError
 
-from ..plan_file import DAYS
+from ..plan_file import TIME_UNITS
 from .executor import Executor, Factory, Pool, Results, call, worker_lost
 
 if TYPE_CHECKING:
     from submitit import Executor as SubmititExecutor
     from submitit import Job
 
-LOOK = 20.0
+SECONDS_BETWEEN_QUESTIONS = 20.0
 """Seconds between two questions to Slurm.
 
 A result has as long to be seen here after its job has left the queue.
 """
-LARGEST = 1_000
+MOST_JOBS_OF_ARRAY = 1_000
 """Jobs of an array: Slurm's MaxArraySize is 1,001 by default."""
-POLL = 2.0
+SECONDS_BETWEEN_LOOKS = 2.0
 """Seconds between two looks for results."""
 NEVER = {
     "PartitionTimeLimit": "a shorter timeout",
@@ -62,7 +62,7 @@ class Queue:
     """
 
     def __init__(self) -> None:
-        self.next = time.monotonic() + LOOK
+        self.next = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
         self.missed = set[str]()
 
     def ended(self, jobs: Mapping[int, Job]) -> list[int]:
@@ -102,7 +102,7 @@ class Queue:
         is_due = time.monotonic() >= self.next
         if not is_due:
             return set()
-        self.next = time.monotonic() + LOOK
+        self.next = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
         queue = queued_jobs()  # such as {"12_3": "Resources"}: why each job waits
         if queue is None:
             return set()
@@ -211,7 +211,7 @@ class Slurm(Executor):
         """
         of_every_cluster = executor._typed_parameters()
         parameters: dict[str, object] = {"name": "ropeconv"}
-        parameters["slurm_array_parallelism"] = self.at_once or LARGEST
+        parameters["slurm_array_parallelism"] = self.at_once or MOST_JOBS_OF_ARRAY
         for key, value in self.parameters.items():
             if key not in of_every_cluster:
                 key = f"slurm_{key}"
@@ -225,7 +225,7 @@ def minutes(timeout: str) -> int:
     Raises:
         UsageError: The text is not a time.
     """
-    return max(1, round(parse_duration(timeout, DAYS) / 60))
+    return max(1, round(parse_duration(timeout, TIME_UNITS) / 60))
 
 
 def array_results(
@@ -253,8 +253,8 @@ def array_results(
     to_submit = list(range(len(items)))
     try:
         for earlier_tries in range(retries + 1):
-            for start in range(0, len(to_submit), LARGEST):
-                indices = to_submit[start : start + LARGEST]
+            for start in range(0, len(to_submit), MOST_JOBS_OF_ARRAY):
+                indices = to_submit[start : start + MOST_JOBS_OF_ARRAY]
                 jobs = _submit(executor, call, [items[index] for index in indices])
                 pending |= dict(zip(indices, jobs, strict=True))
             to_submit = []
@@ -270,7 +270,7 @@ def array_results(
                     else:
                         yield index, worker_lost(earlier_tries + 1, str(job.paths.stderr))
                 if pending:
-                    time.sleep(POLL)
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
             if not to_submit:
                 return
     finally:

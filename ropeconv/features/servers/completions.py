@@ -207,7 +207,7 @@ class Completions(Server):
                 if token is not None:
                     by_token[token] = record.logprob
             if not by_token:
-                raise self.misread(f"log-probabilities after token {index}")
+                raise self.missing_from_answer(f"log-probabilities after token {index}")
             log_probs.append(by_token)
             progress.advance(len(prompt) - read_before)
             read_before = len(prompt)

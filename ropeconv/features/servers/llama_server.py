@@ -100,7 +100,7 @@ class LlamaServer(Server):
             progress = Progress()
         tokens_of_letter = self.encode("a")
         if not tokens_of_letter:
-            raise self.misread("token for a letter")
+            raise self.missing_from_answer("token for a letter")
         letter = tokens_of_letter[-1]
 
         log_probs = []
@@ -114,7 +114,7 @@ class LlamaServer(Server):
             if not entries:
                 entries = self._after(prefix, letter)
             if not entries:
-                raise self.misread("completion_probabilities")
+                raise self.missing_from_answer("completion_probabilities")
             log_probs.append({entry.id: entry.logprob for entry in entries})
             progress.advance(len(prefix) - read_before)
             read_before = len(prefix)
@@ -133,7 +133,7 @@ class LlamaServer(Server):
         }
         completion = self._complete(body, ids, count)
         if completion.tokens is None:
-            raise self.misread("tokens")
+            raise self.missing_from_answer("tokens")
         return completion.tokens
 
     def encode(self, text: str, special: bool = False) -> list[int]:
@@ -177,5 +177,5 @@ class LlamaServer(Server):
         """
         completion = self.ask("/completion", LlamaCompletion, body, for_prompt(entries))
         if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
-            raise self.misread(f"whole prompt of {len(prompt)} tokens")
+            raise self.missing_from_answer(f"whole prompt of {len(prompt)} tokens")
         return completion

@@ -440,7 +440,7 @@ def to_page(page: str, form: PageForm) -> str:
     return f"./{page}?{urlencode(parameters)}"
 
 
-def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
+def address_of_plan(source: str, recipe: Recipe, replace: bool = False) -> str:
     """Return the address of the first page that shows the plan of an output with a recipe.
 
     For YaRN by 4 it is "./?source=Qwen%2FQwen3-8B&context=4".

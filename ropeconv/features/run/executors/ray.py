@@ -66,7 +66,7 @@ class RayCluster(Executor):
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
         """Connect to the cluster, and run items as its tasks. Parameters as in `Executor.pool`."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by ray when it is imported
         import ray
 
         self._connect(ray)
@@ -76,11 +76,14 @@ class RayCluster(Executor):
                 "num_cpus": self.cpus,
                 "num_gpus": self.gpus,
                 "max_retries": retries,
-                "max_calls": 0,  # by default, a process with a GPU ends after each task
+                # no limit of tasks, so that a process keeps its model: by default, a process with a
+                # GPU ends after each task
+                "max_calls": 0,
             }
-            task = ray.remote(**options)(call)
-            pickled = ray.put(pickle.dumps(factory))
-            yield partial(_results, ray, task, pickled, retries)
+            # `call(factory, item)` runs an item in a process of the cluster
+            run_item = ray.remote(**options)(call)
+            pickled_factory = ray.put(pickle.dumps(factory))
+            yield partial(_results, ray, run_item, pickled_factory, retries)
         finally:
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 

@@ -167,8 +167,9 @@ class Slurm(Executor):
             at_once: Jobs that run at a time; 0 for as many as Slurm lets.
             cpus: The CPUs of each job.
             gpus: The GPUs of each job.
-            parameters: More of `AutoExecutor.update_parameters` of submitit, those of Slurm
-                without their `slurm_`.
+            parameters: Further parameters of submitit, as its `AutoExecutor.update_parameters` has
+                them. Those that begin with `slurm_` are without it: {"partition": "gpu"} for
+                `slurm_partition`.
             timeout: The time of each job, such as "2h".
 
         Raises:
@@ -192,7 +193,8 @@ class Slurm(Executor):
 
         try:
             executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
-            executor.update_parameters(**self._submitit_parameters(executor))
+            parameters = self._submitit_parameters(executor)  # {"slurm_partition": "gpu", ...}
+            executor.update_parameters(**parameters)
         except (NameError, TypeError) as problem:  # NameError: submitit's, for an unknown parameter
             raise UsageError(
                 f"submitit does not accept [executor.slurm] ({problem}); correct it"
@@ -201,6 +203,7 @@ class Slurm(Executor):
             raise RopeconvError(
                 f"Slurm is not here ({problem}); run it on a login node, or leave --on out"
             ) from None
+        # `call(factory, item)` runs in each job: it makes a worker, and runs the item with it
         run_item = partial(call, pickle.dumps(factory))
         yield partial(array_results, executor, run_item, retries, Queue())
 
@@ -247,32 +250,35 @@ def array_results(
     Yields:
         The index and the result of each item.
     """
-    # All items are submitted; those whose jobs end without a result follow in a second round, and
-    # so on.
+    # The first round submits all items. Each later round submits those whose jobs have ended
+    # without a result in the round before it.
     pending: dict[int, Job] = {}  # the job that runs each item, by the index of the item
-    to_submit = list(range(len(items)))
+    items_of_round = list(range(len(items)))
+    rounds = retries + 1
     try:
-        for earlier_tries in range(retries + 1):
-            for start in range(0, len(to_submit), MOST_JOBS_OF_ARRAY):
-                indices = to_submit[start : start + MOST_JOBS_OF_ARRAY]
+        for round_number in range(1, rounds + 1):
+            for start in range(0, len(items_of_round), MOST_JOBS_OF_ARRAY):
+                indices = items_of_round[start : start + MOST_JOBS_OF_ARRAY]
                 jobs = _submit(executor, call, [items[index] for index in indices])
                 pending |= dict(zip(indices, jobs, strict=True))
-            to_submit = []
 
+            without_result = list[int]()
             while pending:
                 for index in queue.ended(pending):
-                    # submitit writes the result of a job to a file, which Slurm's kill prevents
+                    # submitit writes the result of a job to a file, unless Slurm has killed the job
                     job = pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
-                    elif earlier_tries < retries:
-                        to_submit.append(index)
+                    elif round_number < rounds:
+                        without_result.append(index)
                     else:
-                        yield index, worker_lost(earlier_tries + 1, str(job.paths.stderr))
+                        yield index, worker_lost(rounds, str(job.paths.stderr))
                 if pending:
                     time.sleep(SECONDS_BETWEEN_LOOKS)
-            if not to_submit:
-                return
+
+            if not without_result:
+                break
+            items_of_round = without_result
     finally:
         queue.cancel(list(pending.values()))
 

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 SECONDS_TO_CONNECT = 10.0
 """Seconds to connect."""
 SECONDS_FOR_REST = 60.0
-"""Seconds for the rest of an answer, with one more for each `BYTES_PER_SECOND` bytes that it may have."""
+"""Seconds for the rest of an answer, besides those for the bytes that it may have."""
 BYTES_PER_SECOND = 1e6
+"""How fast an answer must come, at least."""
 BYTES_PER_READ = 1 << 16
 """Bytes of an answer that are read at a time."""
 
@@ -69,7 +70,7 @@ def _read(
     limits: Limits,
     reports: queue.Queue[Response | Exception],
 ) -> None:
-    """Send a request, and put its response into `reports`, or the exception.
+    """Send a request, and put its response into the queue `reports`, or the exception.
 
     Args:
         client: The client, with the URL of the server.
@@ -78,7 +79,7 @@ def _read(
         limits: The limits of the answer.
         reports: The queue that the thread which asks waits for.
     """
-    import httpx2 as httpx
+    import httpx2 as httpx  # httpx2 has the names and the interface of httpx
 
     method = "GET" if body is None else "POST"
     timeout = httpx.Timeout(limits.seconds, connect=SECONDS_TO_CONNECT)
@@ -105,7 +106,8 @@ def _read(
             location = ""
             if response.is_redirect:
                 location = response.headers.get("Location", "")
-            reports.put((response.status_code, location, bytes(content)))
+            answer: Response = (response.status_code, location, bytes(content))
+            reports.put(answer)
     except Exception as problem:  # raised again by `ask`, in the thread that asks
         reports.put(problem)
 

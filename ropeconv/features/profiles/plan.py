@@ -639,7 +639,7 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
 def _receipt_of_folder(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
     """Return the receipt of a folder of profiles: the description of all that was written.
 
-    The weights of a checkpoint are not read for a sha256 here, as they are large. `validate`
+    The weights of a checkpoint are large, so they are not read for a sha256 here. `validate`
     compares them with the source.
 
     Args:

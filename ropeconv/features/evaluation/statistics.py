@@ -140,15 +140,15 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
 
     # the difference to the first row, over the windows that both have read; these may be fewer than
     # the windows of the mean
-    proof = prove(pairs, first, is_share)
-    if proof is None:  # no window in common
+    comparison = prove(pairs, first, is_share)
+    if comparison is None:  # no window in common
         return cell
     return msgspec.structs.replace(
         cell,
-        clusters=proof.count,  # texts or windows that the difference is from
-        difference=proof.difference,
-        difference_error=proof.error,
-        margin=proof.margin,
+        clusters=comparison.count,  # texts or windows that the difference is from
+        difference=comparison.difference,
+        difference_error=comparison.error,
+        margin=comparison.margin,
     )
 
 

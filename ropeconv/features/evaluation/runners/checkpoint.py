@@ -90,7 +90,7 @@ class CheckpointRunner(Runner):
         source: Source,
         folder: Path,
         inspection: ConfigInspection,
-        device: DeviceSpec,
+        device_spec: DeviceSpec,
         chunk: int = 4096,
     ) -> None:
         """Read the tokenizer; the model is loaded on first use.
@@ -99,23 +99,23 @@ class CheckpointRunner(Runner):
             source: The checkpoint.
             folder: Its files on this disk.
             inspection: Its RoPE.
-            device: Device and precision.
+            device_spec: Device and precision.
             chunk: Tokens that the model reads at a time.
         """
         # how the model is loaded
         self.folder = folder
-        self.device_spec = device
+        self.device_spec = device_spec
         self.chunk = chunk
         self.family = source.family
         self.inspection = inspection
-        self.tokenizer = CheckpointTokenizer(folder, trust=device.pickles)
+        self.tokenizer = CheckpointTokenizer(folder, trust=device_spec.pickles)
 
         # what the result and the journal say about the run
         self.source = source.identity  # a digest
         self.trained = inspection.spec.unscaled().original_context  # tokens
         self.runtime = f"transformers {stock_version()}"
-        self.device = device.device_map or device.device
-        self.dtype = device.dtype
+        self.device = device_spec.device_map or device_spec.device
+        self.dtype = device_spec.dtype
 
     @cached_property
     def loaded(self) -> TransformersEngine:

@@ -134,7 +134,7 @@ def _open_folder(
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
     stands_for = comparison.stands_for if comparison is not None else ""
     request.set_torch_threads()
-    device = request.choose_device(config, stands_for)
+    device_spec = request.choose_device(config, stands_for)
 
     # by row: the identity of a model, and a function that loads it. The unchanged source is the
     # first row
@@ -144,23 +144,23 @@ def _open_folder(
         has_two_lists = comparison.spec.current().short_inv_freq is not None
         chunk = _chunk(request, has_two_lists)
         # only the output may have code, that of --encoding buffers
-        load_source = partial(_load_checkpoint, source, device, trust=False, chunk=chunk)
+        load_source = partial(_load_checkpoint, source, device_spec, trust=False, chunk=chunk)
         models[Row(BASE)] = (source.identity, load_source)
 
     folder = FolderSource(output)
     has_two_lists = receipt.schedule.short_inv_freq is not None
     chunk = _chunk(request, has_two_lists)
-    load_output = partial(_load_checkpoint, folder, device, trust=trust, chunk=chunk)
+    load_output = partial(_load_checkpoint, folder, device_spec, trust=trust, chunk=chunk)
     models[Row(output.name, path=output)] = (folder.identity, load_output)
 
     return OutputRunner(
         models,
         trained=receipt.schedule.original_context,
         # --trust-remote-code allows pickled weights, and code of the tokenizer too
-        tokenizer=CheckpointTokenizer(output, trust or device.pickles),
+        tokenizer=CheckpointTokenizer(output, trust or device_spec.pickles),
         runtime=f"transformers {stock_version()}",
-        device=device.device_map or device.device,
-        dtype=device.dtype,
+        device=device_spec.device_map or device_spec.device,
+        dtype=device_spec.dtype,
     )
 
 
@@ -175,11 +175,11 @@ def _chunk(request: RunnerRequest, has_two_lists: bool) -> int:
 
 @contextmanager
 def _load_checkpoint(
-    source: Source, device: DeviceSpec, trust: bool, chunk: int
+    source: Source, device_spec: DeviceSpec, trust: bool, chunk: int
 ) -> Iterator[Engine]:
     """Yield a checkpoint that is loaded in transformers, and free its memory after the block."""
-    with folder_of(source, device.dtype) as folder:
-        yield TransformersEngine.load(folder, device, trust, chunk)
+    with folder_of(source, device_spec.dtype) as folder:
+        yield TransformersEngine.load(folder, device_spec, trust, chunk)
 
 
 def _open_gguf(

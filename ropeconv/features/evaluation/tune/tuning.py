@@ -45,7 +45,7 @@ class SearchSettings(TuneOptions):
     """The settings of a search as users write them; the fields are those of `TuneOptions`."""
 
     def check(self) -> None:
-        """Check the values.
+        """Refuse values with which no search can run.
 
         Raises:
             UsageError: A value is wrong.

@@ -23,7 +23,7 @@ from ropeconv.environment import missing
 from ropeconv.features.compare.compatibility import compatibility
 from ropeconv.features.evaluation.tune.result import TuningResult, TuningRow, WindowMeasurement
 from ropeconv.features.identify.identification import CandidateResult, Identification
-from ropeconv.features.profiles.plan import profile_plans, profiles_plan
+from ropeconv.features.profiles.plan import plan_each_profile, plan_shared_folder
 from ropeconv.features.run.report import RunRow, RunTable
 from ropeconv.features.training.training import TrainingFacts, make_snippet, trainers
 from ropeconv.features.vectors.vectors import VectorCandidate, VectorPacket
@@ -209,7 +209,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
     gguf = write(folder / "a.gguf", extra={"general.name": HOSTILE})
     plan = make_plan(model, YARN, folder / "out")
     written = apply(plan)
-    profiles = profile_plans(source, [AS_IS, YARN], ropeconv.Target(out=folder / "profiles"))
+    profiles = plan_each_profile(source, [AS_IS, YARN], ropeconv.Target(out=folder / "profiles"))
     first, second = inspected(model), inspected(written)
     adapter = lora(folder / "adapter", model)
     made_here = {
@@ -221,7 +221,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
         "CheckpointPlan": plan,
         "GgufPlan": make_plan(gguf, YARN, folder / "b.gguf"),
         "RestorePlan": ropeconv.restore_plan(ropeconv.open_source(str(written))),
-        "ProfilesPlan": profiles_plan(source, profiles, folder / "profiles", False),
+        "ProfilesPlan": plan_shared_folder(source, profiles, folder / "profiles", False),
         "Output": Output(written, plan, CheckRecord("5.23.0", 1, 1.0)),
         "SchedulePlot": ropeconv.plot(first, yarn=4, linear=4),
         "Validation": VALIDATION,

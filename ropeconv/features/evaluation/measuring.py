@@ -48,21 +48,24 @@ def evaluate(
 
     # Python passes lists where the command line has texts with commas
     rows = ",".join(_as_texts("methods", methods))
-    measures = Sizes.measures
+    measures = Sizes.measures  # the default
     if "measure" in given:
-        measures = ",".join(_as_texts("measure", given.pop("measure")))
+        measures = ",".join(_as_texts("measure", given["measure"]))
+
+    # keywords that say how much is measured, such as lengths and windows, are fields of Sizes
+    size_options = _select_fields(given, Sizes, without=["measures"])
     if "lengths" in given:
-        given["lengths"] = ",".join(_as_texts("lengths", given["lengths"], Length))
-    sizes = Sizes(measures=measures, **_fields_of(Sizes, given, "measures"))
+        size_options["lengths"] = ",".join(_as_texts("lengths", given["lengths"], Length))
+    sizes = Sizes(measures=measures, **size_options)
 
-    # the fields of RunnerRequest have other names and types than the keywords
+    # keywords that say where and how the model runs, such as device, are fields of RunnerRequest;
+    # `server` is called `servers` there
+    run_options = _select_fields(given, RunnerRequest, without=["model", "rows"])
     if "server" in given:
-        given["servers"] = _as_texts("server", given.pop("server"))
+        run_options["servers"] = _as_texts("server", given["server"])
     if "against" in given:
-        given["against"] = reference_of("evaluate", given["against"])
+        run_options["against"] = reference_of("evaluate", given["against"])
 
-    # the other keywords say where and how the model runs
-    options = _fields_of(RunnerRequest, given, "model", "rows")
     with reporter.counting("Measuring") as (total, advance):
         return evaluate_model(
             reference_of("evaluate", model),
@@ -72,7 +75,7 @@ def evaluate(
             journal=given.get("journal"),
             progress=Progress(reporter.note, total, advance),
             fresh=given.get("fresh", False),
-            **options,
+            **run_options,
         )
 
 
@@ -99,10 +102,11 @@ def tune(
     given = check_keywords("tune", keywords, TuneKeywords)
     reporter: Reporter = given.pop("reporter", None) or SilentReporter()
     check_value("context", context, int | str)
-    settings = SearchSettings(context=str(context), **_fields_of(SearchSettings, given, "context"))
+    search_options = _select_fields(given, SearchSettings, without=["context"])
+    settings = SearchSettings(context=str(context), **search_options)
 
-    # the other keywords say where and how the model runs
-    options = _fields_of(RunnerRequest, given, "model", "rows")
+    # keywords that say where and how the model runs, such as device, are fields of RunnerRequest
+    run_options = _select_fields(given, RunnerRequest, without=["model", "rows"])
     with reporter.counting("Searching", "steps") as (total, advance):
         return tune_model(
             reference_of("tune", model),
@@ -111,11 +115,13 @@ def tune(
             progress=Progress(reporter.note, total, advance),
             journal=given.get("journal"),
             fresh=given.get("fresh", False),
-            **options,
+            **run_options,
         )
 
 
-def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:
+def _select_fields(
+    given: dict[str, Any], kind: type[Kind], without: Sequence[str]
+) -> dict[str, Any]:
     """Return the keywords that are fields of a dataclass, except the fields in `without`."""
     names = {item.name for item in fields(kind)} - set(without)  # type: ignore[arg-type]
     return {name: value for name, value in given.items() if name in names}

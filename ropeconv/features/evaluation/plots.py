@@ -17,13 +17,13 @@ from ropeconv.rope.lengths import format_tokens
 from ropeconv.views.curves import curve, differences, losses
 from ropeconv.views.plot_style import SMALL, Picture, literal
 
-from .result import POSITION, Cell, Result, columns_of, headline, measures_of
+from .result import POSITION, Cell, Result, columns_of, main_metric, measures_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHADES = "viridis"
-BRIGHT = 0.179
+COLOUR_MAP = "viridis"
+LEAST_BRIGHT_LUMINANCE = 0.179
 """The luminance from which black has more contrast than white, by the ratio of WCAG 2."""
 
 
@@ -45,13 +45,13 @@ def heat_map(
         trained: The trained context in tokens, which a line marks.
         title: The title.
     """
-    axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
+    axes.imshow(shares, vmin=0, vmax=1, cmap=COLOUR_MAP, aspect="auto", interpolation="nearest")
 
     # the number in each cell, in black or white, whichever has more contrast
     colours = axes.images[0].get_cmap()
     for row, column in np.argwhere(~np.isnan(shares)):
         share = shares[row, column]
-        is_bright = luminance(colours(share)) > BRIGHT
+        is_bright = luminance(colours(share)) > LEAST_BRIGHT_LUMINANCE
         axes.annotate(
             f"{100 * share:.0f}",
             (column, row),
@@ -101,13 +101,13 @@ TITLES = {
     "passkey": "Passkey found",
     "niah": "Needle found",
 }
-LEVEL = "{Better} is better. Bands show one standard error."
-APART = (
+CURVES_CAPTION = "{Better} is better. Bands show one standard error."
+DIFFERENCES_CAPTION = (
     "{Side} 0, a row is better than {first}. Bands show 99.7 % intervals; beyond 0.1 the axis is"
     " logarithmic."
 )
-TRAINED = " The dotted line marks the trained context."
-SHARES = (
+CAPTION_OF_DOTTED_LINE = " The dotted line marks the trained context."
+HEAT_MAP_CAPTION = (
     "Right answers in %, by length and by depth from the beginning (0 %) to the end of the text."
     " Brighter is better."
 )
@@ -121,7 +121,7 @@ def evaluation_pictures(result: Result) -> list[Picture]:
     """
     pictures = []
     for measure in measures_of(result):
-        metric = headline(result, measure)
+        metric = main_metric(result, measure)
         cells = [cell for cell in result.cells if cell.measure == measure and cell.metric == metric]
         if any(cell.depth is not None for cell in cells):
             pictures += _heat_maps(result, measure, cells)
@@ -157,8 +157,11 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
         points = [(cell.column, cell.value, cell.error) for cell in cells]
         curves[row] = curve(points)
 
-    metric = metric_of(headline(result, measure))
-    better = "Higher" if metric.rising else "Lower"  # for the caption
+    # the metric says what the numbers are, such as a loss, of which less is better
+    metric = metric_of(main_metric(result, measure))
+    more_is_better = metric.rising
+    better = "Higher" if more_is_better else "Lower"
+    caption = CURVES_CAPTION.format(Better=better) + CAPTION_OF_DOTTED_LINE
     draw = partial(
         losses,
         curves=curves,
@@ -166,7 +169,7 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
         title=TITLES.get(measure, measure),
         unit=metric.title,
     )
-    return Picture(draw, LEVEL.format(Better=better) + TRAINED)
+    return Picture(draw, caption)
 
 
 def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
@@ -187,8 +190,10 @@ def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cel
         curves[row] = curve(points)
 
     # the caption says on which side of 0 a row is better: more right answers, or less loss
-    metric = metric_of(headline(result, measure))
-    side = "Above" if metric.rising else "Below"
+    metric = metric_of(main_metric(result, measure))
+    more_is_better = metric.rising
+    side = "Above" if more_is_better else "Below"
+    caption = DIFFERENCES_CAPTION.format(Side=side, first=first) + CAPTION_OF_DOTTED_LINE
     draw = partial(
         differences,
         curves=curves,
@@ -196,7 +201,7 @@ def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cel
         title=f"{TITLES.get(measure, measure)}, compared with {first}",
         unit=metric.unit,
     )
-    return Picture(draw, APART.format(Side=side, first=first) + TRAINED)
+    return Picture(draw, caption)
 
 
 def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
@@ -222,6 +227,7 @@ def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]
     depths = sorted({cell.depth for cell in cells if cell.depth is not None})
     pictures = []
     for row, row_cells in _by_row(result, cells).items():
+        # shares of right answers, [depths, lengths]; NaN where nothing was measured
         shares = np.full((len(depths), len(lengths)), np.nan)
         for cell in row_cells:
             if cell.depth is not None:  # others are means over all depths
@@ -234,5 +240,5 @@ def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]
             trained=result.trained,
             title=f"{TITLES.get(measure, measure)}: {row}",
         )
-        pictures.append(Picture(draw, SHARES))
+        pictures.append(Picture(draw, HEAT_MAP_CAPTION))
     return pictures

@@ -32,7 +32,7 @@ from .result import (
     Cell,
     Result,
     RowResult,
-    headline,
+    main_metric,
     price_and_reach,
     read_result,
 )
@@ -70,6 +70,8 @@ class Ranking:
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
         """Return what was measured of a method, as JSON-ready data; None where nothing was.
+
+        The price is the loss at the trained length minus that of the first row, in nats per token.
 
         Args:
             advice: The method, as `ropeconv advise` lists it.
@@ -154,7 +156,7 @@ def rank(
     # "yarn:4" and the advice "yarn" for four times the context are one schedule.
     measured: dict[str, tuple[RowResult, Cell]] = {}
     for row in result.rows:
-        schedule = _schedule(row, inspection)
+        schedule = _schedule_of(row, inspection)
         cell = result.cell(row.name, GROWTH, "loss", column)
         if schedule is None or cell is None:
             continue
@@ -162,8 +164,8 @@ def rank(
             if _compute_the_same(schedule, advice.schedule):
                 measured[advice.method.name] = (row, cell)
 
-    def place(advice: Advice) -> tuple[bool, float]:
-        """Return a key that sorts writable methods first, then by the loss, those without last."""
+    def sort_key(advice: Advice) -> tuple[bool, float]:
+        """Return a key that sorts writable methods first, then by loss; inf without a loss."""
         loss = math.inf
         if advice.method.name in measured:
             _, cell = measured[advice.method.name]
@@ -171,11 +173,11 @@ def rank(
         return not advice.writable, loss
 
     return Ranking(
-        methods=sorted(methods, key=place), measured=measured, column=column, result=result
+        methods=sorted(methods, key=sort_key), measured=measured, column=column, result=result
     )
 
 
-def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
+def _schedule_of(row: RowResult, inspection: Inspection) -> Schedule | None:
     """Return the frequencies and factors of a row of an evaluation, for a model.
 
     It is None for the row of the unchanged model, and where the model cannot have the method.
@@ -188,15 +190,21 @@ def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
         return None
     try:
         recipe = inherit_settings(Recipe.from_dict(row.recipe), inspection)
-        present = inspection.basis(recipe)
-        start = recipe.start(present)  # the unscaled RoPE, in most recipes
-        return recipe.schedule(start, present)
+        # A recipe needs two RoPEs: that of the model, and the one whose frequencies it changes.
+        # The second is the first without its scaling, unless the recipe builds on the scaling.
+        rope_of_model = inspection.basis(recipe)
+        rope_to_change = recipe.start(rope_of_model)
+        return recipe.schedule(rope_to_change, rope_of_model)
     except RecipeError:
         return None
 
 
 def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
-    """Whether two schedules compute the same, whatever context they declare."""
+    """Whether two schedules of one model compute the same, whatever context they declare.
+
+    `softmax_scale` is not compared: it follows from the factor of YaRN and from `mscale_all_dim` of
+    the model.
+    """
     if len(schedule.inv_freq) != len(other.inv_freq):
         return False
     if not np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-9, atol=0):
@@ -206,7 +214,8 @@ def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
     if schedule.log_n != other.log_n:
         return False
 
-    # LongRoPE has a second list, for sequences within the trained context
+    # LongRoPE has a second list, for sequences within the trained context. The losses that are
+    # ranked are of longer ones as a rule, which use the first list: so its numbers may differ.
     has_two_lists = schedule.short_inv_freq is not None
     other_has_two_lists = other.short_inv_freq is not None
     return has_two_lists == other_has_two_lists
@@ -225,7 +234,7 @@ class Condition:
     """The condition as the user wrote it."""
 
     measure: str
-    """The measure whose headline is compared."""
+    """The measure whose main metric is compared: the loss for growth."""
 
     left: str
     """The name of a row."""
@@ -237,7 +246,7 @@ class Condition:
     """The name of a row, or a number."""
 
     length: str
-    """The length, as for --lengths."""
+    """One length, as for --lengths: "65536", "64k", or "2T" for twice the trained length."""
 
     def check(
         self, rows: Collection[str], measures: Collection[str], sizes: EvaluationSizes
@@ -259,13 +268,13 @@ class Condition:
                 raise UsageError(
                     f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}"
                 )
-        column = self.column(sizes.trained)
-        if self.measure != POSITION and column not in sizes.lengths:
+        length = self.length_in_tokens(sizes.trained)
+        if self.measure != POSITION and length not in sizes.lengths:
             raise UsageError(
-                f"--fail-if {self.text!r} needs {column:,} tokens; add them to --lengths"
+                f"--fail-if {self.text!r} needs {length:,} tokens; add them to --lengths"
             )
 
-    def column(self, trained: int) -> int:
+    def length_in_tokens(self, trained: int) -> int:
         """Return the length of the condition in tokens: 65,536 for "2T" and 32,768 trained tokens.
 
         Args:
@@ -275,14 +284,14 @@ class Condition:
             UsageError: The length cannot be read, or is a list of several.
         """
         try:
-            columns = parse_lengths(self.length, trained)
+            lengths = parse_lengths(self.length, trained)
         except (UsageError, RecipeError) as problem:
             raise UsageError(f"--fail-if {self.text!r}: {problem}") from None
-        if len(columns) != 1:
+        if len(lengths) != 1:
             raise UsageError(
                 f"--fail-if {self.text!r} has several lengths; give --fail-if once for each"
             )
-        return columns[0]
+        return lengths[0]
 
     def judge(self, result: Result) -> tuple[bool, str]:
         """Return whether the condition is significantly true, and the numbers in a sentence.
@@ -334,14 +343,14 @@ class Condition:
         Raises:
             RopeconvError: It was not measured.
         """
-        column = self.column(result.trained)
-        missing = self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
+        length = self.length_in_tokens(result.trained)
+        cell = None
         was_measured = any(cell.measure == self.measure for cell in result.cells)
-        if not was_measured:
-            raise missing
-        cell = result.cell(row, self.measure, headline(result, self.measure), column)
+        if was_measured:
+            metric = main_metric(result, self.measure)  # such as "loss" for growth
+            cell = result.cell(row, self.measure, metric, length)
         if cell is None:
-            raise missing
+            raise self._unknown(f"{row} has no {self.measure} at {length:,} tokens")
         return cell
 
     def _unknown(self, reason: str) -> RopeconvError:
@@ -367,7 +376,8 @@ def _compare_with_number(cell: Cell, number: float, result: Result) -> Proof | N
 def parse_condition(text: str) -> Condition:
     """Parse a condition such as `[MEASURE] ROW < ROW @LENGTH`.
 
-    The sign may be > too, and the right side a number.
+    The sign may be > too, and the right side a number. Without a measure, the losses of growth are
+    compared.
 
     Raises:
         UsageError: The text is not a condition.
@@ -378,9 +388,10 @@ def parse_condition(text: str) -> Condition:
 
     # "passkey yarn:4" is a measure and a row, "yarn:4" a row; names of rows may have spaces
     left = match["left"].strip()
-    measure = GROWTH
+    measure = GROWTH  # the default
     first_word, _, rest = left.partition(" ")
-    is_measure = first_word in REGISTRY or first_word.startswith(LM_EVAL)
+    is_task_of_lm_eval = first_word.startswith(LM_EVAL)
+    is_measure = first_word in REGISTRY or is_task_of_lm_eval
     if rest and is_measure:
         left = rest.strip()
         measure = first_word

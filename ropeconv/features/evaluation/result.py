@@ -31,7 +31,7 @@ from ropeconv.version import SCHEMA, __version__
 from .cases import Observation, in_trained
 from .measures.measure import REGISTRY
 
-LONGEST = 64 << 20
+MOST_CHARACTERS = 64 << 20
 """Characters of a result; one of a hundred rows and all measures has some ten million."""
 POSITION = "position"
 """The measure whose columns are places in one pass, and not lengths of sequences."""
@@ -204,7 +204,7 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     def shown_tables(self) -> list[SummaryTable]:
         """Return a table for each measure, with a line for each row."""
         shown = []
-        for table in tables(self, MOST_SHOWN):
+        for table in tables(self, MOST_SHOWN_COLUMNS):
             lines = []
             for name, entries in table.lines:
                 texts = [_entry_text(entry) for entry in entries]
@@ -251,7 +251,7 @@ def items_of(observations: Mapping[str, Sequence[Observation]], texts: Sequence[
         observations: The observations by row.
         texts: The names of the texts.
     """
-    names = _distinct(texts)
+    names = _distinct_names(texts)
     items = []
     for row, observations_of_row in observations.items():
         for observation in observations_of_row:
@@ -275,7 +275,7 @@ def items_of(observations: Mapping[str, Sequence[Observation]], texts: Sequence[
     return items
 
 
-def _distinct(paths: Sequence[str]) -> list[str]:
+def _distinct_names(paths: Sequence[str]) -> list[str]:
     """Return the file names of texts, with a number where two are equal.
 
     a/book.txt and b/book.txt are "book.txt" and "book.txt (2)".
@@ -355,7 +355,7 @@ def read_result(path: Path) -> Result:
 
     # Before the fields are converted: a later version may have changed their types, and the
     # message of the conversion would name a field instead of the reason.
-    data = jsontext.parse(text, str(path), LONGEST)
+    data = jsontext.parse(text, str(path), MOST_CHARACTERS)
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise BadSource(f"{path} is of a later ropeconv than {__version__}; upgrade ropeconv")
@@ -403,8 +403,8 @@ class Table:
     """Name and entries of each row."""
 
 
-NOTHING = Entry("-")
-MOST_SHOWN = 6
+NOT_MEASURED = Entry("-")
+MOST_SHOWN_COLUMNS = 6
 """Columns of a measure by position on a screen and in a notebook.
 
 `cells`, --json and --report have all of them.
@@ -418,7 +418,7 @@ def _entry_text(entry: Entry) -> str:
 
 
 def tables(result: Result, most: int = 10_000) -> list[Table]:
-    """Return the tables of a result: for each measure its headline, and other shares.
+    """Return the tables of a result: for each measure its main metric, and other shares.
 
     Args:
         result: The result.
@@ -427,7 +427,7 @@ def tables(result: Result, most: int = 10_000) -> list[Table]:
     """
     shown = []
     for measure in measures_of(result):
-        for metric in headlines(result, measure):
+        for metric in shown_metrics(result, measure):
             shown.append(_table(result, measure, metric, most))
     return shown
 
@@ -440,8 +440,8 @@ def measures_of(result: Result) -> list[str]:
     return list(dict.fromkeys(in_order + others))
 
 
-def headline(result: Result, measure: str) -> str:
-    """Return the metric of a measure that tables and pictures show."""
+def main_metric(result: Result, measure: str) -> str:
+    """Return the metric of a measure that pictures show: "loss" for growth, say."""
     measured = [cell.metric for cell in result.cells if cell.measure == measure]
     if measure in REGISTRY:
         for name in REGISTRY[measure].metrics:
@@ -450,9 +450,9 @@ def headline(result: Result, measure: str) -> str:
     return measured[0]
 
 
-def headlines(result: Result, measure: str) -> list[str]:
-    """Return the metrics of a measure that tables have: the headline, shares and memory."""
-    metrics = [headline(result, measure)]
+def shown_metrics(result: Result, measure: str) -> list[str]:
+    """Return the metrics of a measure that tables show: the main one, shares and memory."""
+    metrics = [main_metric(result, measure)]
     for cell in result.cells:
         if cell.measure != measure or cell.metric in metrics:
             continue
@@ -470,10 +470,13 @@ def columns_of(result: Result, measure: str) -> list[int]:
 def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
     """Make the table of a metric: a line for each row, a column for each length.
 
+    The table of growth has two more columns: the price of a method, which is its loss at the
+    trained length minus that of the first row, and the longest length to which it holds.
+
     Args:
         result: The result.
-        measure: The measure, such as growth.
-        metric_name: The metric, such as loss.
+        measure: The kind of test, such as growth (the loss at several lengths) or passkey.
+        metric_name: The number that the test gives, such as loss or accuracy.
         most: The most columns by position; by length there are few.
     """
     columns = columns_of(result, measure)
@@ -498,19 +501,19 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
         row_cells = [cells.get((row.name, column)) for column in columns]
         if not any(row_cells):
             continue
-        entries = [NOTHING if cell is None else _entry(cell, metric) for cell in row_cells]
+        entries = [NOT_MEASURED if cell is None else _entry(cell, metric) for cell in row_cells]
         if measure == GROWTH:
             entries += price_and_reach(row, result)
         lines.append((row.name, tuple(entries)))
 
-    # the title says what the number after each value is
-    second_number = ""
+    # the title: "growth: loss in nats per token, then minus base; n = 8"
+    explanation = ""
     if metric.share:
-        second_number = ", 95 % interval"
+        explanation = ", 95 % interval"
     elif len(lines) > 1:
         first_row, _ = lines[0]
-        second_number = f", then minus {first_row}"
-    title = f"{measure}: {metric.title}{second_number}; {sample_size(cells.values())}"
+        explanation = f", then minus {first_row}"  # rows below the first show differences to it
+    title = f"{measure}: {metric.title}{explanation}; {sample_size(cells.values())}"
     return Table(title, tuple(headings), tuple(lines))
 
 
@@ -576,12 +579,12 @@ def price_and_reach(row: RowResult, result: Result) -> tuple[Entry, Entry]:
         row: The row of the method.
         result: The evaluation.
     """
-    price = NOTHING
+    price = NOT_MEASURED
     cell = result.cell(row.name, GROWTH, "loss", result.trained)
     if cell is not None and cell.difference is not None:
         price = _entry(cell, metric_of("loss"))
 
-    reach = NOTHING
+    reach = NOT_MEASURED
     if row.holds_to is not None:
         text = in_trained(row.holds_to, result.trained)
         longest = columns_of(result, GROWTH)[-1]
@@ -620,7 +623,9 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
     """Return the main numbers of a row, for the receipt of the output that it measured.
 
     These are the metrics that the tables on the screen show, such as the loss at each length,
-    without those of single depths and positions.
+    without those of single depths and positions. `price` is what the method costs at the trained
+    length, in loss. `holds_to` is the longest length at which its loss is not significantly
+    higher.
 
     Args:
         result: The evaluation.
@@ -631,7 +636,8 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     measured = []
     for cell in cells:
-        if cell.depth is None and cell.metric in headlines(result, cell.measure):
+        is_shown = cell.metric in shown_metrics(result, cell.measure)
+        if is_shown and cell.depth is None:  # others are of a single depth
             measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
 
     return EvaluationRecord(

@@ -31,7 +31,7 @@ class Refusal:
     """The measure that is refused; empty for all."""
 
     column: int | None = None
-    """The column of its table; None for all."""
+    """The column of its table, which is a length in tokens as a rule; None for all."""
 
 
 @dataclass
@@ -66,16 +66,18 @@ class RunOutcome:
 
         Args:
             trained: The trained context in tokens.
-            rows: Rows whose refusals as a whole are left out.
+            rows: Names of rows. If such a row was refused as a whole (its refusal has no measure),
+                the sentence is left out.
         """
         # the same reason at several lengths is one sentence: "yarn:4, growth at 2T, 4T: ..."
         refused_lengths: dict[tuple[str, str, str], list[str]] = {}
         for refusal in self.refusals:
-            if not refusal.measure and refusal.row in rows:
+            is_of_whole_row = refusal.measure == ""
+            if is_of_whole_row and refusal.row in rows:
                 continue
             key = (refusal.row, refusal.measure, refusal.reason.rstrip("."))
             lengths = refused_lengths.setdefault(key, [])
-            if refusal.column is not None:
+            if refusal.column is not None:  # the length of the sequence in tokens
                 lengths.append(in_trained(refusal.column, trained))
 
         sentences = []
@@ -189,14 +191,16 @@ def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitR
     Yields:
         The index of each unit and its result, which is None for a unit that was left out.
     """
-    # a row that cannot be loaded is not tried again, nor a length that did not fit into memory
+    # A row that cannot be loaded is not tried again, nor a length that did not fit into memory:
+    # the row, the measure and the length of each refusal.
     failed: set[tuple[str, str, int | None]] = set()
     with closing(UnitRunner(runner)) as running:
         for index, unit in enumerate(units):
             row = unit.row.name
-            whole_row = (row, "", None)  # as a Refusal of the whole row has it
-            its_column = (row, unit.measure.name, unit.case.column)
-            if whole_row in failed or its_column in failed:
+            # a refusal of a whole row has neither a measure nor a length
+            whole_row = (row, "", None)
+            this_length = (row, unit.measure.name, unit.case.column)
+            if whole_row in failed or this_length in failed:
                 yield index, None
                 continue
 

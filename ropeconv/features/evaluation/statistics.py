@@ -84,13 +84,13 @@ def _by_key(
             key = (measure, metric, observation.column, depth)
             cells.setdefault(key, {})[observation.pair] = observation
 
-    def place(key: Key) -> tuple[int, int, bool, float]:
+    def sort_key(key: Key) -> tuple[int, int, bool, float]:
         """Return a key that sorts by measure, column and depth, the mean over depths first."""
         measure, metric, column, depth = key
         has_depth = depth is not None
         return order[measure, metric], column, has_depth, depth or 0.0
 
-    return {key: cells[key] for key in sorted(cells, key=place)}
+    return {key: cells[key] for key in sorted(cells, key=sort_key)}
 
 
 def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
@@ -115,10 +115,12 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
     low = None
     high = None
     if is_share:
-        count = independent_answers(sample)
-        low, high = wilson(sample.mean, count)
+        answers = independent_answers(sample)
+        # the 95 % interval for display (z = 1.96)
+        low, high = wilson(sample.mean, answers)
+        # half of the interval at z = 1 is the standard error
         share = min(1.0, max(0.0, sample.mean))  # a mean of ones may be rounded to above 1
-        lower, upper = wilson(share, count, errors=1.0)
+        lower, upper = wilson(share, answers, errors=1.0)
         error = (upper - lower) / 2
 
     cell = Cell(
@@ -136,16 +138,17 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
         clusters=sample.count,
     )
 
-    # the difference to the first row, over the windows that both have read
-    proof = prove(pairs, first, is_share)
-    if proof is None:
+    # the difference to the first row, over the windows that both have read; these may be fewer than
+    # the windows of the mean
+    comparison = prove(pairs, first, is_share)
+    if comparison is None:  # no window in common
         return cell
     return msgspec.structs.replace(
         cell,
-        clusters=proof.count,
-        difference=proof.difference,
-        difference_error=proof.error,
-        margin=proof.margin,
+        clusters=comparison.count,  # texts or windows that the difference is from
+        difference=comparison.difference,
+        difference_error=comparison.error,
+        margin=comparison.margin,
     )
 
 
@@ -162,21 +165,24 @@ def holds_to(observations: Sequence[Observation], trained: int) -> int | None:
 
     Returns:
         The length in tokens; None where the trained length was not measured, and with fewer than
-        six clusters.
+        six independent texts or windows.
     """
+    # by length in tokens, the loss on each window
     by_length: dict[int, dict[tuple[object, ...], Observation]] = {}
     for observation in observations:
         if observation.measure == GROWTH:
-            place = (observation.document, observation.window)
-            by_length.setdefault(observation.column, {})[place] = observation
+            length = observation.column
+            window = (observation.document, observation.window)
+            by_length.setdefault(length, {})[window] = observation
     if trained not in by_length:
         return None
 
     best = _length_of_lowest_loss(by_length)
     if best is None:
         return None
-    sample_at_best = sample_of(list(by_length[best].values()))
-    if sample_at_best.count < FEWEST:
+    losses_at_best = sample_of(list(by_length[best].values()))
+    independent_losses = losses_at_best.count  # one per text, or per window if texts are few
+    if independent_losses < FEWEST:  # too few for a test
         return None
 
     longest = best
@@ -184,7 +190,7 @@ def holds_to(observations: Sequence[Observation], trained: int) -> int | None:
         if length <= best:
             continue
         difference = differences(by_length[length], by_length[best])
-        if difference is None or difference.margin is None:
+        if difference is None or difference.margin is None:  # too few windows for a test
             break
         is_worse = difference.mean > difference.margin
         if is_worse:
@@ -224,14 +230,16 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     # too few windows for a test
     untested = list(dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST))
     if untested:
-        # a window of longppl without a key token does not count, and more targets have more of them
+        # longppl counts only windows with a key token, and more targets find key tokens in more
+        # windows
         sizes = "--windows and --targets" if "longppl" in untested else "--windows"
         sentences.append(
             f"{', '.join(untested)}: fewer than {FEWEST} windows, so no difference is tested;"
             f" increase {sizes}, or give longer texts."
         )
 
-    # many tests find a difference by chance: 30 tests at p < 0.0027 mark 0.08 on average
+    # Many tests find a difference by chance: 30 tests at p < 0.0027 mark 0.08 on average. A cell
+    # whose difference was tested has a margin.
     tested = sum(cell.margin is not None for cell in whole)
     if tested:
         expected = tested * ALPHA
@@ -244,16 +252,17 @@ def notes(cells: Sequence[Cell]) -> list[str]:
 def _notes_on_texts(cells: Sequence[Cell]) -> list[str]:
     """Return sentences that name the measures of which too few texts were read.
 
-    An error is computed from the differences between independent groups of numbers (clusters). With
-    enough texts these are the texts. With fewer they are the windows in them, and the errors do not
-    cover how texts differ.
+    A standard error needs several independent numbers. With enough texts, the mean of each text is
+    one number. With fewer texts, each window of a text is one number, and the error does not cover
+    how texts differ.
 
     Args:
         cells: The means of all rows, over all depths.
     """
     measures_by_texts: dict[int, list[str]] = {}
     for cell in cells:
-        if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
+        has_few_texts = cell.documents < FEWEST_DOCUMENTS
+        if has_few_texts and cell.windows > cell.documents:  # more than one window of a text
             measures = measures_by_texts.setdefault(cell.documents, [])
             if cell.measure not in measures:
                 measures.append(cell.measure)

@@ -97,7 +97,7 @@ class Texts:
 
 MOST_DOCUMENTS = 1000
 """Documents that are taken from the beginning of a dataset."""
-TRUST = "HF_DATASETS_TRUST_REMOTE_CODE"
+TRUST_SETTING = "HF_DATASETS_TRUST_REMOTE_CODE"
 """The setting of `datasets` that allows to run the code of a repository."""
 
 
@@ -118,9 +118,9 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     repository, config, split = _parse_dataset(name)
     # datasets 3 has this setting from the environment: True runs the code of a repository, and
     # without a value it asks on stdin. False refuses the code instead of waiting for an answer.
-    user_trusts_code = getattr(datasets.config, TRUST, None) is True
+    user_trusts_code = getattr(datasets.config, TRUST_SETTING, None) is True
     if not user_trusts_code:
-        setattr(datasets.config, TRUST, False)
+        setattr(datasets.config, TRUST_SETTING, False)
     try:
         rows = datasets.load_dataset(repository, config, split=split, streaming=True)
         texts = [row[field] for row in rows.take(MOST_DOCUMENTS)]
@@ -157,16 +157,16 @@ def _parse_dataset(name: str) -> tuple[str, str | None, str]:
     raise UsageError(f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT")
 
 
-SEEN = 1 << 20
+TESTED_CHARACTERS = 1 << 20
 """Characters that are tested."""
-REPETITIVE = 0.12
+RATIO_OF_REPETITIVE_TEXT = 0.12
 """Share of its size to which zlib compresses a text that repeats itself.
 
 Prose has 0.35 to 0.45, source code 0.25.
 """
-ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
-CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
-LEAST = 2000
+ENCODED_WORD = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
+CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+FEWEST_TESTED_CHARACTERS = 2000
 """Characters below which a text is not tested."""
 
 
@@ -182,15 +182,15 @@ def remark(name: str, text: str) -> str:
     Raises:
         BadSource: It is a binary file.
     """
-    part = text[:SEEN]
+    part = text[:TESTED_CHARACTERS]
     # text has almost no control characters besides tab, line feed and form feed
-    if len(CONTROL.findall(part)) > len(part) / 100:
+    if len(CONTROL_CHARACTER.findall(part)) > len(part) / 100:
         raise BadSource(f"{name} is a binary file; give another --text")
-    if len(part) < LEAST:
+    if len(part) < FEWEST_TESTED_CHARACTERS:
         return ""
 
     # words of 60 characters and more are not language
-    encoded = sum(len(word) for word in ENCODED.findall(part))
+    encoded = sum(len(word) for word in ENCODED_WORD.findall(part))
     if encoded > len(part) / 2:
         return (
             f"{name} looks encoded (base64 or hexadecimal), so its losses are not those of"
@@ -200,7 +200,7 @@ def remark(name: str, text: str) -> str:
     # English prose compresses to about 40 %; a page that is copied many times to a few percent
     data = part.encode("utf-8", "surrogatepass")
     ratio = len(zlib.compress(data)) / len(data)
-    if ratio < REPETITIVE:
+    if ratio < RATIO_OF_REPETITIVE_TEXT:
         return (
             f"{name} repeats itself (zlib compresses it to {100 * ratio:.0f} %), so losses beyond"
             " the trained context are lower than on other texts."
@@ -409,11 +409,11 @@ class CheckpointTokenizer:
     """The tokenizer of a checkpoint."""
 
     def __init__(self, folder: Path, trust: bool = False) -> None:
-        """Load it.
+        """Load the tokenizer with transformers.
 
         Args:
             folder: The checkpoint.
-            trust: Whether to run its tokenization file.
+            trust: Whether to run code of the checkpoint (its tokenization_*.py).
 
         Raises:
             BadSource: As `load_tokenizer` does.

@@ -6,16 +6,16 @@ from pathlib import Path
 from ropeconv.bake.proof import ALPHA
 from ropeconv.inspection.receipts.metrics import GROWTH
 from ropeconv.views.plot_style import Picture
-from ropeconv.views.sheet import GROWTH as COLUMNS
+from ropeconv.views.sheet import GROWTH as COLUMN_MEANINGS
 from ropeconv.views.sheet import Sheet, legend
 
 from .plots import evaluation_pictures
-from .result import MOST_SHOWN, SIGNIFICANT, Entry, Result, Table, read_result, tables
+from .result import MOST_SHOWN_COLUMNS, SIGNIFICANT, Entry, Result, Table, read_result, tables
 
 STYLES = {True: "bold", False: "bright_black", None: ""}
+"""Styles of cells whose difference is significant, is not, or was not tested."""
 
-
-LEVEL = f"p < {ALPHA:.4f} (docs/evaluating.md)"
+SIGNIFICANCE = f"p < {ALPHA:.4f} (docs/evaluating.md)"
 
 
 def show_evaluation(path: Path, sheet: Sheet) -> list[Picture]:
@@ -31,10 +31,11 @@ def show_evaluation(path: Path, sheet: Sheet) -> list[Picture]:
 
 def show_result(result: Result, sheet: Sheet) -> None:
     """Show the result of an evaluation: its tables, rows that did not run, and notes."""
-    for table in tables(result, MOST_SHOWN):
+    for table in tables(result, MOST_SHOWN_COLUMNS):
         _show_table(table, sheet)
     if any(cell.measure == GROWTH for cell in result.cells):
-        sheet.say(legend(COLUMNS, COLUMNS))
+        every_column = COLUMN_MEANINGS.keys()
+        sheet.say(legend(COLUMN_MEANINGS, shown=every_column))
     for row in result.rows:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
@@ -43,7 +44,7 @@ def show_result(result: Result, sheet: Sheet) -> None:
     meaning = ""
     if any(cell.difference is not None for cell in result.cells):
         mark = "bold" if sheet.colours else SIGNIFICANT
-        meaning = f"; {mark}: differs from the first row, {LEVEL}"
+        meaning = f"; {mark}: differs from the first row, {SIGNIFICANCE}"
     sheet.say(f"T: the trained context, {result.trained:,} tokens{meaning}.")
 
     # what was measured, and where

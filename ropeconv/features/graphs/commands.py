@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .plan import GraphPlan
 
-ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
+ALLOWED_OPTIONS = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 """Options of `apply` that compiled graphs have, beside the method."""
 
 
@@ -34,7 +34,7 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
 
     Args:
         reference: The folder of the graphs.
-        family: The family of their config.json; empty to go by that.
+        family: The family of the model; empty to find it by the config.json of the graphs.
         explain: Print every frequency.
         screen: Where it is printed.
     """
@@ -53,17 +53,21 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
             rows.append(("inv_freq", ", ".join(numbers)))
         screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
 
-    # the next command: a comparison with the checkpoint, where config.json could not be compared,
-    # or the extension
+    # The next command. Without a config.json that can be read it is a comparison with the
+    # checkpoint. If config.json has each RoPE of the graphs, without scaling, it is an extension.
+    # Otherwise none is shown.
     if inspection.spec is None:
         screen.say(f"Not compared with config.json: {inspection.note}.")
         command = command_line("compare", reference, "CHECKPOINT")
         screen.copyable(f"Next: {command}")
         return
-    # `part` is None for a RoPE that config.json does not have
-    are_in_config = [inspection.part(rope) is not None for rope in inspection.ropes]
+    is_all_in_config = True
+    for rope in inspection.ropes:
+        same_rope_in_config = inspection.part(rope)  # None if config.json does not have it
+        if same_rope_in_config is None:
+            is_all_in_config = False
     is_unscaled = not inspection.spec.scaled
-    if all(are_in_config) and is_unscaled:
+    if is_all_in_config and is_unscaled:
         command = command_line("apply", reference, "--yarn", 4)
         screen.copyable(f"Next: {command}")
 
@@ -88,8 +92,13 @@ def _describe_rope(
         ("positions", positions),
     ]
     if inspection.spec:
-        part = inspection.part(rope)
-        rows.append(("config.json", part.words if part else "another RoPE"))
+        # the RoPE in config.json that computes the same; in words it is "the same", or "the same,
+        # in window layers"
+        same_rope_in_config = inspection.part(rope)
+        if same_rope_in_config is None:
+            rows.append(("config.json", "another RoPE"))
+        else:
+            rows.append(("config.json", same_rope_in_config.words))
     return rows
 
 
@@ -175,11 +184,12 @@ def apply_graphs(
         raise UsageError(
             "a compiled graph is one SOURCE, and there are several; run apply once for each"
         )
-    given = other_option(options, target, ALLOWED)
-    if given:
-        raise UsageError(f"{given} does not go with a compiled graph; leave it out")
+    refused_option = other_option(options, target, ALLOWED_OPTIONS)  # such as "--force"
+    if refused_option:
+        raise UsageError(f"{refused_option} does not go with a compiled graph; leave it out")
 
-    # a graph stays in its format and type, so these two options of the target have no meaning
+    # A graph keeps its format and its types, so --to and --outtype have no value: the check above
+    # has refused both.
     output = build_target(target | {"to": None, "outtype": None})
     source = open_graph(sources[0])
     source.treat_as = options.family
@@ -187,7 +197,7 @@ def apply_graphs(
 
     placed = None
     if not options.dry_run:
-        # an earlier output is replaced, and a folder of the user's own is not
+        # an earlier output, which has a receipt, is replaced; a folder of the user's own is not
         if plan.out.exists() and read_companion(plan.out) is None:
             raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
         with screen.progress("Writing", plan.bytes) as advance:

@@ -28,12 +28,12 @@ from .model import Constant, Graph, GraphSource
 
 Repeat = Literal["", "half", "interleaved"]
 PRECISION = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""By what a number may be rounded, relatively, in each type of a constant."""
-SMALLEST = {"float16": 2.0**-24}
+"""The largest relative rounding error of a number in each type of a constant."""
+SMALLEST_NUMBERS = {"float16": 2.0**-24}
 """The smallest number above 0 of types in which a frequency may be one of the smallest."""
-LEAST_FACTOR = 1.01
+SMALLEST_FACTOR = 1.01
 """The smallest scale factor that is taken for one: a smaller change may be rounding."""
-TRAINED = tuple(1 << power for power in range(9, 21))
+USUAL_TRAINED_LENGTHS = tuple(1 << power for power in range(9, 21))
 """Trained lengths in tokens that are tried for methods that depend on them."""
 
 
@@ -89,7 +89,7 @@ class ModelRope:
         return f"the same, {self.name}" if self.name else "the same"
 
 
-def parts_of(spec: RopeSpec) -> list[ModelRope]:
+def ropes_of_spec(spec: RopeSpec) -> list[ModelRope]:
     """Return every set of frequencies of a model, first that of the layers that are extended.
 
     Others are the short list of LongRoPE, and those of layers with a sliding window.
@@ -179,8 +179,8 @@ class GraphRope(ModelRope):
         """Return the formula that gives these frequencies, such as "yarn, theta 1e6, factor 4".
 
         A graph stores numbers only, so the method is found by trying: for each base that is likely,
-        the frequencies of each formula are computed and compared with those of the graph. `holds`
-        says whether numbers are equal to them, but for rounding.
+        the frequencies of each formula are computed and compared with those of the graph
+        (`holds`), which are rounded.
 
         Args:
             thetas: Bases to try before those that the frequencies suggest.
@@ -190,30 +190,33 @@ class GraphRope(ModelRope):
             The formula in words, or "custom inv_freq" where no method gives the frequencies.
         """
         vector = self.inv_freq
-        slowest = int(np.flatnonzero(vector).max())  # the last pair that rotates
-        known_thetas = tuple(thetas)
-        all_lengths = (*lengths, *TRAINED)
+        slowest = int(np.flatnonzero(vector).max())  # the index of the last pair that rotates
+        thetas_of_caller = tuple(thetas)  # such as rope_theta of the config.json
+        all_lengths = (*lengths, *USUAL_TRAINED_LENGTHS)
 
         # For each base the simplest explanation is tried first: NTK with some factor has the
         # frequencies of a plain larger base.
-        for theta in (*known_thetas, *_guess_bases(vector, slowest)):
+        for theta in (*thetas_of_caller, *_guess_bases(vector, slowest)):
+            # in some models only the first pairs rotate, and the others have frequency 0 (p-RoPE)
+            partly_rotating = recognise(vector, theta)
+            if partly_rotating:
+                return describe(partly_rotating)
+
+            # no scaling
             base = base_inv_freq(theta, 2 * len(vector))
-            proportional = recognise(vector, theta)
-            if proportional:
-                return describe(proportional)
             if self.holds(base):
                 return describe(Plain(theta))
 
             # position interpolation divides all frequencies, of which the first is 1 without it
             first_divisor = 1 / vector[0]
             for factor in round_values(first_divisor):
-                if factor > LEAST_FACTOR and self.holds(base / factor):
+                if factor > SMALLEST_FACTOR and self.holds(base / factor):
                     return describe(InterpolatedForm(theta, factor))
 
-            # Most other methods do not change the fastest two pairs. Trying them all takes a while,
-            # so a base that is only a guess must have these right.
+            # Most other methods do not change the fastest two pairs. Trying all methods takes a
+            # while, so with a base that is only a guess these two pairs must be right.
             keeps_fastest = np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2])
-            if theta in known_thetas or keeps_fastest:
+            if theta in thetas_of_caller or keeps_fastest:
                 last_divisor = base[slowest] / vector[slowest]
                 formula = self._scaled_formula(theta, round_values(last_divisor), all_lengths)
                 if formula:
@@ -231,18 +234,19 @@ class GraphRope(ModelRope):
             lengths: Trained lengths in tokens to try, since YaRN and Llama 3 depend on them.
         """
         methods = [method for method in REGISTRY.values() if issubclass(method, ScaledMethod)]
-        larger_factors = [factor for factor in factors if factor > LEAST_FACTOR]
+        larger_factors = [factor for factor in factors if factor > SMALLEST_FACTOR]
         for length in dict.fromkeys(lengths):  # each length once
             spec = self._unscaled_spec(theta, length)
             for method, factor in product(methods, larger_factors):
                 try:
                     schedule = method(factor).schedule(spec)
                 except (RopeconvError, ArithmeticError, ValueError):
-                    continue  # the method does not exist for these numbers: a factor of 1e300
-                if not self.holds(schedule.inv_freq):
+                    continue  # the method refuses or overflows for such a factor, such as 1e300
+                is_formula_of_graph = self.holds(schedule.inv_freq)  # equal but for rounding
+                if not is_formula_of_graph:
                     continue
                 if schedule.form:
-                    return frequencies(schedule)
+                    return frequencies(schedule)  # in words: "yarn, theta 1e6, factor 4"
                 return f"{method.name}, theta {theta:.12g}, factor {factor:.12g}"
         return ""
 
@@ -276,8 +280,9 @@ def _guess_bases(vector: Vector, slowest: int) -> list[float]:
     """Return the bases theta (`rope_theta`) that a vector of frequencies suggests, to be tried.
 
     The frequencies of n = d/2 pairs are w_i = theta^(-i/n), so each pair i > 0 gives a base:
-    theta = (w_0 / w_i)^(n / i). Two pairs are used: the slowest gives an unscaled base most
-    accurately; the second (i = 1) is not changed by most scalings, so it gives the base below one.
+    theta = (w_0 / w_i)^(n / i). Two pairs are used. Without scaling, the slowest pair gives the
+    base most accurately. With scaling, the pair i = 1 gives the base of the unscaled model, since
+    most methods do not change it.
 
     Args:
         vector: Radians per token, [pairs].
@@ -289,13 +294,14 @@ def _guess_bases(vector: Vector, slowest: int) -> list[float]:
     pairs = len(vector)
     bases = list[float]()
     for index in (slowest, 1):
-        is_slower_pair = 0 < index <= slowest and vector[index] < vector[0]
-        if not is_slower_pair:
+        rotates = 0 < index <= slowest
+        is_slower_than_first = rotates and vector[index] < vector[0]
+        if not is_slower_than_first:  # the formula needs w_0 > w_i > 0
             continue
         ratio = float(vector[0] / vector[index])
         try:
             base = ratio ** (pairs / index)
-        except OverflowError:
+        except OverflowError:  # not a base of any model
             continue
         bases += round_values(base)
     return bases
@@ -445,7 +451,7 @@ def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
     # the exporter rounds the frequencies twice: when it computes them, and to the stored type. In
     # float16 the slowest are so small that their rounding is not relative to them
     relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
-    smallest = SMALLEST.get(constant.dtype, 0.0)
+    smallest = SMALLEST_NUMBERS.get(constant.dtype, 0.0)
     return GraphRope(
         name=constant.name,
         inv_freq=vector,
@@ -485,6 +491,7 @@ def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRop
         rows.append(row)
         row *= 2
     rows.append(last)
+    # most tables have each column twice, for both dimensions of a pair; one column is compared
     cos, repeat = without_repeat(table_rows(cos_table, rows))
     sin, _ = without_repeat(table_rows(sin_table, rows))
     if cos.shape != sin.shape:
@@ -497,12 +504,16 @@ def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRop
     angles = np.outer(rows, inv_freq)
     cos_error = np.abs(cos - factor * np.cos(angles))
     sin_error = np.abs(sin - factor * np.sin(angles))
-    # what is allowed: the rounding of the stored numbers, and that of the angles, which the
-    # exporter computed in float32
+    # Two errors are allowed: the rounding of the stored numbers, and the rounding of the angles,
+    # which the exporter computed in float32. Both have some space.
     precision = PRECISION[cos_table.dtype]
-    allowed = factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(angles))
+    angle_rounding = PRECISION["float32"] * np.abs(angles)
+    allowed = factor * (8 * precision + 4 * angle_rounding)
     if not np.all(np.maximum(cos_error, sin_error) <= allowed):
         return None
+
+    # An angle p w is known to the rounding of the table. So the last row p gives w most accurately.
+    rounding_of_frequency = 4 * precision / last
     return GraphRope(
         name=f"{cos_table.name} and {sin_table.name}",
         inv_freq=np.maximum(inv_freq, 0.0),
@@ -511,7 +522,7 @@ def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRop
         graph=graph,
         values=(cosine, sine),
         repeat=repeat,
-        error=TOLERANCE * np.abs(inv_freq) + 4 * precision / last,
+        error=TOLERANCE * np.abs(inv_freq) + rounding_of_frequency,
         positions=positions,
     )
 
@@ -600,7 +611,7 @@ class GraphInspection(Summary):
     @cached_property
     def parts(self) -> list[ModelRope]:
         """The RoPE in config.json; empty without one."""
-        return parts_of(self.spec) if self.spec else []
+        return ropes_of_spec(self.spec) if self.spec else []
 
     def part(self, rope: GraphRope) -> ModelRope | None:
         """Return the part of the RoPE in config.json that a graph holds; None for another one."""
@@ -710,30 +721,30 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     Returns:
         A row for each RoPE of the graphs, and the differences in words; none where all are equal.
     """
-    # the RoPEs of the other model: that of the layers which see the whole context and which an
-    # extension changes, and then that of layers with a window, if they have one of their own
+    # The RoPEs of the other model. The first one is that of the layers which an extension changes.
+    # Layers with a sliding window may have another one.
     if isinstance(other, GraphInspection):
         other_ropes = list[ModelRope](other.ropes)
         context = 0  # a graph does not state one
     else:
-        other_ropes = parts_of(other.spec)
+        other_ropes = ropes_of_spec(other.spec)
         context = other.spec.context
-    extended_rope = other_ropes[0]
+    main_rope = other_ropes[0]
 
     # each RoPE of the graph must be one of them
     rows = list[tuple[str, str]]()
     problems = list[str]()
-    has_extended_rope = False
+    has_main_rope = False
     for rope in graph.ropes:
-        same_rope = _same_part(rope, other_ropes)
+        same_rope = _find_same(rope, other_ropes)
         if same_rope is None:
-            difference = _difference(rope, extended_rope)
+            difference = _difference(rope, main_rope)
             rows.append((rope.name, difference))
             problems.append(f"{rope.name} has {difference}")
         else:
-            rows.append((rope.name, same_rope.words))
-            if same_rope.words == extended_rope.words:
-                has_extended_rope = True
+            rows.append((rope.name, same_rope.words))  # "the same", or "the same, in window layers"
+            if same_rope.words == main_rope.words:
+                has_main_rope = True
 
         # a table of cosines has a row for each position
         if rope.positions is not None and rope.positions < context:
@@ -741,8 +752,8 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
-    # all of them may be that of layers with a window
-    if not problems and not has_extended_rope:
+    # perhaps the graph has only the RoPE of layers with a sliding window
+    if not problems and not has_main_rope:
         problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(
         graph=graph.source.reference,
@@ -752,14 +763,15 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     )
 
 
-def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
-    """Return the part that computes the same as a graph; None where none does."""
-    for part in parts:
-        if rope.matches(part):
-            return part
-    for part in parts:
-        if isinstance(part, GraphRope) and part.matches(rope):  # it may round more
-            return part
+def _find_same(rope: GraphRope, others: Sequence[ModelRope]) -> ModelRope | None:
+    """Return the RoPE of another model that computes the same as one in a graph, or None."""
+    for other in others:
+        if rope.matches(other):  # up to the rounding of the graph
+            return other
+    # the other model may be a graph too, which may round more
+    for other in others:
+        if isinstance(other, GraphRope) and other.matches(rope):
+            return other
     return None
 
 

@@ -27,15 +27,17 @@ from ropeconv.rope.errors import shown
 CONFIG = "config.json"
 COMPANIONS = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
 """Ends of the names of files beside a graph that belong to it: config, tokenizer, card."""
-MOVES = frozenset(
+MOVING_OPERATIONS = frozenset(
     "Broadcast Cast Concat Convert Einsum Expand Flatten Gather Gemm Identity MatMul Mul Multiply"
     " Reshape Slice Split Squeeze StridedSlice Tile Transpose Unsqueeze VariadicSplit".split()
 )
 """Operations of both formats that only multiply, repeat or move values."""
-LARGEST = (1 << 31) - 1
+MOST_ONNX_BYTES = (1 << 31) - 1
 """Bytes of an ONNX file, by protobuf."""
-TOO_LARGE = "larger than 2 GB, the limit of ONNX; export it with its weights in a file of their own"
-BYTES = re.compile("[0-9]{1,18}")
+TOO_LARGE_FOR_ONNX = (
+    "larger than 2 GB, the limit of ONNX; export it with its weights in a file of their own"
+)
+BYTE_COUNT = re.compile("[0-9]{1,18}")
 """A number of bytes as ONNX writes it; no file has more than 18 digits of them."""
 LEAST_OPSET = 15
 """The first opset of ONNX with CastLike, which gives a new factor the type of the other side."""
@@ -143,7 +145,7 @@ class Graph(ABC):
             for reader in self.readers.get(pending.pop(), ()):
                 if reader.kind in ("Cos", "Sin"):
                     rotations[reader.outputs[0]] = reader
-                elif reader.kind in MOVES:
+                elif reader.kind in MOVING_OPERATIONS:
                     pending += [name for name in reader.outputs if name not in met]
                     met.update(reader.outputs)
 
@@ -192,17 +194,17 @@ class Graph(ABC):
             value: The name of the RoPE's frequencies in the graph.
             factor: The attention factor.
         """
-        # each Cos or Sin, with the Mul that scales it and the constant of that Mul; both are None
-        # for a graph that does not scale
+        # the Cos and Sin operations of these frequencies; for each the Mul that multiplies its
+        # result by a constant, and that constant. Both are None where there is no such Mul.
         rotations = self.rotations(value)
         scalings = [self._scaling(rotation) for rotation in rotations]
         all_multiplications = [operation for operation, _ in scalings if operation is not None]
         for rotation, (multiplication, constant) in zip(rotations, scalings, strict=True):
-            present_factor = _number(constant)
+            present_factor = _number(constant)  # 1 without a constant
             if present_factor == factor:
                 continue
-            # where only these operations read the constant, it gets another value, which needs no
-            # operation of a newer opset
+            # If only these Muls read the constant, its value is replaced. Otherwise new operations
+            # multiply by the factor, for which ONNX needs a newer opset.
             if constant and self._is_read_only_by(constant, all_multiplications):
                 dtype = constant.array().dtype
                 self.replace(constant, np.full(constant.shape, factor, dtype))
@@ -246,19 +248,21 @@ class OnnxGraph(Graph):
 
         super().__init__(path, "ONNX")
         self._used_names = set[str]()
-        if path.stat().st_size > LARGEST:
-            raise BadSource(f"{path} is {TOO_LARGE}")
+        if path.stat().st_size > MOST_ONNX_BYTES:
+            raise BadSource(f"{path} is {TOO_LARGE_FOR_ONNX}")
         try:
             self.model = onnx.load(str(path), format="protobuf", load_external_data=False)
             for scope in (self.model.graph, *self.model.functions):
-                self._read(scope, {})
+                self._read(scope, outer_names={})
         except (DecodeError, ValueError, TypeError, LookupError):
-            self.model = onnx.ModelProto()  # without nodes, which is refused next
-        # protobuf decodes an empty file, and some others, to a model without nodes
-        if not self.model.graph.node:
+            is_readable = False
+        else:
+            # protobuf decodes an empty file, and some others, to a model without operations
+            is_readable = bool(self.model.graph.node)
+        if not is_readable:
             raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
 
-        # "" and "ai.onnx" are two names of the standard operations
+        # the version of the standard operations, whose names are "" and "ai.onnx"
         versions = []
         for imported in self.model.opset_import:
             if imported.domain in ("", "ai.onnx"):
@@ -276,14 +280,15 @@ class OnnxGraph(Graph):
     def _read(self, scope: Any, outer_names: Mapping[str, str]) -> None:
         """Read the operations and constants of a graph in the file, and of the graphs inside it.
 
-        A value in the file is known here by a name that no other value has, since two branches of
-        an If may both have a value "cos".
+        Two branches of an If may both have a value "cos". So each value gets a unique name here,
+        such as "cos" and "cos_17".
 
         Args:
             scope: The GraphProto, or a FunctionProto.
-            outer_names: For the values around the graph, the unique name by the name in the file.
+            outer_names: Unique names by the names in the file, of the values of the graphs that
+                this graph is inside of. Operations in it can read them.
         """
-        # a function of a model has no initializers
+        # the same for the values of this graph; a function of a model has no initializers
         names = dict(outer_names)
         for tensor in getattr(scope, "initializer", ()):
             unique_name = self._add_unique_name(names, tensor.name)
@@ -300,20 +305,22 @@ class OnnxGraph(Graph):
 
             inputs = tuple(names.get(name, name) for name in node.input)
             outputs = tuple(self._add_unique_name(names, name) for name in node.output)
+            # `_multiply` inserts nodes into the graph that a node is in, so both are kept
             self._add(
                 Operation(kind=node.op_type, inputs=inputs, outputs=outputs, handle=(scope, node))
             )
-            # a constant may be an operation too, for which exporters use the attribute `value`
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
+            # a constant may be an operation too, whose only attribute has the numbers: `value` for
+            # a tensor
+            if node.op_type == "Constant":
+                attribute = node.attribute[0]
+                if attribute.name == "value":
+                    self._add_constant(outputs[0], node.output[0], attribute.t)
 
     def _add_unique_name(self, names: dict[str, str], name: Any) -> str:
         """Return a name that no other value of the model has, such as "cos_17" for a second "cos".
 
-        It is added to `names`.
-
         Args:
-            names: The unique names in a graph, by the names in the file.
+            names: The unique names in a graph, by the names in the file. The new one is added.
             name: The name in the file.
 
         Raises:
@@ -322,8 +329,10 @@ class OnnxGraph(Graph):
         if not isinstance(name, str):
             raise ValueError(name)
         unique_name = name
-        if name in self._used_names:
-            unique_name = f"{name}_{len(self._used_names)}"
+        number = len(self._used_names)
+        while unique_name in self._used_names:
+            unique_name = f"{name}_{number}"
+            number += 1
         self._used_names.add(unique_name)
         names[name] = unique_name
         return unique_name
@@ -383,7 +392,7 @@ class OnnxGraph(Graph):
             text = entries.get(key)
             if text is None:
                 continue
-            if not BYTES.fullmatch(text):
+            if not BYTE_COUNT.fullmatch(text):
                 raise BadSource(
                     f"{tensor.name} of {self.path} has {key} = {shown(text)}, which is not a number"
                     " of bytes; export it again"
@@ -449,23 +458,23 @@ class OnnxGraph(Graph):
                 f" {LEAST_OPSET}; export it again with that opset or a newer one"
             )
 
-        # the names of the values: the cosine, and the factor in float32 and in the cosine's type
-        scope, rotation_node = rotation.handle
+        # names of values: the cosine, the factor in float32, and the factor in the cosine's type
+        graph, rotation_node = rotation.handle
         cosine = rotation_node.output[0]
-        factor_name = self._add_unique_name({}, f"{cosine}_attention_factor")
+        float32_factor = self._add_unique_name({}, f"{cosine}_attention_factor")
         cast_factor = self._add_unique_name({}, f"{cosine}_attention_factor_like")
         unscaled = cosine
         if not scaling:
             unscaled = self._add_unique_name({}, f"{cosine}_unscaled")
 
         # ONNX requires that an operation comes after those whose outputs it reads
-        indices = [index for index, node in enumerate(scope.node) if cosine in node.output]
+        indices = [index for index, node in enumerate(graph.node) if cosine in node.output]
         after_rotation = indices[0] + 1
 
         number = from_array(np.array(factor, np.float32))
         new_nodes = [
-            make_node("Constant", [], [factor_name], value=number),
-            make_node("CastLike", [factor_name, unscaled], [cast_factor]),
+            make_node("Constant", [], [float32_factor], value=number),
+            make_node("CastLike", [float32_factor, unscaled], [cast_factor]),
         ]
         if scaling:
             # a Mul is there already: of its two inputs, the one that is not the cosine is replaced
@@ -476,14 +485,15 @@ class OnnxGraph(Graph):
             rotation_node.output[0] = unscaled
             new_nodes.append(make_node("Mul", [unscaled, cast_factor], [cosine]))
 
-        for index, node in enumerate(new_nodes, after_rotation):
-            scope.node.insert(index, node)
+        # in their order, directly after the rotation
+        for offset, node in enumerate(new_nodes):
+            graph.node.insert(after_rotation + offset, node)
 
     def save(self, target: Path) -> None:
         try:
             target.write_bytes(self.model.SerializeToString())
         except ValueError:
-            raise BadSource(f"{self.path} would be {TOO_LARGE}") from None
+            raise BadSource(f"{self.path} would be {TOO_LARGE_FOR_ONNX}") from None
 
 
 OPENVINO_TYPES = {"f16": "float16", "f32": "float32", "f64": "float64", "boolean": "bool"}
@@ -568,19 +578,19 @@ class OpenVinoGraph(Graph):
         """
         from openvino import opset13
 
-        value = rotation.handle.output(0)
-        number = opset13.constant(factor, dtype=value.get_element_type())
+        cosine = rotation.handle.output(0)  # or the sine
+        number = opset13.constant(factor, dtype=cosine.get_element_type())
         if scaling:
-            # exchange the other one of its two inputs
-            other_input = 1 - scaling.inputs.index(rotation.outputs[0])
-            scaling.handle.input(other_input).replace_source_output(number.output(0))
+            # of the two inputs of the multiplication, the one that is not the cosine is replaced
+            index_of_factor = 1 - scaling.inputs.index(rotation.outputs[0])
+            scaling.handle.input(index_of_factor).replace_source_output(number.output(0))
             return
 
-        # the operations that read the cosine or sine get the product instead
-        targets = value.get_target_inputs()
-        product = opset13.multiply(value, number)
-        for target in targets:
-            target.replace_source_output(product.output(0))
+        # the operations that read the cosine get the product instead
+        readers = cosine.get_target_inputs()
+        product = opset13.multiply(cosine, number)
+        for reader in readers:
+            reader.replace_source_output(product.output(0))
 
     def save(self, target: Path) -> None:
         import openvino
@@ -605,25 +615,26 @@ class GraphSource(FolderSource):
     kind = "graph"
 
     def __init__(self, path: Path) -> None:
-        """Open a folder with all its graphs (`whole`), or one graph with the folder that it is in.
+        """Open a folder with all its graphs, or one graph with the folder that it is in.
 
         Args:
             path: The folder, or the file of a graph.
         """
-        self.whole = path.is_dir()
-        if self.whole:
-            super().__init__(path, str(path))
-            self.graphs = tuple(graph_names(path))
-            return
+        self.is_whole_folder = path.is_dir()
+        root = path
+        if not self.is_whole_folder:
+            root = path.parent
+            # Optimum writes onnx/model.onnx, and config.json one folder above
+            has_config = (root / CONFIG).is_file()
+            if not has_config and (root.parent / CONFIG).is_file():
+                root = root.parent
+        super().__init__(root, reference=str(path))
 
-        # Optimum writes onnx/model.onnx beside the folder's config.json
-        root = path.parent
-        has_config = (root / CONFIG).is_file()
-        if not has_config and (root.parent / CONFIG).is_file():
-            root = root.parent
-        super().__init__(root, str(path))
-        self.name = path.stem
-        self.graphs = (path.relative_to(root).as_posix(),)
+        if self.is_whole_folder:
+            self.graphs = tuple(graph_names(path))
+        else:
+            self.name = path.stem  # instead of the name of the folder
+            self.graphs = (path.relative_to(root).as_posix(),)
 
     @cached_property
     def opened(self) -> dict[str, Graph]:
@@ -674,7 +685,7 @@ class GraphSource(FolderSource):
         other things: there they are the graph, its weights, and the small files of a checkpoint
         beside it, such as config.json.
         """
-        if self.whole:
+        if self.is_whole_folder:
             yield from super()._names()
             return
         yield from self.graphs

@@ -42,9 +42,9 @@ from .inspection import (
 )
 from .model import Constant, Graph, GraphSource
 
-ROWS = 1 << 14
+ROWS_PER_BLOCK = 1 << 14
 """Rows of a table that are computed at a time."""
-EXPORT = "run `ropeconv apply` on the checkpoint, and export its output"
+EXPORT_AGAIN = "run `ropeconv apply` on the checkpoint, and export its output"
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class GraphEdit:
         self.graph.replace(sines, self._table(rope, positions, sines, np.sin))
 
     def _table(
-        self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc
+        self, rope: GraphRope, positions: int, present: Constant, cos_or_sin: np.ufunc
     ) -> NDArray[Any]:
         """Compute a table of cos or sin for the new context, with a row for each position.
 
@@ -198,20 +198,26 @@ class GraphEdit:
         Args:
             rope: The RoPE that the table belongs to.
             positions: The rows of the present table.
-            constant: The present table.
-            function: np.cos or np.sin.
+            present: The present table, whose shape is such as [1, 1, positions, columns].
+            cos_or_sin: np.cos or np.sin.
         """
         rows = max(positions, self.schedule.context)
-        table = np.empty((rows, constant.shape[-1]), constant.array().dtype)
-        for start in range(0, rows, ROWS):  # in blocks, since the float64 angles take much memory
-            end = min(start + ROWS, rows)
-            phases = np.outer(np.arange(start, end), self.schedule.inv_freq)
-            numbers = self.schedule.attention_factor * function(phases)
+        columns = present.shape[-1]
+        table = np.empty((rows, columns), present.array().dtype)
+        # in blocks, since the float64 angles take much memory
+        for start in range(0, rows, ROWS_PER_BLOCK):
+            end = min(start + ROWS_PER_BLOCK, rows)
+            angles = np.outer(np.arange(start, end), self.schedule.inv_freq)
+            numbers = self.schedule.attention_factor * cos_or_sin(angles)
+            # each column once, or twice as in the present table: for both dimensions of a pair
             table[start:end] = with_repeat(numbers, rope.repeat)
 
-        # the constant may have axes of size 1 around that of positions
-        shape = [rows if size == positions else size for size in constant.shape[:-1]]
-        return table.reshape([*shape, -1])
+        # the shape of the present table, with the new number of rows on the axis of positions
+        new_shape = []
+        for size in present.shape[:-1]:
+            is_axis_of_positions = size == positions  # the others have size 1
+            new_shape.append(rows if is_axis_of_positions else size)
+        return table.reshape([*new_shape, columns])
 
     def find_difference(self, written: Graph, name: str) -> str:
         """Return how a graph that was written differs from the schedule; empty where it does not.
@@ -224,24 +230,27 @@ class GraphEdit:
             written: The graph, read again from the disk.
             name: The name of its file.
         """
-        # the RoPEs whose numbers were replaced; others, such as that of window layers, stay as they
-        # were
+        # the RoPEs whose numbers were replaced; the graph may have others, as of window layers
         replaced_names = {rope.name for rope in self.ropes}
         ropes = [rope for rope in ropes_of(written, name) if rope.name in replaced_names]
-        # `ropes_of` only returns constants whose numbers are those of a RoPE
+        # `ropes_of` finds a constant only if its numbers are those of a RoPE
         if len(ropes) < len(self.ropes):
             return "not all of its constants are those of a rotation"
 
         schedule = self.schedule
-        expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
+        expected = ModelRope(
+            name="", inv_freq=schedule.inv_freq, attention_factor=schedule.attention_factor
+        )
         for rope in ropes:
             if not rope.matches(expected):
                 return f"{rope.name} has other frequencies or another attention factor"
 
-            # tables must have a row for each position of the context, and the right numbers in it
-            # (None: a vector of frequencies, which has no rows)
+            # A vector of frequencies has no rows. A table must have a row for each position of the
+            # context, with the right numbers.
             rows = rope.positions
-            if rows is not None and rows < schedule.context:
+            if rows is None:
+                continue
+            if rows < schedule.context:
                 return f"{rope.name} has {rows:,} rows for {schedule.context:,} tokens"
             wrong_row = self._find_wrong_row(rope)
             if wrong_row is not None:
@@ -249,7 +258,7 @@ class GraphEdit:
         return ""
 
     def _find_wrong_row(self, rope: GraphRope) -> int | None:
-        """Return the first row of a table that is not that of its position; None without one.
+        """Return the first wrong row of the tables of cos and sin; None where all are right.
 
         Row p of the tables has A cos(p w) and A sin(p w), for the attention factor A and each
         frequency w: the real and the imaginary part of A exp(i p w). `ropes_of` reads the rows
@@ -257,7 +266,8 @@ class GraphEdit:
         than those that were written.
 
         Args:
-            rope: The tables in the written graph; None of its rows is compared if it has none.
+            rope: The RoPE in the written graph. If it is a vector of frequencies, it has no rows,
+                and the result is None.
         """
         if rope.positions is None:
             return None
@@ -266,14 +276,16 @@ class GraphEdit:
         cosines, sines = rope.constants
         allowed = 4 * PRECISION[rope.dtype] * factor
 
-        # block by block: exp(i (start + p) w) = exp(i start w) exp(i p w), so each block is the
-        # first one, turned by the position at which it starts
-        first_block = factor * _powers(inv_freq, min(ROWS, rope.positions))
-        for start in range(0, rope.positions, ROWS):
-            rows = range(start, min(start + ROWS, rope.positions))
+        # Block by block: row `start + p` is A exp(i (start + p) w) = A exp(i p w) exp(i start w).
+        # So each block is the first block times exp(i start w).
+        first_block = factor * _powers(inv_freq, min(ROWS_PER_BLOCK, rope.positions))
+        for start in range(0, rope.positions, ROWS_PER_BLOCK):
+            rows = range(start, min(start + ROWS_PER_BLOCK, rope.positions))
             expected = first_block[: len(rows)] * np.exp(1j * start * inv_freq)
             for constant, numbers in ((cosines, expected.real), (sines, expected.imag)):
-                error = np.abs(table_rows(constant, rows) - with_repeat(numbers, rope.repeat))
+                # a table may have each column twice, for both dimensions of a pair
+                columns = with_repeat(numbers, rope.repeat)
+                error = np.abs(table_rows(constant, rows) - columns)
                 wrong_rows = np.flatnonzero((error > allowed).any(axis=1))
                 if len(wrong_rows):
                     return start + int(wrong_rows[0])
@@ -316,7 +328,7 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
 
     Raises:
         UsageError: The target is named like a file.
-        BadSource: A graph has no config.json, or another RoPE than that.
+        BadSource: A graph has no config.json, or its RoPE is not that of config.json.
         UnsupportedBake: The constants cannot express the schedule.
         RopeconvError: As `checkpoint_plan` does.
     """
@@ -331,7 +343,10 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
         )
     if recipe.log_n is not None:
         raise UnsupportedBake(
-            "log-n", source.reference, "its operations do not scale queries by position", EXPORT
+            "log-n",
+            source.reference,
+            "its operations do not scale queries by position",
+            EXPORT_AGAIN,
         )
 
     # The folder is planned like a checkpoint, with its config.json and its other files.
@@ -349,12 +364,15 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
             continue
         edit = GraphEdit(graph, graph_ropes, checkpoint.schedule)
         edits[name] = edit
-        written = [name]
-        if graph.saves_data:  # OpenVINO writes its .bin file too
-            written += source.data_of(name)
-        for file in written:
-            size = files[file].size  # of the old file; the new one is about as large
-            files[file] = PlannedFile("convert", file, size, make=edit.write, estimated=True)
+
+        # the new constants are in the file of the graph, and for OpenVINO in its .bin file:
+        # `edit.write` writes whichever it is asked for
+        changed_files = [name]
+        if graph.saves_data:
+            changed_files += source.data_of(name)
+        for file in changed_files:
+            old_size = files[file].size  # the new file is about as large
+            files[file] = PlannedFile("convert", file, old_size, make=edit.write, estimated=True)
     return GraphPlan(
         source=source,
         out=checkpoint.out,
@@ -372,33 +390,35 @@ def _check_expressible(plan: CheckpointPlan, source: GraphSource) -> None:
     operations.
 
     Raises:
-        UnsupportedBake: They cannot.
+        UnsupportedBake: The graph cannot. The message is "PART cannot be baked for MODEL: REASON",
+            and advises to export the output of `apply` instead.
     """
-    model = source.reference
+
+    def unsupported(part: str, reason: str) -> UnsupportedBake:
+        return UnsupportedBake(part, source.reference, reason, EXPORT_AGAIN)
+
     schedule = plan.schedule
     if schedule.short_inv_freq is not None:
-        reason = "its operations do not choose between them"
-        raise UnsupportedBake("a pair of lists", model, reason, EXPORT)
+        raise unsupported("a pair of lists", "its operations do not choose between them")
     if schedule.softmax_scale != plan.source_spec.softmax_scale:
-        reason = "it is in other operations"
-        raise UnsupportedBake("another softmax scale", model, reason, EXPORT)
+        raise unsupported("another softmax scale", "it is in other operations")
     encoding = plan.result.encoding
     if not ENCODINGS[encoding].config_only:
         reason = f"its config.json needs the encoding {encoding}, which changes weights"
-        raise UnsupportedBake("this schedule", model, reason, EXPORT)
+        raise unsupported("this schedule", reason)
 
-    # an input or a mask of a fixed length ends before the new context does
-    part = f"a context of {schedule.context:,} tokens"
+    # an input or a mask of a fixed length may end before the new context does
+    new_context = f"a context of {schedule.context:,} tokens"
     for graph in source.opened.values():
         for name, length in graph.fixed_lengths.items():
             if length < schedule.context:
                 reason = f"its input {name} has {length:,} tokens, without dynamic axes"
-                raise UnsupportedBake(part, model, reason, EXPORT)
+                raise unsupported(new_context, reason)
         for constant in graph.constants.values():
-            length = _mask_length(constant)
+            length = _mask_length(constant)  # 0 for a constant that is not a mask
             if 0 < length < schedule.context:
                 reason = f"its constant {constant.name} is an attention mask of {length:,} tokens"
-                raise UnsupportedBake(part, model, reason, EXPORT)
+                raise unsupported(new_context, reason)
 
 
 def _mask_length(constant: Constant) -> int:
@@ -420,23 +440,24 @@ def _mask_length(constant: Constant) -> int:
 def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list[GraphRope]:
     """Return the sets of frequencies (RoPEs) in graphs that a plan replaces.
 
-    They are those of config.json, in the layers that are extended. The others stay: those of layers
-    with a sliding window, and those of another width, as in a vision tower.
-
-    A graph may have been exported before someone added a scaling to config.json. It has then the
-    unscaled RoPE, and gets the scaling with `--as-is`.
+    Each RoPE of a graph is one of three kinds. If config.json has it, it is replaced, unless it is
+    that of layers with a sliding window. If it is the RoPE of config.json without its scaling, the
+    scaling was added after the export, and `--as-is` writes it into the graph. A RoPE of another
+    width, as in a vision tower, is left unchanged.
 
     Raises:
         BadSource: A graph was exported with another config.json, or has no RoPE to change.
     """
     to_replace = list[GraphRope]()
     spec = plan.source_spec
-    unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
+    unscaled_inv_freq = spec.unscaled().current().inv_freq
+    unscaled = ModelRope(name="", inv_freq=unscaled_inv_freq, attention_factor=1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
-        # config.json has this RoPE; a method does not change that of window layers
-        part = inspection.part(rope)
-        if part is not None:
-            if part.changes:
+        # config.json has this RoPE
+        same_rope_in_config = inspection.part(rope)
+        if same_rope_in_config is not None:
+            is_extended = same_rope_in_config.changes  # not in window layers
+            if is_extended:
                 to_replace.append(rope)
             continue
 

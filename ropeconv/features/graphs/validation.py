@@ -51,16 +51,16 @@ from .model import GraphSource, open_graph
 if TYPE_CHECKING:
     from torch import Tensor
 
-EACH = 128
+POSITIONS_PER_RANGE = 128
 """Positions of each range that are compared."""
-ROUNDED = ("float16", "bfloat16", "int8", "uint8", "int4", "uint4")
+ROUNDED_TYPES = ("float16", "bfloat16", "int8", "uint8", "int4", "uint4")
 """Types of constants that round what the checkpoint has."""
-SIZES = {"batch": 1, "past": 0}
+AXIS_SIZES = {"batch": 1, "past": 0}
 """Sizes of axes without a number, by a word in their name: one text, and an empty cache."""
 
-INPUTS = ("input_ids", "position_ids", "attention_mask", "beam_idx")
+INPUT_NAMES = ("input_ids", "position_ids", "attention_mask", "beam_idx")
 """The names of inputs, but for those of a cache."""
-CACHE = "past"
+CACHE_PREFIX = "past"
 """How the names of inputs of a cache begin."""
 
 Array = NDArray[Any]
@@ -102,7 +102,7 @@ class _Runner(ABC):
         for name, (axes, kind) in self.inputs().items():
             if name in known:
                 given[name] = known[name].astype(kind)
-            elif name.startswith(CACHE):
+            elif name.startswith(CACHE_PREFIX):
                 given[name] = np.zeros([_size_of(axis) for axis in axes], kind)
             else:
                 raise BadSource(f"the graph has the input {name}, which is not known here")
@@ -111,14 +111,14 @@ class _Runner(ABC):
 
 def _is_unknown(name: str) -> bool:
     """Whether language models have no input of this name."""
-    return name not in INPUTS and not name.startswith(CACHE)
+    return name not in INPUT_NAMES and not name.startswith(CACHE_PREFIX)
 
 
 def _size_of(axis: Any) -> int:
     """Return the size of an axis of an empty cache, [batch, heads, past tokens, width]."""
     if isinstance(axis, int) and axis > 0:
         return axis
-    for word, size in SIZES.items():
+    for word, size in AXIS_SIZES.items():
         if word in str(axis):
             return size
     return 0
@@ -212,8 +212,10 @@ def validate_graph(
         )
     inspection = inspect_source(checkpoint)
     recipe = Recipe.from_dict(receipt.recipe)
-    basis = inspection.basis(recipe)
-    schedule = recipe.schedule(recipe.start(basis), basis)
+    # a recipe needs the RoPE of the model, and the one whose frequencies it changes
+    rope_of_model = inspection.basis(recipe)
+    rope_to_change = recipe.start(rope_of_model)
+    schedule = recipe.schedule(rope_to_change, rope_of_model)
     if schedule.digest != receipt.schedule:
         raise BadSource(
             f"{folder} was not made from an export of {against}: the recipe gives another"
@@ -222,11 +224,13 @@ def validate_graph(
     source = open_graph(str(folder))
     runner = _open_runner(source)
 
-    length = settings.length or _length(runner, schedule)
+    length = settings.length or _choose_length(runner, schedule)
     vocabulary = runner.logits([0, 1]).shape[1]
     generator = torch.Generator().manual_seed(settings.seed)
     ids = torch.randint(vocabulary, (length,), generator=generator).tolist()
-    run = TokenRun.over_all("whole", ids, tail_buckets(schedule.original_context, length, EACH))
+    run = TokenRun.over_all(
+        "whole", ids, tail_buckets(schedule.original_context, length, POSITIONS_PER_RANGE)
+    )
     progress.total(3 * length)
     progress.note(f"Running {length:,} tokens 3 times: control, reference and graph.")
 
@@ -234,12 +238,19 @@ def validate_graph(
     with folder_of(checkpoint) as place:
         engine = TransformersEngine.load(place, choose_place(checkpoint, settings.place("float32")))
         control = engine.logits(run.ids, run.kept, progress)
-        patch(engine.model, schedule, basis.mla, schedule.log_n, checkpoint.family.weights.queries)
+        patch(
+            engine.model,
+            schedule,
+            rope_of_model.mla,
+            schedule.log_n,
+            checkpoint.family.weights.queries,
+        )
         reference = engine.logits(run.ids, run.kept, progress)
-    stock = torch.from_numpy(runner.logits(ids)[run.kept])
+    graph_logits = torch.from_numpy(runner.logits(ids)[run.kept])
 
-    results = _judge(run, control, reference, stock, rounds=_rounds(source))
-    is_unchanged = schedule.digest == basis.current().digest
+    has_rounded_weights = _has_rounded_weights(source)
+    results = _judge(run, control, reference, graph_logits, has_rounded_weights)
+    is_unchanged = schedule.digest == rope_of_model.current().digest
     agrees, sentence = conclusion(results, is_unchanged, schedule.original_context)
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     return Validation(
@@ -256,42 +267,49 @@ def validate_graph(
         rule=rule(KL_FLOOR),
         reached=count_compared(results),
         frequencies={
-            "before": basis.current().inv_freq.tolist(),
+            "before": rope_of_model.current().inv_freq.tolist(),
             "after": schedule.inv_freq.tolist(),
         },
         lengths={"trained": schedule.original_context, "new": schedule.context},
     )
 
 
-def _length(runner: _Runner, schedule: Schedule) -> int:
+def _choose_length(runner: _Runner, schedule: Schedule) -> int:
     """Choose how many tokens are compared, by the time that they take.
 
-    The time is measured on a short text, three times of it: a comparison runs the checkpoint
-    without and with the method, and the graph.
+    A comparison reads the tokens three times: with the checkpoint without the method, with the
+    checkpoint with the method, and with the graph. Here only the graph reads a short text, and the
+    others are taken to be as fast.
+
+    Args:
+        runner: Runs the graph.
+        schedule: The method, with the trained and the new context.
     """
 
     def time_sample() -> float:
+        """Return the estimated seconds of a comparison on a short text."""
         begin = time.perf_counter()
-        runner.logits(list(range(SAMPLE)))
-        return 3 * (time.perf_counter() - begin)
+        runner.logits(list(range(SAMPLE)))  # the token ids 0, 1, 2, ...
+        seconds_of_graph = time.perf_counter() - begin
+        return 3 * seconds_of_graph
 
     return affordable_length(
         schedule.original_context,
         schedule.context,
         seconds=time_sample,
-        needed=0,
+        needed=0,  # bytes of a key-value cache, which are not counted here
         free=host_bytes(),
     )
 
 
-def _rounds(source: GraphSource) -> bool:
+def _has_rounded_weights(source: GraphSource) -> bool:
     """Whether a graph stores most of its numbers in a type that rounds those of a checkpoint."""
     rounded = 0
     exact = 0
     for graph in source.opened.values():
         for constant in graph.constants.values():
             size = int(np.prod(constant.shape, dtype=np.int64))
-            if constant.dtype in ROUNDED:
+            if constant.dtype in ROUNDED_TYPES:
                 rounded += size
             else:
                 exact += size
@@ -299,25 +317,29 @@ def _rounds(source: GraphSource) -> bool:
 
 
 def _judge(
-    run: TokenRun, control: Tensor, reference: Tensor, stock: Tensor, rounds: bool
+    run: TokenRun,
+    control: Tensor,
+    reference: Tensor,
+    graph_logits: Tensor,
+    has_rounded_weights: bool,
 ) -> list[BucketResult]:
     """Return how far the graph is from the reference in each range of positions.
 
     Args:
         run: The tokens and the ranges; logits are [tokens of the ranges, vocabulary].
         control: The logits of the checkpoint without the method.
-        reference: Those of the checkpoint with the method.
-        stock: Those of the graph.
-        rounds: Whether the graph stores rounded weights.
+        reference: The logits of the checkpoint with the method.
+        graph_logits: The logits of the graph.
+        has_rounded_weights: Whether the graph stores weights in a type that rounds them.
     """
     results = []
-    for bucket, rows in run.parts():
-        measures = measure(reference[rows], stock[rows])
+    for bucket, rows in run.parts():  # a range of positions, and its rows of the logits
+        measures = measure(reference[rows], graph_logits[rows])
         control_kl = measure(reference[rows], control[rows]).kl.mean().item()
         last_position = bucket.positions[-1]
         allowed = tolerance(last_position, noise=0.0, floor=KL_FLOOR)
         result = bucket_result(bucket, measures, control_kl, kind="whole", allowed=allowed)
-        if rounds:
+        if has_rounded_weights:  # rounding changes logits too, so the rule is another one
             result = with_rounded_weights(result, separation=SEPARATION)
         results.append(result)
     return results

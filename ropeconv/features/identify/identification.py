@@ -131,18 +131,20 @@ class Identification(TableSummary):
     def _right_sentence(self, found: CandidateResult) -> str:
         """Return the sentence on an output whose RoPE is right.
 
-        With the weights of the source it is right as a whole. With its own, only the RoPE was
-        compared, so that an output that disagrees with its source has other weights.
+        Args:
+            found: The candidate with the right RoPE, and how far the answers were from it.
         """
         kl = f"KL {found.kl:.1e}"
+        # the candidate was computed with the weights of the source
         if not self.own_weights:
             return f"It computes {self.method} as it should ({kl})."
+
+        # It was computed with the weights of the output, so only the RoPE was compared. If a
+        # comparison with the source has failed before, something else than the RoPE differs.
         text = f"With the weights of the file, it computes {self.method} as it should ({kl})"
-        if not self.disagreed:
-            return f"{text}."
-        return (
-            f"{text}, so its weights, or other keys than those of RoPE, differ from the source's."
-        )
+        if self.disagreed:
+            text += ", so its weights, or other keys than those of RoPE, differ from the source's"
+        return f"{text}."
 
     def summary(self) -> dict[str, str]:
         """Return the values that are shown, by name."""

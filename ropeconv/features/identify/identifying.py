@@ -61,14 +61,14 @@ from .structure import CannotChange
 if TYPE_CHECKING:
     from torch import Tensor
 
-EACH = 128
+POSITIONS_PER_RANGE = 128
 """Positions of the trained context, and of each doubling of it, that are compared."""
-SINGLE = 8
-"""Texts of one token, for the noise."""
-EXACT = 1e-6
-"""The KL after single tokens of a runtime that computes in the precision of the candidates."""
-SHARE = 0.1
-"""The part of the usual distance of candidates within which the nearest one fits."""
+SINGLE_TOKEN_TEXTS = 8
+"""How many texts of one token are read, to measure the noise of a runtime."""
+MOST_NOISE_IF_EXACT = 1e-6
+"""The most noise (KL after single tokens) of a runtime that is as precise as transformers."""
+NEAREST_SHARE_OF_MEDIAN = 0.1
+"""The nearest candidate fits if its mean KL is at most this share of the median candidate's."""
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,26 @@ class Subject:
         Args:
             comparison: The output with its receipt, and its source.
         """
-        # the RoPE from which the recipe starts: that of the training, or with --on-top and --as-is
-        # the one that the source has now
+        # The RoPE whose frequencies the recipe changes. For most recipes it is that of the
+        # training. With --on-top and --as-is it is the one that the source has now.
         recipe = Recipe.from_dict(comparison.receipt.recipe)
-        basis = inspect_source(comparison.source).basis(recipe)
-        start = recipe.start(basis)  # without a scaling, which most recipes replace
+        inspection = inspect_source(comparison.source)
+        rope_to_change = recipe.start(inspection.basis(recipe))
 
         source = comparison.checkpoint_or_dequantised()
         case = Extension(
             recipe=recipe,
             source=comparison.spec,
-            start=start,
+            start=rope_to_change,
             schedule=comparison.schedule,  # the frequencies and factors in the receipt
             weights=source.family.weights,
         )
-        return cls(source, case, comparison.scale, comparison.stands_for)
+        return cls(
+            source=source,
+            case=case,
+            scale=comparison.scale,  # of queries by position (log-n)
+            stands_for=comparison.stands_for,
+        )
 
     @classmethod
     def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
@@ -123,14 +128,13 @@ class Subject:
             BadSource: The source cannot be read.
             RecipeError: The recipe does not fit it.
         """
-        # From the RoPE of the source to that of the recipe in two steps: most methods replace a
-        # scaling, so they start without it (`start`), and take over some of its settings, such as
-        # YaRN's beta_fast, from the RoPE with it.
+        # A recipe needs two RoPEs. It changes the frequencies of the source without its scaling, in
+        # most methods. From the scaling it takes settings, such as YaRN's beta_fast.
         opened = open_source(against)
         inspection = inspect_source(opened)
-        with_scaling = inspection.basis(recipe)
-        start = recipe.start(with_scaling)
-        schedule = recipe.schedule(start, with_scaling)
+        rope_of_source = inspection.basis(recipe)
+        rope_to_change = recipe.start(rope_of_source)
+        schedule = recipe.schedule(rope_to_change, rope_of_source)
 
         # transformers runs the source, so the weights of a GGUF file are dequantised
         source = opened
@@ -139,7 +143,7 @@ class Subject:
         case = Extension(
             recipe=recipe,
             source=inspection.spec,
-            start=start,
+            start=rope_to_change,
             schedule=schedule,
             weights=source.family.weights,
         )
@@ -170,8 +174,9 @@ def identify(
 ) -> Identification:
     """Say what a runtime computes: the method, or which known mistake in its place.
 
-    The source is run as each candidate, in transformers, and the answers are compared: the KL of
-    the one that fits is that of rounding.
+    The source is run in transformers, once with the right RoPE and once with each known mistake.
+    Each run is compared with the answers of the runtime. The run that fits differs from them by
+    rounding only (its KL is small).
 
     Args:
         output: A folder or GGUF file, of ropeconv or of others; None for a server.
@@ -202,7 +207,11 @@ def identify(
     subject = _subject(baked, against, recipe)
     with reporter.counting("Running") as (total, advance):
         progress = Progress(reporter.note, total, advance)
-        return out_of_memory(lambda: _identify(subject, baked, server, model, settings, progress))
+
+        def run() -> Identification:
+            return _identify(subject, baked, server, model, settings, progress)
+
+        return out_of_memory(run)  # says what to change if it does not fit into the memory
 
 
 def identify_comparison(
@@ -322,7 +331,7 @@ def _identify(
                 continue
             distances.append((mistake, kl))
 
-    is_exact = noise <= EXACT
+    is_exact = noise <= MOST_NOISE_IF_EXACT
     results, allowed = _judge(distances, is_exact, noise, text.positions[-1])
     return Identification(
         subject=server or str(baked),
@@ -346,16 +355,18 @@ def _judge(
 ) -> tuple[tuple[CandidateResult, ...], float]:
     """Return which candidates a runtime may compute, the nearest first, and the KL that is allowed.
 
-    A candidate is the right RoPE or a known mistake. A runtime that computes in the precision of
-    the candidates is compared by its rounding: a candidate fits if 95 % of the tokens are within
-    the KL that rounding causes. For a runtime that rounds otherwise (a GGUF file whose activations
-    are quantised, a server in bfloat16), the noise of a long text is not known, and `_near_nearest`
-    decides.
+    A candidate is the right RoPE or a known mistake. Some runtimes compute as precisely as
+    transformers computes the candidates. For these a candidate fits if 95 % of the tokens are
+    within the KL that rounding causes.
+
+    Other runtimes round more: a GGUF file whose activations are quantised, a server in bfloat16.
+    For these the nearest candidate fits if it is much nearer than most, and with it those that
+    cannot be told apart from it.
 
     Args:
-        distances: The KL of each compared token, by candidate.
-        is_exact: Whether the runtime computes in the precision of the candidates.
-        noise: The KL after single tokens.
+        distances: Each candidate with the KL of the runtime to it, for each compared token.
+        is_exact: Whether the runtime computes as precisely as transformers.
+        noise: The KL after texts of one token, which RoPE does not change.
         last: The last position.
     """
     kl_by_candidate = [kl for _, kl in distances]  # of each token
@@ -365,9 +376,9 @@ def _judge(
         allowed = tolerance(last, noise, KL_FLOOR)
         fits = [kl_95 <= allowed for kl_95 in kls_95]
     else:
-        # most candidates are wrong, so their median is the distance of a wrong one
-        allowed = SHARE * statistics.median(means)
-        fits = _near_nearest(kl_by_candidate, allowed)
+        # most candidates are wrong, so the median is the distance of a wrong one
+        allowed = NEAREST_SHARE_OF_MEDIAN * statistics.median(means)
+        fits = _find_near_nearest(kl_by_candidate, allowed)
 
     results = []
     for index, (candidate, _) in enumerate(distances):
@@ -383,27 +394,29 @@ def _judge(
     return tuple(results), allowed
 
 
-def _near_nearest(kl_by_candidate: list[Tensor], allowed: float) -> list[bool]:
-    """Return whether each candidate is the nearest one, or not farther than it beyond chance.
+def _find_near_nearest(kl_by_candidate: list[Tensor], allowed: float) -> list[bool]:
+    """Return True for the nearest candidate and for each that is not significantly farther.
 
-    All are False where even the nearest one is not within what is allowed.
+    If the mean KL of the nearest one is more than `allowed`, all are False.
 
     Args:
         kl_by_candidate: The KL of each compared token, for each candidate.
-        allowed: The mean KL that the nearest one may have.
+        allowed: The largest mean KL of the nearest candidate.
     """
     means = [float(kl.mean()) for kl in kl_by_candidate]
     lowest_mean = min(means)
     if lowest_mean > allowed:
         return [False] * len(means)
 
-    # a paired test over the tokens: the mean by which a candidate is farther, in standard errors
+    # a paired test over the tokens: a candidate is significantly farther if its mean difference to
+    # the nearest one is more than four standard errors
     nearest_kl = kl_by_candidate[means.index(lowest_mean)]
     are_near = []
     for kl in kl_by_candidate:
-        farther = kl - nearest_kl
-        standard_error = float(farther.std()) / math.sqrt(len(farther))
-        are_near.append(float(farther.mean()) <= DEVIATIONS * standard_error)
+        differences = kl - nearest_kl
+        standard_error = float(differences.std()) / math.sqrt(len(differences))
+        is_near = float(differences.mean()) <= DEVIATIONS * standard_error
+        are_near.append(is_near)
     return are_near
 
 
@@ -470,7 +483,8 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
     if not length:
         length = min(usual_length(trained, schedule.context), longest)
 
-    # tokens that both have: a checkpoint may pad its embeddings to more rows
+    # only token ids that the source and the runtime both have: a checkpoint may pad its embeddings
+    # to more rows
     source = subject.source
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if observer.vocabulary:
@@ -478,17 +492,21 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
-        ids = synthetic(length, vocabulary, settings.seed)
+        ids = synthetic(length, vocabulary, settings.seed)  # random tokens
 
-    # some positions of each range are compared; none is the last one, after which a server gives no
-    # log-probabilities
-    return TokenRun.over_all("whole", ids, spread_buckets(trained, length - 1, EACH))
+    # The model reads the whole text, and some positions of the trained context and of each doubling
+    # of it are compared. The last position is not among them, since a server gives no
+    # log-probabilities there.
+    ranges = spread_buckets(trained, length - 1, POSITIONS_PER_RANGE)
+    return TokenRun.over_all(kind="whole", ids=ids, buckets=ranges)
 
 
 def _single_runs(text: TokenRun) -> list[TokenRun]:
     """Return runs of two tokens, of which the first is compared."""
     first = [Bucket("0", [0])]
-    return [TokenRun.over_all("whole", [token, 0], first) for token in text.ids[:SINGLE]]
+    return [
+        TokenRun.over_all("whole", [token, 0], first) for token in text.ids[:SINGLE_TOKEN_TEXTS]
+    ]
 
 
 def _distances(
@@ -506,7 +524,7 @@ def _distances(
     Args:
         engine: The source, loaded in transformers.
         subject: The source's RoPE, and the recipe that the runtime should compute.
-        candidate: A schedule that the runtime may compute in its place.
+        candidate: The right schedule, or one that the runtime may compute by mistake.
         run: The tokens.
         answers: The answers of the runtime to them.
         progress: Callbacks, which are called while tokens are read.
@@ -514,15 +532,20 @@ def _distances(
     Raises:
         RuntimeError: The model cannot compute the candidate.
     """
-    # a mistake may be in log-n, the scaling of queries by position; else it is the right one
-    scale = subject.scale
-    if candidate.schedule.log_n != subject.case.schedule.log_n:
-        scale = candidate.schedule.log_n
+    # The scaling of queries by position (log-n) is the right one, unless the candidate is a mistake
+    # in this scaling.
+    query_scaling = subject.scale
+    right_schedule = subject.case.schedule
+    if candidate.schedule.log_n != right_schedule.log_n:
+        query_scaling = candidate.schedule.log_n
+
+    has_latent_attention = subject.case.source.mla
     with ExitStack() as stack:  # which undoes the changes, the last one first
         undo = patch(
-            engine.model, candidate.schedule, subject.case.source.mla, scale, subject.queries
+            engine.model, candidate.schedule, has_latent_attention, query_scaling, subject.queries
         )
         stack.callback(undo)
+        # some mistakes are not in the schedule, such as rotating the wrong pairs of dimensions
         if candidate.change is not None:
             candidate.change(stack, engine.model)
         hidden = engine.hidden_states(run.ids, run.positions, run.kept, progress)

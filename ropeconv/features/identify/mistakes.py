@@ -31,6 +31,7 @@ from .structure import (
 RIGHT = "right"
 """The name of the right schedule among the candidates."""
 FULL_ROTATION = "full-rotation"
+"""The name of the mistake to rotate all dimensions of a head, where only a part rotates."""
 DEFAULT_BASE = 10000.0
 """The rope_theta of a runtime that does not find one: RoFormer's, the default of most classes."""
 
@@ -83,7 +84,7 @@ class CandidateSchedule:
     schedule: Schedule
 
     change: Change | None = None
-    """The rest of the mistake, which no schedule expresses."""
+    """Changes the model for the rest of the mistake, which no schedule expresses."""
 
 
 Mistake = Callable[[Extension], Schedule | None]
@@ -129,6 +130,8 @@ def _wrong_numbers(case: Extension) -> list[CandidateSchedule]:
         if schedule is None or schedule.digest in known:
             continue
         known.add(schedule.digest)
+        # more frequencies are not enough to rotate whole heads: some classes of transformers keep
+        # the number of rotated dimensions as an attribute, which is changed too
         change = None
         if name == FULL_ROTATION:
             change = rotate_whole_heads(case.start.head_dim)

@@ -43,9 +43,9 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
         head_dim: Width of a head.
         rotary_dim: How many of its dimensions rotate.
     """
-    # for each dimension of a head, the one that takes its place. Those that do not rotate keep
-    # theirs, before or behind those that do
-    rotating = _exchanged(layout, rotary_dim)
+    # The new order of the dimensions of a head. In some families only the first rotary_dim of them
+    # rotate, in others only the last. The dimensions that do not rotate are not exchanged.
+    rotating = _order_of_other_layout(layout, rotary_dim)
     not_rotating = head_dim - rotary_dim
     if weights.rows == "last":
         order = [*range(not_rotating), *(not_rotating + index for index in rotating)]
@@ -54,9 +54,10 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
 
     def exchange(module: Module, inputs: object, output: Tensor) -> Tensor:
         """Return queries or keys with exchanged dimensions, as a hook of their module."""
-        # [..., heads * head_dim], or [..., head_dim] after a norm of each head
+        # a projection gives [..., heads * head_dim], and a norm of each head [..., head_dim]
         heads = output.unflatten(-1, (-1, head_dim))
-        return heads[..., order].flatten(-2).view(output.shape)
+        exchanged = heads[..., order].flatten(-2)
+        return exchanged.view(output.shape)
 
     def change(stack: ExitStack, model: PreTrainedModel) -> None:
         for module in _before_rotation(model, weights):
@@ -66,8 +67,8 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
     return change
 
 
-def _exchanged(layout: Layout, rotary_dim: int) -> list[int]:
-    """Return the places from which dimensions are taken, for a rotation of the other pairs.
+def _order_of_other_layout(layout: Layout, rotary_dim: int) -> list[int]:
+    """Return the order of dimensions with which a model rotates the pairs of the other layout.
 
     For 6 dimensions: 0, 2, 4, 1, 3, 5 where the right layout is "half", and else 0, 3, 1, 4, 2, 5.
     """
@@ -147,10 +148,10 @@ def rotate_whole_heads(head_dim: int) -> Change:
 
 
 def scale_local_layers(schedule: Schedule) -> Change:
-    """Return a function that gives local layers of a model the schedule too.
+    """Return a function that makes a model wrong on purpose: it scales the local layers too.
 
-    Local layers have a sliding window, and frequencies of their own (Gemma 3). It is the mistake of
-    a runtime that scales all layers.
+    Local layers have a sliding window, and unscaled frequencies of their own (Gemma 3). A runtime
+    that scales all layers makes this mistake. The changed model shows what it computes.
 
     Args:
         schedule: The frequencies and the attention factor of the other layers.
@@ -165,7 +166,7 @@ def scale_local_layers(schedule: Schedule) -> Change:
             for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
                 if hasattr(module, name):
                     old = getattr(module, name)
-                    stack.callback(setattr, module, name, old)
+                    stack.callback(setattr, module, name, old)  # undoes the change
                     setattr(module, name, inv_freq.to(old.device))
             scaling = f"{prefix}attention_scaling"
             stack.callback(setattr, module, scaling, getattr(module, scaling))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_TOKENS = 16
+FEWEST_INPUT_ROWS = 16
 """Products with fewer rows of inputs are left out."""
 ALL_LAYERS = 999
 """More layers than any model has."""
@@ -65,10 +65,16 @@ class Collector:
             ctypes.c_size_t,
         ]
         self.ggml = ggml
+
+        # by the name of a weight: for each of its matrices, the sum of the squares of the inputs
+        # of each column, [matrices, columns]
         self.sums: dict[str, NDArray[np.float32]] = {}
-        """By the name of a weight, [matrices, columns]."""
+
+        # by the name of a weight: by how many rows of inputs it was multiplied, [1]. The weight of
+        # a mixture of experts has a number for each expert, [experts]
         self.counts: dict[str, NDArray[np.int64]] = {}
-        """The rows of inputs: one number, or one for each expert."""
+
+        # the error that stopped the run, in words; empty without one
         self.problem = ""
 
     def seen(self, address: int, is_question: bool) -> bool:
@@ -101,7 +107,7 @@ class Collector:
         if kind != b"MUL_MAT":
             return False
         inputs = node.src[1].contents
-        is_large = inputs.ne[1] >= LEAST_TOKENS and inputs.type == F32
+        is_large = inputs.ne[1] >= FEWEST_INPUT_ROWS and inputs.type == F32
         return is_large and weight_name(node).startswith("blk.")
 
     def _add(self, node: GgmlTensor) -> None:
@@ -115,10 +121,10 @@ class Collector:
         """
         name = weight_name(node)
 
-        # Both are stacks [outer, inner, rows, columns]; `ne` has the fastest dimension, the
-        # columns, first. A stack of inputs may be larger than that of matrices: ggml then takes
-        # the matrices again in turn (broadcast): of two, matrix 0 gets the inputs 0, 2, 4, ...
-        _, _, inner_matrices, outer_matrices = node.src[0].contents.ne
+        # The weight and the inputs are stacks [outer, inner, rows, columns]. `ne` of ggml has these
+        # sizes in the reverse order. There may be more inputs than matrices: ggml then takes the
+        # matrices again in turn (broadcast). Of two matrices, the first gets inputs 0, 2, 4, ...
+        _columns, _rows, inner_matrices, outer_matrices = node.src[0].contents.ne
         matrix_count = int(inner_matrices * outer_matrices)
         inputs = self._numbers(node.src[1], np.float32)
         outer_inputs, inner_inputs, rows, columns = inputs.shape
@@ -129,13 +135,15 @@ class Collector:
             for inner in range(inner_inputs):
                 outer_matrix = outer % outer_matrices
                 inner_matrix = inner % inner_matrices
+                # the row of the sums, in the order of the matrices in memory
                 matrix = outer_matrix * inner_matrices + inner_matrix
                 sums[matrix] = _add_squares(sums[matrix], inputs[outer, inner])
 
-        # one count for the weight: the rows of inputs by which each of its matrices was multiplied
+        # all matrices of a weight were multiplied by the same number of rows, so it has one count
         all_rows = outer_inputs * inner_inputs * rows
+        rows_per_matrix = all_rows // matrix_count
         counts = self.counts.setdefault(name, np.zeros(1, np.int64))
-        counts += all_rows // matrix_count
+        counts += rows_per_matrix
         self._check(name)
 
     def _add_experts(self, node: GgmlTensor) -> None:

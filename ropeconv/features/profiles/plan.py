@@ -1,6 +1,7 @@
 """Profiles: one model for several contexts, as folders that share its weights.
 
-`profile_plans` plans each profile, `profiles_plan` their folder, and `write_profiles` writes it.
+`plan_each_profile` plans each profile, `plan_shared_folder` the folder of all of them, and
+`write_profiles` writes it.
 
 The weights of a checkpoint are hard links, which loaders and `hf upload` see as files. Other files
 are small copies, so that an edit of one profile changes neither the others nor the source.
@@ -52,8 +53,8 @@ from ropeconv.rope.summary import SummaryTable
 from ropeconv.runtimes.llamacpp.read_header import ROPE_TENSORS
 from ropeconv.version import __version__
 
-BASE = "base"
-"""The name of the profile that has the RoPE of the source."""
+BASE_PROFILE = "base"
+"""The name of the profile that is the unchanged model."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class ProfilesPlan(FilePlan):
         plan = self.plans[name]
         if not isinstance(plan, GgufPlan):
             return sum(file.size for file in plan.files if not is_shared(file))
-        if name == BASE:
+        if name == BASE_PROFILE:
             return self.files[0].size
         model = plan.source.file
         return new_size(model.header, first_shard(model, plan.edit))
@@ -151,7 +152,7 @@ def is_weights(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in ("*.safetensors", *OTHER_WEIGHTS))
 
 
-def profile_plans(
+def plan_each_profile(
     source: Source | GgufSource, recipes: Sequence[Recipe], target: Target
 ) -> dict[str, Plan]:
     """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
@@ -191,7 +192,7 @@ def profile_plans(
     out = target.out or Path(source.name)
     plans: dict[str, Plan] = {}
     for recipe in recipes:
-        name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
+        name = BASE_PROFILE if isinstance(recipe.method, AsIs) else recipe.method.label
         if name in plans:
             raise UsageError(
                 f"two profiles would be named {name}; leave one out, or write it with `ropeconv"
@@ -240,7 +241,7 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
         return False
     for name, plan in plans.items():
         is_gguf = isinstance(plan, GgufPlan)
-        if is_gguf and name == BASE:
+        if is_gguf and name == BASE_PROFILE:
             continue  # the source in shards, without a receipt of its own
 
         # a GGUF profile has its receipt in its first shard, whose name has the number of shards
@@ -269,20 +270,22 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
     # a GGUF profile is a file in the folder, such as yarn4/model-yarn4.gguf
     if target.out and isinstance(source, GgufSource):
         folder = target.out
-        if name == BASE:
+        if name == BASE_PROFILE:
             target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
         else:
             target = replace(target, out=folder / f"{source.name}-{name}.gguf")
 
-    # --replace starts from the unscaled model, which is for the other profiles: base keeps the
-    # scaling that the model has, and --on-top multiplies it
-    if name == BASE or recipe.on_top:
+    # --replace removes the scaling that the model has, before a method scales it anew. Two kinds of
+    # profiles need that scaling: base, which is the unchanged model, and a recipe with --on-top.
+    keeps_scaling = name == BASE_PROFILE or recipe.on_top
+    if keeps_scaling:
         target = replace(target, replace=False)
 
     try:
         plan = make_plan(source, recipe, target)
     except AlreadyExtended as problem:
-        # its message ends with how to replace the scaling
+        # "MODEL is scaled already; pass --replace to start from its unscaled RoPE, which leaves
+        # base unchanged"
         raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
 
     change = changed_weights(plan)
@@ -305,7 +308,7 @@ def changed_weights(plan: Plan) -> str:
     return ""
 
 
-def profiles_plan(
+def plan_shared_folder(
     source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool
 ) -> ProfilesPlan:
     """Plan the files of a folder with several profiles: the weights once, and all other files.
@@ -319,7 +322,8 @@ def profiles_plan(
         copied: Give it a copy of the weights, instead of links to those of the source.
     """
     if isinstance(source, GgufSource):
-        # only `base` is written as planned; the other profiles follow in `_finish_gguf`
+        # Here only the shards of the unchanged model are planned. `_finish_gguf` writes the other
+        # profiles after them, since these are changes of its first shard.
         return ProfilesPlan(
             source=source,
             out=out,
@@ -341,13 +345,14 @@ def profiles_plan(
             if is_weights_file and name != first_name:
                 continue
 
-            # small files are copied even where weights are linked: someone may edit one of them
-            name_in_source = file.origin or file.name
-            make = file.make
+            # Small files are copied even where weights are linked: someone may edit one of them.
+            # `make` is the function that writes a file; without one, a copy may be a link.
+            name_in_source = file.origin or file.name  # `origin` is empty where both are equal
+            write_file = file.make
             if file.action == "copy" and not is_weights_file:
-                make = partial(source.copy, name_in_source)
+                write_file = partial(source.copy, name_in_source)
             place = f"{name}/{file.name}"
-            files.append(replace(file, name=place, origin=name_in_source, make=make))
+            files.append(replace(file, name=place, origin=name_in_source, make=write_file))
     return ProfilesPlan(
         source=source,
         out=out,
@@ -372,14 +377,16 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
     in_first_shard = file.header.tensors
     removed = {name for name in in_first_shard if name not in ROPE_TENSORS}
 
-    # rope tensors of other shards are copied into the first one; writing it adds them to the number
-    # of tensors
+    # rope tensors of other shards are copied into the first one
     copies = {}
     for name in file.tensors:
         if name in ROPE_TENSORS and name not in in_first_shard:
             copies[name] = file.read(name)
 
-    keys = split_keys(file, number=0, tensors=len(file.tensors) - len(copies))
+    # All shards together have as many tensors as before. The key with their number is written lower
+    # by the copies, since `write_new` adds the tensors of `added` to it.
+    tensors_without_copies = len(file.tensors) - len(copies)
+    keys = split_keys(file, number=0, tensors=tensors_without_copies)
     return replace(
         edit,
         values={**edit.values, **keys},
@@ -398,7 +405,8 @@ def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue
         number: The number of the shard, from 0.
         tensors: The number of tensors in all shards, before any are added.
     """
-    # a model that is not split like this gets one more shard, with the keys and the rope tensors
+    # The first shard must have only metadata and rope tensors. If the model has no such shard yet,
+    # one is put before its own shards.
     count = len(file.shards)
     if not is_split(file):
         count += 1
@@ -434,26 +442,26 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
     """Return the files of `base`, the unchanged GGUF model in shards.
 
     The first shard has the metadata keys and the RoPE tensors (rope_freqs and its like), and the
-    others all other tensors. Where the source has such shards already, they are copied, else
-    written new.
+    others all other tensors. If the source is in such shards already, all but the first are copied.
     """
     file = source.file
     edit = first_shard(file)
 
-    # llama.cpp finds the other shards by the name of the first, model-00001-of-00003.gguf
-    shard_count = edit.values["split.count"].decode()
-    names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", shard_count)]
+    # llama.cpp finds the other shards by the name of the first, base/model-00001-of-00003.gguf
+    shard_count = edit.values["split.count"].decode()  # 3
+    names = [f"{BASE_PROFILE}/{name}" for name in shard_names(f"{source.name}.gguf", shard_count)]
     first_name, *other_names = names
 
-    # the first shard: the first one of the source (or the whole file), with all tensors removed but
-    # the rope tensors
+    # the new first shard is made from the first file of the source, without its other tensors
     make_first = partial(write_new, file, 0, edit)
     first_size = new_size(file.header, edit)
-    files = [PlannedFile("patch", first_name, first_size, make=make_first)]
+    first = PlannedFile("patch", first_name, first_size, make=make_first)
 
     if is_split(file):
-        return [*files, *_copies_of_other_shards(file, other_names)]
-    return [*files, *_other_shards(file, other_names)]
+        others = _copies_of_other_shards(file, other_names)
+    else:
+        others = _shards_after_new_first(file, other_names)
+    return [first, *others]
 
 
 def _copies_of_other_shards(file: GgufFile, names: Sequence[str]) -> list[PlannedFile]:
@@ -466,22 +474,28 @@ def _copies_of_other_shards(file: GgufFile, names: Sequence[str]) -> list[Planne
     return files
 
 
-def _other_shards(file: GgufFile, names: Sequence[str]) -> list[PlannedFile]:
-    """Return the shards behind a new first one, which has the metadata and the rope tensors.
+def _shards_after_new_first(file: GgufFile, names: Sequence[str]) -> list[PlannedFile]:
+    """Return the files of a model as the shards after a new first one.
 
-    Shard 1 of the source (or the whole file) becomes shard 2, and so on. Each loses its rope
-    tensors, and has only the keys of a shard, one of which is the alignment of the data.
+    The new first shard, number 0, has the metadata and the rope tensors. So the first file of the
+    model becomes the shard with the number 1, and so on. Each loses its rope tensors and its
+    metadata, but for the alignment of the data, and gets the keys of a shard.
+
+    Args:
+        file: The model, in one file or in several.
+        names: The name of each new file.
     """
     files = []
     shards = zip(names, file.shards, file.headers, strict=True)
-    for number, (name, shard, header) in enumerate(shards, 1):
-        kept_keys = {key: value for key, value in header.values.items() if key == ALIGNMENT}
+    for number, (name, shard, header) in enumerate(shards, start=1):
+        old_keys = {key: value for key, value in header.values.items() if key == ALIGNMENT}
+        shard_keys = split_keys(file, number, len(file.tensors))
         rope_tensors = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
-        new_keys = split_keys(file, number, len(file.tensors))
-        rest = Edit(new_keys, base=kept_keys, removed=rope_tensors)
+        # `base` replaces all metadata of the file, and the keys of the shard are added to it
+        edit = Edit(shard_keys, base=old_keys, removed=rope_tensors)
         shard_alone = GgufFile((shard,), (header,))
-        make = partial(write_new, shard_alone, 0, rest)
-        files.append(PlannedFile("patch", name, new_size(header, rest), make=make))
+        make = partial(write_new, shard_alone, 0, edit)
+        files.append(PlannedFile("patch", name, new_size(header, edit), make=make))
     return files
 
 
@@ -501,14 +515,20 @@ def write_profiles(
         RopeconvError: The disk has no links; else as `execute_plan` does.
     """
     is_gguf = isinstance(plan.source, GgufSource)
-    finish_each = _finish_gguf if is_gguf else _finish_checkpoints
     outputs: dict[str, AppliedPlan] = {}
 
     def finish(folder: Path) -> None:
-        """Complete the hidden folder, which gets its name only after all profiles are checked."""
-        for name, output in finish_each(plan, folder):
+        """Complete the hidden folder, which gets its name only after all profiles are checked.
+
+        The finished profiles are added to `outputs`.
+        """
+        if is_gguf:
+            finished = _finish_gguf(plan, folder)
+        else:
+            finished = _finish_checkpoints(plan, folder)
+        for name, output in finished:
             outputs[name] = output
-        write_receipt(folder, _set_receipt(plan, folder))
+        write_receipt(folder, _receipt_of_folder(plan, folder))
 
     # this writes the planned files into a hidden folder, the weights among them, and then calls
     # `finish`
@@ -516,13 +536,14 @@ def write_profiles(
     if placed.was_there:
         outputs = {name: replace(done, was_complete=True) for name, done in outputs.items()}
 
-    # where `validate` looks for the source; that of GGUF profiles is `base`, which has their shards
+    # Remember where `validate` finds the source of each profile. The profiles of a GGUF file are
+    # compared with `base`, the unchanged model, which has no source itself.
     source = plan.source
     if is_gguf:
         first_shard_of_base = plan.files[0]
         source = GgufSource(plan.out / first_shard_of_base.name)
     for name, output in outputs.items():
-        if is_gguf and name == BASE:
+        if is_gguf and name == BASE_PROFILE:
             continue
         remember_source(output.path, source)
     return outputs
@@ -555,8 +576,8 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             write_receipt(place, receipt)
             yield name, AppliedPlan(profile.out, record, check.reason)
     finally:
-        # `stop` of a SharedProbe does nothing, so that each check may call it and the next one
-        # finds the process running; that of its class, Probe, ends the process
+        # Each check stops its probe after it. SharedProbe overrides `stop` to do nothing, so that
+        # the next check finds the process running. Only `stop` of the base class ends the process.
         if probe is not None:
             Probe.stop(probe)
 
@@ -570,11 +591,14 @@ def _link_weights(plan: ProfilesPlan, profile: Plan, folder: Path, name: str) ->
         folder: The folder of all profiles.
         name: The name of the profile, which is that of its folder.
     """
+    # by the name of a file in the source: where it was written
     shared_files = {file.origin: folder / file.name for file in plan.shared}
     for file in profile.files:
         if is_shared(file):
-            name_in_source = file.origin or file.name
-            _link(shared_files[name_in_source], folder / name / file.name, plan.out)
+            name_in_source = file.origin or file.name  # `origin` is empty where both are equal
+            shared = shared_files[name_in_source]
+            link = folder / name / file.name
+            _link(shared, link, out=plan.out)
 
 
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
@@ -588,35 +612,39 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
     first_of_base, *_ = plan.files  # such as base/model-00001-of-00002.gguf
     base = GgufSource(folder / first_of_base.name)
     for name, profile in plan.plans.items():
-        if name == BASE:
+        if name == BASE_PROFILE:
             record = check_split(plan.source.file, base.file.path)
             yield name, AppliedPlan(plan.out / first_of_base.name, record)
             continue
 
-        # The plan so far is of the source, which may be one file. Over base, which is in shards,
-        # only the first shard changes.
+        # The profile was planned as a change of the source, which may be one file. Here it is
+        # planned again as a change of base, which is in shards: then only the first shard changes.
         place = folder / name / profile.out.name
         place.parent.mkdir(exist_ok=True)  # it exists after an interrupted run
         plan_over_base = gguf_plan(base, profile.recipe, replace(profile.target, out=place))
         first, *others = plan_over_base.files
-        assert first.make is not None
+        assert first.make is not None  # it is written, and not a copy
         first_place = place.with_name(first.name)
-        first.make(first_place, lambda done: None)
+        first.make(first_place, lambda done: None)  # small, so its progress is not shown
         sync_file(first_place)
 
         # the other shards are those of base
         _, *other_shards = base.file.shards
         for file, shard in zip(others, other_shards, strict=True):
-            _link(shard.path(), place.with_name(file.name), plan.out)
+            _link(shard.path(), place.with_name(file.name), out=plan.out)
         record = check_gguf(plan_over_base, first_place)
         yield name, AppliedPlan(profile.out.with_name(first.name), record)
 
 
-def _set_receipt(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
-    """Return the receipt of a set of profiles: the file that describes all that was written.
+def _receipt_of_folder(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
+    """Return the receipt of a folder of profiles: the description of all that was written.
 
-    Weights of a checkpoint are not read, as in `Writer.record`: `validate` compares them with the
-    source.
+    The weights of a checkpoint are large, so they are not read for a sha256 here. `validate`
+    compares them with the source.
+
+    Args:
+        plan: The plan of all profiles.
+        folder: The folder in which they were written.
     """
     is_gguf = isinstance(plan.source, GgufSource)
 
@@ -639,14 +667,14 @@ def _set_receipt(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
     # the profiles, each with a digest of its own receipt
     members = {}
     for name in plan.plans:
-        if is_gguf and name == BASE:
-            continue  # its source in shards, and no output of this command
+        if is_gguf and name == BASE_PROFILE:
+            continue  # the unchanged model in shards, which has no receipt
         output = output_in(folder / name)
         if output is not None:
             members[name] = member_digest(read_receipt(output))
     return CompanionReceipt(
         ropeconv=__version__,
-        companion="profiles",
+        companion="profiles",  # the kind of receipt
         source=source_record(plan.source),
         context=max(profile.context for profile in plan.plans.values()),
         members=members,

@@ -19,14 +19,15 @@ def show_profiles(
         explain: Whether the whole plan of each is shown.
         written: Whether they are on this disk, and not only on the Hub.
     """
-    # a row for each profile
-    (table,) = plan.shown_tables()
+    # a table with a row for each profile: "MODEL: 3 profiles, which share 14 GB of weights"
+    (table,) = plan.shown_tables()  # a plan of profiles has one table
     count = len(table.rows)
     profiles = counted(count, "profile")
-    share = "shares" if count == 1 else "share"
-    weights = human(plan.shared_bytes)
-    heading = f"{plan.source.reference}: {profiles}, which {share} {weights} of weights"
-    sheet.table(heading, table.columns, table.rows, right=("context", "own files"))
+    verb = "shares" if count == 1 else "share"
+    size_of_weights = human(plan.shared_bytes)
+    heading = f"{plan.source.reference}: {profiles}, which {verb} {size_of_weights} of weights"
+    right_aligned = ("context", "own files")
+    sheet.table(heading, table.columns, table.rows, right=right_aligned)
 
     # which files are one on the disk
     if written:

@@ -32,7 +32,7 @@ from ropeconv.verbs.output import steps_after
 from ropeconv.verbs.recipes import build_recipe, variable
 from ropeconv.verbs.rows import parse_rows
 
-from .plan import ProfilesPlan, profile_plans, profiles_plan, write_profiles
+from .plan import ProfilesPlan, plan_each_profile, plan_shared_folder, write_profiles
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ def profiles(
 
 
 def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> list[Recipe]:
-    """Return the recipes of profiles: those of texts, of options, and of options with a file.
+    """Return the recipes of profiles: first those of texts, then those of options.
+
+    Options whose value is a file, such as --longrope FILE, come last.
 
     Args:
         texts: Such as "yarn:4", "yarn:2,yarn:4", or "base" for the unchanged model.
@@ -114,8 +116,9 @@ def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> lis
         UsageError: Where there is none.
         RecipeError: For a value that a method cannot have.
     """
-    # `--yarn 4` is the same as the text "yarn:4"; but a path may contain a colon, so an option with
-    # a file is no text
+    # `--yarn 4` is the same as the text "yarn:4". The value of some options is a path, which may
+    # contain a colon, so these are not made into texts. --recipe, which is not a method (None), has
+    # a path too.
     all_texts = list(texts)
     recipes_with_files = []
     method_by_option = {variable(name): method for name, method in REGISTRY.items()}
@@ -152,7 +155,7 @@ def plan_profiles(
 
     Raises:
         UsageError: For two profiles of one name, and GGUF profiles that should be published.
-        RopeconvError: As `profile_plans` does.
+        RopeconvError: As `plan_each_profile` does.
     """
     publication = request.publication
     if publication and source.kind == "gguf":
@@ -166,13 +169,14 @@ def plan_profiles(
     if out.exists() and not request.dry_run:
         discard_stopped_run(out)
 
-    # profiles that are only published have no place on this disk, and get their cards at the upload
-    is_kept = request.keeps
-    place = out if is_kept else None
-    plans = profile_plans(source, recipes, changed(request.target, out=place))
-    if is_kept:
+    # Profiles may only be published. Then they have no place on this disk, and get their model
+    # cards at the upload.
+    stay_on_disk = request.keeps
+    folder = out if stay_on_disk else None
+    plans = plan_each_profile(source, recipes, changed(request.target, out=folder))
+    if stay_on_disk:
         plans = {name: with_card(plan) for name, plan in plans.items()}
-    return profiles_plan(source, plans, out, request.copy)
+    return plan_shared_folder(source, plans, out, request.copy)
 
 
 def write_profile_set(plan: ProfilesPlan, reporter: Reporter) -> dict[str, Output]:
@@ -222,9 +226,10 @@ def publish_profiles(
             options = changed(publication, branches=branches)
         else:
             options = changed(publication, revision=name, exist_ok=True)
-        assert isinstance(plan, CheckpointPlan)
+        assert isinstance(plan, CheckpointPlan)  # `plan_profiles` refuses GGUF files
         output = publish_staged(plan, options, reporter)
-        published[name] = options.revision or "main", output.published
+        branch = options.revision or "main"
+        published[name] = (branch, output.published)
     return published
 
 
@@ -241,17 +246,20 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         name: The name of the profile.
         done: The place and the check of the written files.
     """
-    # the source for `validate`: profiles of a GGUF file share shards with `base`, so that is named
-    against = ""
+    # `validate` compares a profile with its source. For a GGUF profile that is the first shard of
+    # `base`, the unchanged model in shards; for others it is the source of their plan (empty here).
+    base_shard = ""
     if isinstance(plan.source, GgufSource):
-        against = str(plan.out / plan.files[0].name)
+        base_shard = str(plan.out / plan.files[0].name)
     output = Output(
         path=done.path,
         plan=plan.plans[name],
         check=done.check,
         reason=done.reason,
+        # the installed transformers does not compute the method, so it was not checked
         uncomputed=done.uncomputed,
-        against=against or plan.source.reference,
+        against=base_shard or plan.source.reference,
         was_complete=done.was_complete,
     )
-    return changed(output, steps=steps_after(output, against=against))
+    next_steps = steps_after(output, against=base_shard)  # commands for the user
+    return changed(output, steps=next_steps)

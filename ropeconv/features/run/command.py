@@ -80,7 +80,8 @@ def run_command(
 
     opened = open_run(plan, flags.on)
     if dry_run:
-        if _show_plan(opened, flags, screen):
+        would_fail = _show_plan(opened, flags, screen)
+        if would_fail:
             raise RopeconvError(f"a unit would fail; change {plan} as its reason says")
         return
     table, complete = execute_run(opened, flags.fresh, flags.verify, screen)
@@ -141,13 +142,14 @@ def _remaining_jobs(
     """
     from .jobs import RunJournal
     from .runner import missing_jobs
-    from .running import verify_done
+    from .running import report_and_verify_done
 
     # opening a journal would make its file, and --dry-run writes nothing
     if not opened.journal.exists():
         return opened.jobs, []
     with RunJournal(opened.journal) as journal:
-        verify_done(opened.jobs, journal, flags.verify and not flags.fresh, screen)
+        verify_bytes = flags.verify and not flags.fresh
+        report_and_verify_done(opened.jobs, journal, verify_bytes, screen)
         lines = list(journal.lines.values())
         if flags.fresh:  # all jobs are run again, but their times of the last run are known
             return opened.jobs, lines
@@ -186,9 +188,10 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
     screen.table("", columns, rows, optional=("target",), right=("bytes",))
 
     # "apply me/llama yarn:4 gguf would fail: ..."
-    for preview, (source, recipe, target, *_) in zip(previews, rows, strict=True):
+    for preview, row in zip(previews, rows, strict=True):
         if preview.problem:
             first_task = preview.job[0].task
+            source, recipe, target, *_ = row  # the first columns of the table
             words = (first_task, source, recipe, target)
             job_name = " ".join(word for word in words if word)
             screen.say(f"{job_name} would fail: {preview.problem}")

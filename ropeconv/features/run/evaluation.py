@@ -21,9 +21,9 @@ from ropeconv.rope.errors import RopeconvError
 from .executors import executor_of
 from .executors.executor import Executor, Failure, Pool
 
-ABOUT = ""
-"""The item that asks a worker about itself; others are keys of units."""
-About = tuple[str, str, str]
+DESCRIBE_WORKER = ""
+"""The item for which a worker describes itself; all others are keys of units."""
+WorkerDescription = tuple[str, str, str]
 """Runtime, device and dtype of the runner of a worker."""
 
 
@@ -42,39 +42,46 @@ class EvalWorker:
         self.units = {key: units[0] for key, units in self.evaluation.passes.items()}
         self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
-    def __call__(self, item: str) -> About | EvalLine | Refusal:
-        """Measure one unit of an evaluation, or say what this worker computes with.
+    def __call__(self, item: str) -> WorkerDescription | EvalLine | Refusal:
+        """Measure one unit of an evaluation.
+
+        A pool has only one way to ask its workers, so this call also describes the worker.
 
         Args:
-            item: The key of the unit; or ABOUT, the empty string, which is the first question.
+            item: The key of the unit. For DESCRIBE_WORKER nothing is measured.
 
         Returns:
-            For a unit its measurement (EvalLine), or why it has none (Refusal); for ABOUT the
-            runtime, the device and the dtype, such as ("transformers", "cuda", "bfloat16").
+            For a unit its measurement (EvalLine), or why it has none (Refusal). For DESCRIBE_WORKER
+            the runtime, the device and the dtype, such as ("transformers", "cuda", "bfloat16").
         """
         runner = self.evaluation.runner
-        if item == ABOUT:
+        if item == DESCRIBE_WORKER:
             return runner.runtime, runner.device, runner.dtype
-        # The key of a unit has the runtime, the device and the dtype of the worker that was asked
-        # for them. A worker with others does not know the key.
+
+        # The key of a unit is made with the runtime, the device and the dtype of the one worker
+        # that described itself. A worker with others does not know the key.
         if item not in self.units:
             raise RopeconvError(
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and"
                 " another one with something else; give workers of one kind"
             )
         unit = self.units[item]
-        result: EvalLine | Refusal = out_of_memory(lambda: self.running.run(unit))
-        return result
+
+        def measure() -> EvalLine | Refusal:
+            return self.running.run(unit)
+
+        return out_of_memory(measure)  # says what to change if the memory is too small
 
 
 def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
     """Run units on the workers of a pool, and yield the index of each with its result.
 
     An evaluation calls this in place of running units in its own process. A unit is a sequence of
-    tokens that a model reads with one method. If a worker ends while it runs one (killed, or out of
-    memory), the result of that is a refusal with the reason, and the others continue.
+    tokens that a model reads with one method. If a worker ends while it runs a unit (killed, or out
+    of memory), the result of that unit is a refusal with the reason.
     """
     keys = [unit.key for unit in units]
+    # the pool yields the index of a key with its result, in the order in which they end
     with closing(pool(keys)) as results:
         for index, result in results:
             unit = units[index]
@@ -124,9 +131,9 @@ def open_spread_by_name(
 def open_spread(
     executor: Executor, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
-    """Open an evaluation whose sequences are run by workers and not in this process.
+    """Open an evaluation whose sequences are spread over workers.
 
-    No weights are loaded in this process.
+    This process loads no weights: it chooses the sequences, and makes the tables.
 
     Args:
         executor: Where the workers run.
@@ -141,31 +148,35 @@ def open_spread(
         raise UsageError(
             "a server runs its model itself, so --workers has no effect on --server; leave it out"
         )
-    # the named devices are those of the workers, which this machine may not have
-    local = replace(opening, device="auto", dtype="auto", device_map="")
+    # the user has named the devices of the workers, which this machine may not have
+    without_device = replace(opening, device="auto", dtype="auto", device_map="")
     make_worker: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
-    with open_evaluation(local, sizes, files) as evaluation, executor.pool(make_worker) as pool:
-        # one worker says what it computes with, which is in the keys of the journal
-        runtime, device, dtype = _ask_about(pool)
+    with (
+        open_evaluation(without_device, sizes, files) as evaluation,
+        executor.pool(make_worker) as pool,
+    ):
+        # The evaluation makes the keys of the journal from the runtime, the device and the dtype of
+        # its runner. These must be those of the workers, so one worker describes itself.
+        runtime, device, dtype = _ask_for_description(pool)
         runner = evaluation.runner
         runner.runtime = runtime
         runner.device = device
         runner.dtype = dtype
 
-        # from now on the evaluation gives its units to the workers
+        # from now on the evaluation gives its units to the workers, several at a time
         evaluation.workers = partial(_measure_on, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation
 
 
-def _ask_about(pool: Pool) -> About:
+def _ask_for_description(pool: Pool) -> WorkerDescription:
     """Return the runtime, the device and the dtype of a worker.
 
     Raises:
         RopeconvError: It cannot load the model.
     """
-    ((_, answer),) = list(pool([ABOUT]))  # the index of the only item, and its result
+    ((_, answer),) = list(pool([DESCRIBE_WORKER]))  # the index of the only item, and its result
     if isinstance(answer, Failure):
         raise RopeconvError(answer.reason)
-    about: About = answer
+    about: WorkerDescription = answer
     return about

@@ -133,18 +133,18 @@ Each has what the one before it left.
 """
 
 
-AT_ONCE = 8
+HUB_REQUESTS_AT_ONCE = 8
 """Requests to the Hub."""
-QUERY = re.compile(r"(?:(?:author|search|tag):\S+\s*)+")
-MODELS = ("config.json", "params.json")
+HUB_QUERY = re.compile(r"(?:(?:author|search|tag):\S+\s*)+")
+MODEL_FILES = ("config.json", "params.json")
 """Files of a model; a pattern selects folders with one of them, and GGUF files."""
 
 
 def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
-    """Return the sources that a plan lists, each once.
+    """Return the sources that a plan lists, each once and with a name that no other one has.
 
     Args:
-        listed: The entries of the plan.
+        listed: The entries of the plan: a path, a name on the Hub, or a pattern or query of these.
         folder: The folder that paths are relative to.
 
     Returns:
@@ -155,13 +155,16 @@ def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     """
     references: list[str] = []
     for text in listed:
-        references += _expand(text, folder)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        sources = list(pool.map(_name_source, dict.fromkeys(references)))
-    return _make_distinct(sources)
+        references += _references_of(text, folder)
+    references_once = dict.fromkeys(references)
+
+    # two sources may have one name, as me/llama and you/llama
+    with ThreadPoolExecutor(HUB_REQUESTS_AT_ONCE) as pool:
+        sources = list(pool.map(_name_source, references_once))
+    return _give_distinct_names(sources)
 
 
-def _expand(text: str, folder: Path) -> list[str]:
+def _references_of(text: str, folder: Path) -> list[str]:
     """Return the models of an entry of `sources`: a collection, a query, a pattern or one model.
 
     Args:
@@ -173,7 +176,7 @@ def _expand(text: str, folder: Path) -> list[str]:
     """
     if text.startswith("collection:"):
         references = _collection(text.removeprefix("collection:"))
-    elif QUERY.fullmatch(text):
+    elif HUB_QUERY.fullmatch(text):
         references = _query(text)
     elif any(mark in text for mark in "*?["):
         references = _matches(text, folder)
@@ -192,7 +195,7 @@ def _expand(text: str, folder: Path) -> list[str]:
 def _matches(text: str, folder: Path) -> list[str]:
     """Return the models that a pattern of paths matches, sorted.
 
-    They are GGUF files, and folders with a file that every model has (`MODELS`).
+    They are GGUF files, and folders with a file that every model has (`MODEL_FILES`).
 
     Args:
         text: The pattern.
@@ -208,7 +211,7 @@ def _matches(text: str, folder: Path) -> list[str]:
 
     models = []
     for path in sorted(start.glob(pattern)):
-        is_checkpoint = any((path / name).exists() for name in MODELS)
+        is_checkpoint = any((path / name).exists() for name in MODEL_FILES)
         if is_gguf(path) or is_checkpoint:
             models.append(str(path))
     return models
@@ -288,7 +291,7 @@ def _name_hub_source(reference: str, name: str) -> NamedSource:
     return NamedSource(reference, name, problem=problem)
 
 
-def _make_distinct(sources: list[NamedSource]) -> list[NamedSource]:
+def _give_distinct_names(sources: list[NamedSource]) -> list[NamedSource]:
     """Give sources distinct names, since outputs are named after them.
 
     Those that share a name get the owner or the folder before it: me/llama and you/llama become
@@ -314,7 +317,7 @@ def _make_distinct(sources: list[NamedSource]) -> list[NamedSource]:
     return distinct
 
 
-CHAIN = ("apply", "validate", "push")
+TASKS_OF_OUTPUT = ("apply", "validate", "push")
 """Tasks on one output, in their order."""
 
 
@@ -331,9 +334,9 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
         UsageError: Where two outputs or repositories would have one name, and for texts that cannot
             be read.
     """
-    # the part of each recipe in the names of its outputs, e.g. {"yarn:4": "yarn4"}
+    # the part of each recipe in the names of outputs, such as {"yarn:4": "yarn4"}
     rows = plan.rows
-    labels = _labels([row for row in rows if row.recipe is not None])
+    labels = _output_labels([row for row in rows if row.recipe is not None])
     eval_settings = None
     if "eval" in plan.tasks:
         eval_settings = _eval_settings(plan, folder)
@@ -351,7 +354,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
 
     units: list[Unit] = []
     for job in jobs:
-        units += job
+        units.extend(job)  # a job is a tuple of units
     # exist_ok says that several outputs may go into one repository
     share_repository = plan.push is not None and plan.push.exist_ok
     _refuse_shared_places(units, share_repository)
@@ -394,8 +397,8 @@ def _output_job(
     Args:
         plan: The plan file.
         source: The model.
-        row: The recipe, by the name that the plan gives it.
-        label: The part of the recipe in the name of the output.
+        row: A recipe of the plan, with its name there, such as "yarn:4".
+        label: The part of the recipe in the name of the output, such as "yarn4".
         target: The format of the output, one of [[targets]].
         out: The folder of the outputs.
     """
@@ -405,8 +408,9 @@ def _output_job(
     if target.to == "gguf" or stays_gguf:
         name += ".gguf"
 
-    # The settings of each task. They are a part of its unit's key in the journal, so that the unit
-    # is run again where they were changed.
+    # The settings of each task. They are a part of its unit's key in the journal: if the user
+    # changes them in the plan file, the unit is run again.
+    unit_target = target
     settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
@@ -415,18 +419,18 @@ def _output_job(
         settings["push"] = {**msgspec.to_builtins(plan.push), "to": repo_id, "kept": is_kept}
         if "push" in plan.tasks:
             owner, _, _ = repo_id.partition("/")
-            target = target.published_by(owner)
+            unit_target = target.published_by(owner)  # who has quantised it
 
     # a unit for each task of the plan, in the order in which they depend on each other
     units = []
-    for task in CHAIN:
+    for task in TASKS_OF_OUTPUT:
         if task not in plan.tasks:
             continue
         unit = Unit(
             task=task,
             source=source,
             recipes=(NamedRecipe.of(row),),
-            target=target,
+            target=unit_target,
             family=plan.family,
             settings=settings[task],
             out=str(out / name),
@@ -435,7 +439,7 @@ def _output_job(
     return tuple(units)
 
 
-def _labels(rows: Sequence[Row]) -> dict[str, str]:
+def _output_labels(rows: Sequence[Row]) -> dict[str, str]:
     """Return the part of each recipe in names of outputs, by the name of the row.
 
     It is that of `apply`, or the whole text where two would be the same.
@@ -448,7 +452,7 @@ def _labels(rows: Sequence[Row]) -> dict[str, str]:
     return labels
 
 
-FIELD = re.compile("{(.*?)}")
+NAME_IN_BRACES = re.compile("{(.*?)}")
 """A name in braces."""
 
 
@@ -462,11 +466,11 @@ def _fill_template(template: str, known: dict[str, str]) -> str:
     Raises:
         UsageError: There are unknown names in it, or it is not owner/name.
     """
-    for name in FIELD.findall(template):
+    for name in NAME_IN_BRACES.findall(template):
         if name not in known:
             listed = ", ".join("{" + each + "}" for each in known)
             raise UsageError(f"push.to has {{{name}}}; the names are {listed}")
-    filled = FIELD.sub(lambda match: known[match[1]], template)
+    filled = NAME_IN_BRACES.sub(lambda match: known[match[1]], template)
     return repository(filled.rstrip("-"))  # a recipe or a target may have no name
 
 

@@ -35,11 +35,11 @@ from ropeconv.rope.errors import RopeconvError
 from ropeconv.verbs.rows import Row, parse_rows
 
 TaskName = Literal["apply", "validate", "eval", "push"]
-LONGEST = 1 << 20
+MOST_CHARACTERS = 1 << 20
 """Characters of a plan; ten thousand sources have some 400,000."""
-DAYS = UNITS | {"d": 24 * 3600}
+TIME_UNITS = UNITS | {"d": 24 * 3600}
 """Units of time that limits have."""
-BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+BYTE_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class LimitsTable(msgspec.Struct, frozen=True):
             UsageError: The text is not a time.
         """
         try:
-            return parse_duration(self.unit_timeout, DAYS)
+            return parse_duration(self.unit_timeout, TIME_UNITS)
         except UsageError as problem:
             raise UsageError(f"limits.unit_timeout: {problem}") from None
 
@@ -171,7 +171,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]B)", self.limits.bytes)
         if match is None:
             return None
-        return round(float(match[1]) * BYTES[match[2]])
+        return round(float(match[1]) * BYTE_UNITS[match[2]])
 
 
 def read_plan(path: Path) -> RunPlan:
@@ -186,11 +186,12 @@ def read_plan(path: Path) -> RunPlan:
         _refuse_unknown_keys(data, RunPlan, "")
         _refuse_unknown_tasks(data)
         plan = msgspec.convert(data, RunPlan, dec_hook=_decode_path)
-        _check(plan)
+        _refuse_contradictions(plan)
     except msgspec.ValidationError as problem:
         raise UsageError(f"{path}: {_readable(problem)}; correct it") from None
     except RopeconvError as problem:
-        # the message of `eval` names its option
+        # The recipes are read by the function that reads --methods of `eval`. A message such as
+        # "--methods has 'yarn'" must name the key of the plan file instead.
         message = str(problem).replace("--methods has", "recipes has")
         raise UsageError(f"{path}: {message}") from None
     return plan
@@ -204,10 +205,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"{path} cannot be read ({problem.strerror}); give a plan (docs/running.md)"
         ) from None
-    if len(text) > LONGEST:
+    if len(text) > MOST_CHARACTERS:
         raise UsageError(
-            f"{path} has more than {LONGEST:,} characters; use a pattern or a collection for the"
-            " sources"
+            f"{path} has more than {MOST_CHARACTERS:,} characters; use a pattern or a collection"
+            " for the sources"
         )
     try:
         return tomli.loads(text)
@@ -283,7 +284,7 @@ def _refuse_unknown_tasks(data: dict[str, Any]) -> None:
             raise UsageError(f"tasks has {name!r}; choose {', '.join(known)}")
 
 
-def _check(plan: RunPlan) -> None:
+def _refuse_contradictions(plan: RunPlan) -> None:
     """Refuse a plan file whose values do not go together.
 
     Raises:
@@ -300,11 +301,12 @@ def _check(plan: RunPlan) -> None:
             raise UsageError(f"targets have the name {name!r} twice; give each its own")
     _check_limits(plan)
 
-    # the measures and lengths of [eval]; these functions raise for a wrong one
+    # these functions raise for a wrong measure or length of [eval]
     if plan.eval is not None:
         sizes = plan.eval.sizes()
         sizes.chosen_measures()
-        # the trained context of the models is not known here; any one serves to find mistakes
+        # A length such as "2T" is twice the trained context, which differs between models. To find
+        # mistakes, any trained context will do.
         sizes.resolve(ANY_TRAINED_CONTEXT)
 
 

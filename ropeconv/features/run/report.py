@@ -27,12 +27,12 @@ from ropeconv.rope.summary import SummaryTable, TableSummary
 from ropeconv.views.plot_style import drawn
 from ropeconv.views.reports import origin
 
-from .jobs import CHAIN, Job, RunJournal, RunLine, Unit
+from .jobs import TASKS_OF_OUTPUT, Job, RunJournal, RunLine, Unit
 from .plan_file import RunPlan
 from .runner import states
 from .tasks import evaluation_of
 
-TASKS = (*CHAIN, "eval")
+TASKS = (*TASKS_OF_OUTPUT, "eval")
 
 
 @dataclass(frozen=True)

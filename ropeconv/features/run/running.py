@@ -51,16 +51,19 @@ def open_run(path: Path, on: str = "") -> OpenRun:
 
     Args:
         path: The plan file. Its relative paths are relative to its folder.
-        on: Where the jobs run, in place of what the file says.
+        on: Where the jobs run, such as "slurm"; empty for the place that the file names.
 
     Raises:
         UsageError: For a plan that is wrong, and for a place that does not exist.
     """
-    hub_client.patience = PATIENCE  # a run over night waits for the Hub, where a user would not
+    # how often this process repeats a request that the Hub is too busy for: a run over night waits
+    # longer than a user would
+    hub_client.patience = PATIENCE
     plan = read_plan(path)
     folder = path.resolve().parent
     out = folder / (plan.out or path.stem)
-    executor = _open_executor(plan, on or plan.executor.on, out / "slurm")
+    place = on or plan.executor.on
+    executor = _open_executor(plan, place, slurm_folder=out / "slurm")
     sources = named_sources(plan.sources, folder)
     jobs = jobs_of(plan, sources, folder, out)
     return OpenRun(
@@ -76,17 +79,19 @@ def _open_executor(plan: RunPlan, place: str, slurm_folder: Path) -> Executor:
         place: Where its jobs run: local, a number of processes, ray, slurm, ...
         slurm_folder: The folder for what Slurm's jobs leave.
     """
-    # running a model takes all cores and much memory, writing an output takes neither
+    # How many jobs run at a time without GPUs. Running a model takes all cores and much memory;
+    # writing an output takes neither.
     runs_models = "eval" in plan.tasks or "validate" in plan.tasks
+    jobs_without_gpus = 1 if runs_models else 4
     executor = executor_of(
         place,
         plan.executor,
         at_once=plan.limits.jobs,
-        without_gpus=1 if runs_models else 4,
+        without_gpus=jobs_without_gpus,
         folder=slurm_folder,
     )
-    # Workers end units at their own limit. A worker that hangs in compiled code cannot, and is
-    # killed a little later.
+    # A worker ends a unit itself when its time is over. It cannot if it hangs in compiled code:
+    # then the process is killed a little later.
     seconds_per_unit = plan.limits.unit_seconds
     executor.longest = lambda job: GRACE + seconds_per_unit * len(job)
     return executor
@@ -135,7 +140,7 @@ def execute_run(
         The table of results, and whether all jobs were run.
     """
     with RunJournal(opened.journal, fresh) as journal:
-        verify_done(opened.jobs, journal, verify, reporter)
+        report_and_verify_done(opened.jobs, journal, verify, reporter)
         missing = missing_jobs(opened.jobs, journal)
         remaining = [job for job in missing if not job[0].source.problem]
         if opened.plan.most_bytes is not None:  # previews take a while, and only this needs them
@@ -148,18 +153,20 @@ def execute_run(
     return table, complete
 
 
-def verify_done(jobs: list[Job], journal: RunJournal, verify: bool, reporter: Reporter) -> None:
+def report_and_verify_done(
+    jobs: list[Job], journal: RunJournal, verify_bytes: bool, reporter: Reporter
+) -> None:
     """Report the notes of the journal, and compare the bytes of finished outputs if asked to.
 
     Args:
         jobs: All jobs.
-        journal: The journal, in which an output that differs is not done any more.
-        verify: Whether to compare them.
+        journal: The journal of the run. An output with other bytes is not done any more.
+        verify_bytes: Whether to compare the outputs, as --verify asks.
         reporter: Receives the notes, and progress.
     """
     for sentence in journal.notes:
         reporter.note(sentence)
-    if not verify:
+    if not verify_bytes:
         return
     finished = []
     for job in jobs:

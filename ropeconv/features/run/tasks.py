@@ -18,7 +18,7 @@ from ropeconv.engines.transformers.load import out_of_memory
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.features.evaluation.cases import EVAL
 from ropeconv.features.evaluation.evaluation import Evaluation, open_evaluation
-from ropeconv.features.evaluation.result import Result, headline, measures_of, write_result
+from ropeconv.features.evaluation.result import Result, main_metric, measures_of, write_result
 from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.features.evaluation.texts import read_files
 from ropeconv.formats.journal import Journal
@@ -92,7 +92,8 @@ def _verify_earlier(earlier: Comparison) -> None:
     try:
         verify_output(earlier)
     except (BadSource, Disagreement) as problem:
-        # the repair that the message names is for `apply`, and this is a plan
+        # The message of `verify_output` ends with "; run apply again ...", which does not repair a
+        # run of a plan file. So that end is replaced.
         reason, _, _ = str(problem).partition("; run apply again")
         raise type(problem)(
             f"{reason}; move it away and run the plan again, which writes it anew"
@@ -134,7 +135,7 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
     Args:
         unit: The model, the recipes, and the file of the result.
-        probe: Not needed, since the model itself runs.
+        probe: Is not used, as in `validate_unit`.
 
     Returns:
         The path of the result, the main number of each row in words, and a digest of the file, by
@@ -150,23 +151,27 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         journal_path = path.with_name(f"{path.stem}-{model_digest[:16]}.jsonl")
         with Journal(journal_path, EVAL, model_digest) as journal:
             notes = list(journal.notes)
-            # runs it, and explains an error that means that the memory is too small
-            out_of_memory(lambda: evaluation.run(journal))
+
+            def run() -> None:
+                evaluation.run(journal)
+
+            out_of_memory(run)  # says what to change if the memory is too small
         result = evaluation.result(unit.source.name)
     write_result(result, path)
-    return {"path": unit.out, "rows": headlines(result), "notes": notes, "stamp": stamp(path)}
+    return {"path": unit.out, "rows": main_numbers(result), "notes": notes, "stamp": stamp(path)}
 
 
-def headlines(result: Result) -> dict[str, str]:
+def main_numbers(result: Result) -> dict[str, str]:
     """Return the main number of each row at the longest length, in words.
 
-    Such as {"base": "2.31 nats", "yarn:4": "-0.42 nats ± 0.05"}: the number is that of the first
-    measure, as a difference to the first row with its error. A row that was not run has the reason.
+    Such as {"base": "2.31 nats", "yarn:4": "-0.42 nats ± 0.05"}: the first row has its number, and
+    the others have their difference to it. A row that was not run has the reason.
     """
-    measure = measures_of(result)[0]
+    # the number is the main metric of the first measure, such as the loss of growth
     length = max(result.lengths)
-    metric_name = headline(result, measure)
-    metric = metric_of(metric_name)
+    measure = measures_of(result)[0]
+    metric_name = main_metric(result, measure)
+    metric = metric_of(metric_name)  # how such a number is written
     words = {}
     for row in result.rows:
         cell = result.cell(row.name, measure, metric_name, length)
@@ -225,8 +230,9 @@ def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Validate the output of a unit: run it, and compare it with its patched source.
 
     Args:
-        unit: The output, with the table [validate] of the plan.
-        probe: Not needed, since the model itself runs.
+        unit: The output, with the table [validate] of the plan as settings.
+        probe: Is not used: all tasks get the process that checks frequencies in transformers, and
+            here the model itself runs.
 
     Raises:
         Disagreement: It does not compute the schedule.
@@ -235,8 +241,8 @@ def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     result, _ = run_validation(
         comparison,
         Settings(**unit.settings),
-        server="",
-        model="",
+        server="",  # the output is loaded here, and not on a server
+        model="",  # only a server has several models
         checks=Options(),
         reporter=SilentReporter(),
     )

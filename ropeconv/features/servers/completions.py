@@ -27,11 +27,14 @@ from .protocol import Count, ModelEntry, Server, for_prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LIKELIEST = 10
+TOKENS_PER_POSITION = 10
 """Likeliest tokens that are requested at a position, the most that mlx_lm.server gives."""
-FORMS: tuple[JsonObject, ...] = (
-    {"logprobs": LIKELIEST},  # of completions: a number
-    {"logprobs": True, "top_logprobs": LIKELIEST},  # of chat completions, and mlx_lm.server
+REQUEST_FIELDS: tuple[JsonObject, ...] = (
+    {"logprobs": TOKENS_PER_POSITION},  # of completions: a number
+    {
+        "logprobs": True,
+        "top_logprobs": TOKENS_PER_POSITION,
+    },  # of chat completions, and mlx_lm.server
 )
 """The fields of a request that ask for log-probabilities; the first that gives some is used."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -110,7 +113,7 @@ class Completions(Server):
             RopeconvError: With none of them.
         """
         reasons = []
-        for form in FORMS:
+        for form in REQUEST_FIELDS:
             try:
                 answer = self._complete("a", form)
             except RopeconvError as problem:
@@ -174,7 +177,8 @@ class Completions(Server):
 
         Args:
             ids: All tokens, from position 0 on.
-            kept: Rising indices into `ids`, without the last, at which `text_of` gives a text.
+            kept: The indices of tokens after which log-probabilities are returned, rising; not the
+                last token. `text_of` must give a text for the tokens up to each of them.
             progress: Callbacks, which are called while tokens are read.
 
         Raises:
@@ -199,15 +203,17 @@ class Completions(Server):
                     " checkpoint"
                 )
 
+            # a server names a token by its id, or by its text, from which the id is found here;
+            # a text that several tokens have is left out
             by_token = {}
             for record in _records(answer):
-                token = record.id
-                if token is None:  # a server that names tokens by their texts
-                    token = self._token(record.token)
-                if token is not None:
-                    by_token[token] = record.logprob
+                token_id = record.id
+                if token_id is None:
+                    token_id = self._token(record.token)
+                if token_id is not None:
+                    by_token[token_id] = record.logprob
             if not by_token:
-                raise self.misread(f"log-probabilities after token {index}")
+                raise self.missing_from_answer(f"log-probabilities after token {index}")
             log_probs.append(by_token)
             progress.advance(len(prompt) - read_before)
             read_before = len(prompt)
@@ -237,7 +243,7 @@ class Completions(Server):
     def _complete(self, text: str, form: JsonObject) -> TextCompletion:
         """Return the completion of a text by one token."""
         body = {"model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, **form}
-        return self.ask("/v1/completions", TextCompletion, body, for_prompt(LIKELIEST))
+        return self.ask("/v1/completions", TextCompletion, body, for_prompt(TOKENS_PER_POSITION))
 
 
 def _records(answer: TextCompletion) -> tuple[NextToken, ...]:

@@ -14,7 +14,7 @@ from ropeconv.formats.jsontext import JsonObject
 
 from .protocol import TOP, Count, ModelEntry, ModelMeta, Name, Server, TokenList, for_prompt
 
-BIAS = 1e6
+BIAS_OF_CHOSEN_TOKEN = 1e6
 """The number that is added to the logit of a token, so that the server chooses it."""
 
 
@@ -93,14 +93,16 @@ class LlamaServer(Server):
 
         Args:
             ids: All tokens, from position 0 on.
-            kept: Rising indices into `ids`, without the last.
+            kept: The indices of tokens after which log-probabilities are returned, rising; not the
+                last token.
             progress: Callbacks, which are called while tokens are read.
         """
         if progress is None:
             progress = Progress()
+        # any token that does not end the text
         tokens_of_letter = self.encode("a")
         if not tokens_of_letter:
-            raise self.misread("token for a letter")
+            raise self.missing_from_answer("token for a letter")
         letter = tokens_of_letter[-1]
 
         log_probs = []
@@ -108,13 +110,14 @@ class LlamaServer(Server):
         for index in kept:
             prefix = ids[: index + 1]
             next_token = ids[index + 1]
-            # The server gives no record for some tokens, such as those that end the text. Then a
-            # letter is generated instead, whose record has the likeliest tokens too.
-            entries = self._after(prefix, next_token)
+            # The server generates a token that is given, and its answer has the likeliest tokens at
+            # that position too. There is no answer for some tokens, such as those that end the
+            # text. Then a letter is generated instead: the likeliest tokens are the same.
+            entries = self._log_probs_after(prefix, generated=next_token)
             if not entries:
-                entries = self._after(prefix, letter)
+                entries = self._log_probs_after(prefix, generated=letter)
             if not entries:
-                raise self.misread("completion_probabilities")
+                raise self.missing_from_answer("completion_probabilities")
             log_probs.append({entry.id: entry.logprob for entry in entries})
             progress.advance(len(prefix) - read_before)
             read_before = len(prefix)
@@ -133,14 +136,16 @@ class LlamaServer(Server):
         }
         completion = self._complete(body, ids, count)
         if completion.tokens is None:
-            raise self.misread("tokens")
+            raise self.missing_from_answer("tokens")
         return completion.tokens
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         body = {"content": text, "add_special": special}
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
-    def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
+    def _log_probs_after(
+        self, prefix: Sequence[int], generated: int
+    ) -> tuple[LlamaTokenRecord, ...]:
         """Return the log-probabilities after `prefix` of the likeliest tokens and of `generated`.
 
         llama-server gives probabilities only for tokens that it generates, so it is made to
@@ -156,7 +161,7 @@ class LlamaServer(Server):
             "temperature": -1,
             "id_slot": 0,  # always the one whose cache has the prefix of the request before
             "cache_prompt": True,
-            "logit_bias": [[generated, BIAS]],
+            "logit_bias": [[generated, BIAS_OF_CHOSEN_TOKEN]],
         }
         entries = self._complete(body, prefix, TOP + 1).completion_probabilities
         if not entries:
@@ -177,5 +182,5 @@ class LlamaServer(Server):
         """
         completion = self.ask("/completion", LlamaCompletion, body, for_prompt(entries))
         if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
-            raise self.misread(f"whole prompt of {len(prompt)} tokens")
+            raise self.missing_from_answer(f"whole prompt of {len(prompt)} tokens")
         return completion

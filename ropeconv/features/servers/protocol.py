@@ -28,12 +28,13 @@ from ropeconv.rope.lengths import MOST_TOKENS
 if TYPE_CHECKING:
     import httpx2 as httpx
 
-CONNECT = 10.0
+SECONDS_TO_CONNECT = 10.0
 """Seconds to connect."""
-REST = 60.0
-"""Seconds for the rest of an answer, with one more for each `RATE` bytes that it may have."""
-RATE = 1e6
-BLOCK = 1 << 16
+SECONDS_FOR_REST = 60.0
+"""Seconds for the rest of an answer, besides those for the bytes that it may have."""
+BYTES_PER_SECOND = 1e6
+"""How fast an answer must come, at least."""
+BYTES_PER_READ = 1 << 16
 """Bytes of an answer that are read at a time."""
 
 
@@ -69,7 +70,7 @@ def _read(
     limits: Limits,
     reports: queue.Queue[Response | Exception],
 ) -> None:
-    """Send a request, and put its response into `reports`, or the exception.
+    """Send a request, and put its response into the queue `reports`, or the exception.
 
     Args:
         client: The client, with the URL of the server.
@@ -78,17 +79,17 @@ def _read(
         limits: The limits of the answer.
         reports: The queue that the thread which asks waits for.
     """
-    import httpx2 as httpx
+    import httpx2 as httpx  # httpx2 has the names and the interface of httpx
 
     method = "GET" if body is None else "POST"
-    timeout = httpx.Timeout(limits.seconds, connect=CONNECT)
+    timeout = httpx.Timeout(limits.seconds, connect=SECONDS_TO_CONNECT)
     # no compression: a few bytes could be gigabytes
     headers = {"Accept-Encoding": "identity"}
     try:
         with client.stream(method, path, json=body, headers=headers, timeout=timeout) as response:
             # read in parts, so that a wrong server cannot fill the memory
             content = bytearray()
-            for part in response.iter_raw(BLOCK):
+            for part in response.iter_raw(BYTES_PER_READ):
                 content += part
                 if len(content) > limits.size:
                     raise RopeconvError(
@@ -105,7 +106,8 @@ def _read(
             location = ""
             if response.is_redirect:
                 location = response.headers.get("Location", "")
-            reports.put((response.status_code, location, bytes(content)))
+            answer: Response = (response.status_code, location, bytes(content))
+            reports.put(answer)
     except Exception as problem:  # raised again by `ask`, in the thread that asks
         reports.put(problem)
 
@@ -287,14 +289,14 @@ class Server(Engine):
         for index, (target, row) in enumerate(zip(targets, log_probs, strict=True)):
             token = ids[target]
             if token not in row:  # a row has the likeliest token and the one of the text
-                raise self.misread(f"log-probability of token {target}")
+                raise self.missing_from_answer(f"log-probability of token {target}")
             actual[index] = row[token]
             likeliest[index] = max(row.values())
         if progress is not None:
             progress.advance(len(ids))
         return TokenLosses(-actual, actual == likeliest)
 
-    def misread(self, what: str) -> RopeconvError:
+    def missing_from_answer(self, what: str) -> RopeconvError:
         """Return the error for an answer that lacks a part of the protocol, which `what` names."""
         return RopeconvError(
             f"the answer of {self.runtime} has no {what}, so this version is not supported; run the"
@@ -317,7 +319,7 @@ class Server(Engine):
         answer = self.ask("/detokenize", dict[str, Any], body, for_prompt(len(ids)))
         text = answer.get(self.text_key)
         if not isinstance(text, str):
-            raise self.misread(self.text_key)
+            raise self.missing_from_answer(self.text_key)
         return text
 
     def refuse_longer(self, tokens: int) -> None:
@@ -367,7 +369,9 @@ def ask(
 
     # the time until the answer begins, and for the rest of it, which grows with its size
     url = str(client.base_url)
-    seconds = limits.seconds + CONNECT + REST + limits.size / RATE
+    seconds = (
+        limits.seconds + SECONDS_TO_CONNECT + SECONDS_FOR_REST + limits.size / BYTES_PER_SECOND
+    )
     try:
         response = reports.get(timeout=seconds)
     except queue.Empty:

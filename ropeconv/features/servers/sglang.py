@@ -68,7 +68,7 @@ class Sglang(Server):
         }
         tokens = self.ask("/generate", SglangGeneration, body, for_prompt(count)).output_ids
         if tokens is None:
-            raise self.misread("output_ids")
+            raise self.missing_from_answer("output_ids")
         return tokens
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
@@ -92,7 +92,7 @@ class Sglang(Server):
         likeliest = meta.input_top_logprobs or []
         actual = meta.input_token_logprobs or []
         if len(likeliest) != count or len(actual) != count:
-            raise self.misread("input_top_logprobs for every token")
+            raise self.missing_from_answer("input_top_logprobs for every token")
 
         log_probs = []
         for index in kept:
@@ -109,6 +109,6 @@ class Sglang(Server):
                     by_token[token] = log_prob
             is_complete = all(token in by_token for _, token, _ in records)
             if not is_complete:
-                raise self.misread(f"log-probability for token {next_index}")
+                raise self.missing_from_answer(f"log-probability for token {next_index}")
             log_probs.append(by_token)
         return log_probs

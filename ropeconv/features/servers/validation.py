@@ -74,11 +74,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-TIMES = 6
+READINGS_OF_TEXT = 6
 """How often a text is read: by the server, and by the reference in all its variants."""
-TEXT_KEPT = 32
+POSITIONS_PER_RANGE_OF_TEXT = 32
 """Positions of a range that are compared where each needs a request with the whole text."""
-UNCHECKED = ("the files that it has loaded",)
+UNCHECKED_BY_SERVER = ("the files that it has loaded",)
 SERVER_RULE = (
     f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and"
     " only tokens that the server names are compared"
@@ -112,14 +112,14 @@ def validate_server(
     progress.note(f"{server.runtime} runs {server.model}.")
     _refuse_other_model(server, comparison)
 
-    # the reference runs in transformers, for which weights of a GGUF file are dequantised
+    # The reference runs in transformers, for which weights of a GGUF file are dequantised into a
+    # temporary checkpoint. That is written in the precision of --dtype, by default float32. A
+    # checkpoint stays in its own precision ("auto").
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
-    dtype = "auto"
+    dtype_of_files = "auto"
     if source.kind == "gguf":
-        dtype = settings.dtype
-        if dtype == "auto":
-            dtype = "float32"
-    with folder_of(source, dtype) as folder:
+        dtype_of_files = settings.dtype if settings.dtype != "auto" else "float32"
+    with folder_of(source, dtype_of_files) as folder:
         return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
 
 
@@ -146,7 +146,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
 
     # ask the server first: if it refuses, the long runs of the reference are saved
     run = _text_run(spec, server, source, folder, engine)
-    progress.total(TIMES * len(run.ids))
+    progress.total(READINGS_OF_TEXT * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
     progress.note(
         f"Running {len(run.ids):,} tokens on {device_spec.device} in {device_spec.dtype}: control,"
@@ -181,26 +181,30 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         chunk=settings.chunk,
         curve=curve,
         rule=SERVER_RULE,
-        unchecked=(*UNCHECKED, *server.unchecked),
+        unchecked=(*UNCHECKED_BY_SERVER, *server.unchecked),
         reached=count_compared(results),
         **comparison.result_fields(),
     )
 
 
 def _device_of_reference(spec: ComparisonSpec, source: Source) -> DeviceSpec:
-    """Return the device and the precision in which the reference runs.
-
-    By default its precision is that of the checkpoint, for which the server runs a checkpoint too.
+    """Return the device and the precision in which the reference, the source, runs.
 
     Args:
-        spec: How the user wants it to run.
-        source: The checkpoint.
+        spec: The output that the server runs, and the options of the user, such as --dtype.
+        source: The source as a checkpoint.
     """
+    # Without --dtype, a server runs a checkpoint in the precision that its config.json names. The
+    # reference should round in the same way.
     dtype = spec.settings.dtype
-    if dtype == "auto" and not is_gguf(spec.comparison.baked):
+    output_is_gguf = is_gguf(spec.comparison.baked)
+    if dtype == "auto" and not output_is_gguf:
         dtype = stored_dtype(source.config())
-    wanted = replace(spec.settings, dtype=dtype).place(dtype, spec.comparison.stands_for)
-    return choose_place(source, wanted)
+
+    # the device that the user wants, or another one where the source fits into the memory
+    settings = replace(spec.settings, dtype=dtype)
+    wanted_device = settings.place(stored=dtype, stands_for=spec.comparison.stands_for)
+    return choose_place(source, wanted_device)
 
 
 def _load_in_other_precision(
@@ -238,12 +242,17 @@ def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool
     schedule = comparison.schedule
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if not agrees:
-        # a runtime that ignores the extension is as far away as the unscaled source is
-        is_farther = all(result.kl_mean > 2 * result.control_kl for result in results[1:])
+        # A server that ignores the extension differs from the reference as much as the unscaled
+        # source does (control). One that differs twice as much perhaps runs another model.
+        beyond_trained = results[1:]
+        is_farther = all(result.kl_mean > 2 * result.control_kl for result in beyond_trained)
         if is_farther:
             sentence += (
                 " The server differs more than the unscaled source does, as another model would."
             )
+
+    # further sentences, some of which may be empty: that the reference has dequantised weights,
+    # that nothing beyond the trained context was compared, and what the comparison has left out
     if isinstance(comparison.source, GgufSource):
         sentence += DEQUANTISED
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
@@ -271,12 +280,18 @@ def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEn
 
     def measure_seconds() -> float:
         """Run a short text, and return how long all runs of such a text take."""
-        ids = list(range(SAMPLE))
+        ids = list(range(SAMPLE))  # any tokens will do: 0, 1, 2, ...
+        positions = list(range(SAMPLE))
+        last_token = SAMPLE - 1
         begin = time.perf_counter()
-        engine.hidden_states(ids, ids, [SAMPLE - 1])
-        return TIMES * (time.perf_counter() - begin)
+        engine.hidden_states(ids, positions, kept=[last_token])
+        seconds_of_run = time.perf_counter() - begin
+        # the server reads a text once, and the reference in each of its variants
+        return READINGS_OF_TEXT * seconds_of_run
 
-    return affordable_length(original, context, measure_seconds, cache_bytes, host_bytes())
+    return affordable_length(
+        original, context, seconds=measure_seconds, needed=cache_bytes, free=host_bytes()
+    )
 
 
 def _text_run(
@@ -299,16 +314,17 @@ def _text_run(
     """
     settings = spec.settings
     schedule = spec.comparison.schedule
-    length = settings.length or _default_length(spec, source, engine)
-    if settings.length > schedule.context:
+    user_length = settings.length  # --length; 0 where the user has not given one
+    length = user_length or _default_length(spec, source, engine)
+    if user_length > schedule.context:
         raise BadSource(
             f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most"
             " that"
         )
-    if server.length and settings.length > server.length:
+    if server.length and user_length > server.length:
         raise RopeconvError(
-            f"the server accepts {server.length} tokens, fewer than --length {length}; start it"
-            " with a longer context (vLLM --max-model-len, SGLang --context-length, llama-server"
+            f"the server accepts {server.length} tokens, fewer than --length {user_length}; start"
+            " it with a longer context (vLLM --max-model-len, SGLang --context-length, llama-server"
             " -c), or lower --length"
         )
     if server.length:  # one token is generated after the text
@@ -332,11 +348,11 @@ def _text_run(
 def _run_of_text(server: Completions, spec: ComparisonSpec, folder: Path, length: int) -> TokenRun:
     """Return the tokens of a text, and the positions to compare, for a server that reads only text.
 
-    Positions are left out where the beginning of the text up to there gives other tokens than the
-    whole text does.
+    At each position the server gets the beginning of the text up to there. A position is left out
+    if the tokenizer makes other tokens from this beginning than from the whole text.
 
     Args:
-        server: The server.
+        server: The server, which gets the tokenizer of the checkpoint here.
         spec: The output, and how it is compared.
         folder: The checkpoint with the tokenizer.
         length: The length of the text, in tokens.
@@ -351,9 +367,14 @@ def _run_of_text(server: Completions, spec: ComparisonSpec, folder: Path, length
     server.tokenizer = load_tokenizer(folder, trust, "run vLLM, SGLang or llama-server")
     text = settings.text or server.make_text(length, settings.seed)
     ids = of_text(text, folder, length, trust)
+    trained = spec.comparison.schedule.original_context
     buckets = []
-    for bucket in spread_buckets(spec.comparison.schedule.original_context, length - 1, TEXT_KEPT):
-        positions = [place for place in bucket.positions if server.text_of(ids[: place + 1])]
+    for bucket in spread_buckets(trained, length - 1, POSITIONS_PER_RANGE_OF_TEXT):
+        positions = []
+        for position in bucket.positions:
+            beginning = server.text_of(ids[: position + 1])  # empty if no text has these tokens
+            if beginning:
+                positions.append(position)
         if not positions:
             raise RopeconvError(
                 f"the tokenizer makes other tokens from each of the texts up to {bucket.name}, and"
@@ -444,8 +465,9 @@ def _judge(
     of_server = compared.compare_server()
     of_unscaled = compared.compare_states(head, unscaled)
     of_rounding = []
-    for other_engine, (hidden,) in states.noise_runs:  # None for the engine of the reference
-        engine = other_engine or head
+    for engine_of_run, hidden_states in states.noise_runs:
+        engine = engine_of_run or head  # None stands for the engine of the reference
+        (hidden,) = hidden_states
         of_rounding.append(compared.compare_states(engine, hidden))
 
     # bucket by bucket, such as positions 0 to 8,191
@@ -454,9 +476,10 @@ def _judge(
     for bucket, rows in run.parts():
         control_kl = of_unscaled[rows].kl.mean().item()
         rounding_kls = [measures[rows].kl.quantile(0.95).item() for measures in of_rounding]
-        # The KL from another precision counts whole (part=1), since a server has other kernels. The
-        # floor of a bucket is at least that of the buckets before it.
-        noise = max(noise, states.noise_floor(rounding_kls, part=1.0))
+        # A server has other kernels, so all of the KL from another precision is allowed as noise
+        # (part=1). A bucket has at least the noise of the buckets before it.
+        noise_of_bucket = states.noise_floor(rounding_kls, part=1.0)
+        noise = max(noise, noise_of_bucket)
         result = bucket_result(bucket, of_server[rows], control_kl, noise, kind="whole")
         if is_quantised:
             result = with_rounded_weights(result)

@@ -60,7 +60,7 @@ class Vllm(Server):
         fields = {"max_tokens": count, "return_token_ids": True, "skip_special_tokens": False}
         tokens = self._complete(ids, fields, for_prompt(count)).token_ids
         if tokens is None:
-            raise self.misread("token_ids, which vLLM 0.10.2 or newer has")
+            raise self.missing_from_answer("token_ids, which vLLM 0.10.2 or newer has")
         return tokens
 
     def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
@@ -79,7 +79,7 @@ class Vllm(Server):
         limits = for_prompt(len(ids) * (top + 1))
         entries = self._complete(ids, fields, limits).prompt_logprobs
         if entries is None or len(entries) != len(ids):
-            raise self.misread("prompt_logprobs for every token")
+            raise self.missing_from_answer("prompt_logprobs for every token")
 
         log_probs = []
         for index in kept:
@@ -87,6 +87,6 @@ class Vllm(Server):
             next_index = index + 1
             predicted = entries[next_index]
             if not predicted:
-                raise self.misread(f"prompt_logprobs for token {next_index}")
+                raise self.missing_from_answer(f"prompt_logprobs for token {next_index}")
             log_probs.append({token: record.logprob for token, record in predicted.items()})
         return log_probs

@@ -20,9 +20,9 @@ SEQUENCES = 64
 """Sequences of a step in the printed files, those of YaRN (Peng et al. 2023)."""
 STEPS = 400
 """Steps in the printed files, as many as YaRN's."""
-PER_TRAINED = 16
-"""Bytes of a number that is trained with Adam: float32 weight, gradient and two moments."""
-RESERVED = 3 << 30
+BYTES_PER_TRAINED_PARAMETER = 16
+"""Bytes of a parameter that Adam trains: weight, gradient and two moments, all in float32."""
+RESERVED_BYTES = 3 << 30
 """Bytes of each GPU that CUDA, NCCL and the gaps of the allocator take."""
 MOST_GPUS = 1024
 """GPUs up to which a number that would be enough is looked for."""
@@ -50,7 +50,7 @@ class TrainingMemory:
     @property
     def total(self) -> int:
         """All of it, with what CUDA takes."""
-        return self.weights + self.adapter + self.states + self.layer + self.logits + RESERVED
+        return self.weights + self.adapter + self.states + self.layer + self.logits + RESERVED_BYTES
 
     @property
     def sentence(self) -> str:
@@ -91,24 +91,25 @@ def parameter_count(shape: ModelShape, tied: bool) -> int:
 
 
 def adapter_parameters(shape: ModelShape) -> int:
-    """Return the numbers of a LoRA adapter of rank RANK on all linear layers.
+    """Return the number of parameters of a LoRA adapter of rank RANK on all linear layers.
 
-    A layer of m inputs and n outputs gets RANK (m + n). Each expert that a token passes through
-    counts, not all of them.
+    A linear layer with m inputs and n outputs gets RANK (m + n) parameters, so m + n is summed up
+    over the layers. Only the experts that a token passes through count.
     """
-    # the sums of inputs and outputs: of up, down and mostly a gate, and of the three of an expert
+    # m + n of the MLP: two matrices (up and down), or three with a gate; an expert has three
     hidden = shape.hidden
     matrices = 2 if shape.mlp_kind == "plain" else 3
     mlp = matrices * (hidden + shape.mlp)
     experts = shape.experts * 3 * (hidden + shape.expert_width)
 
-    count = 0
+    parameters = 0
     for group in shape.layers:
+        # m + n of the projections of attention
         queries_and_output = 2 * (hidden + shape.queries)
         keys_and_values = (hidden + group.keys) + (hidden + group.values)
         inputs_and_outputs = queries_and_output + keys_and_values + mlp + experts
-        count += group.count * RANK * inputs_and_outputs
-    return count
+        parameters += group.count * RANK * inputs_and_outputs
+    return parameters
 
 
 def layer_bytes(shape: ModelShape, tokens: int) -> int:
@@ -136,12 +137,13 @@ def logits_bytes(shape: ModelShape, tokens: int, chunked: bool = True) -> int:
     """
     tokens_at_a_time = tokens
     if chunked:
-        # as liger-kernel 0.8 does (ops/fused_linear_cross_entropy.py): chunks in which the logits
-        # are about as large as the states of all tokens, rounded up to a power of two
-        parts = math.ceil(shape.vocabulary / shape.hidden)
-        chunk = math.ceil(tokens / parts)
-        power_of_two = 1 << (chunk - 1).bit_length()
-        tokens_at_a_time = min(power_of_two, tokens)
+        # As liger-kernel 0.8 does (ops/fused_linear_cross_entropy.py). The logits of all tokens are
+        # vocabulary / hidden times as large as their hidden states. With as many chunks, the logits
+        # of a chunk are about as large as all hidden states.
+        chunks = math.ceil(shape.vocabulary / shape.hidden)
+        tokens_of_chunk = math.ceil(tokens / chunks)
+        next_power_of_two = 1 << (tokens_of_chunk - 1).bit_length()
+        tokens_at_a_time = min(next_power_of_two, tokens)
     bytes_per_logit = 2 + 4 + 4
     return tokens_at_a_time * shape.vocabulary * bytes_per_logit
 
@@ -164,14 +166,17 @@ def training_memory(
         offload: Whether the states between layers are kept in the memory of the host.
         chunked: Whether the loss is chunked.
     """
-    # The input of each layer, in bfloat16, is kept for the backward pass. With offload the host
-    # keeps them, and two are on the GPU: one that is copied to the host, and one that comes back.
-    layers = sum(group.count for group in shape.layers) + shape.states
-    kept_states = 2 if offload else layers
-    bytes_per_number = 2
+    # The input of each layer is kept for the backward pass. With offload the host keeps them, and
+    # two are on the GPU: one that is copied to the host, and one that comes back.
+    attention_layers = sum(group.count for group in shape.layers)
+    state_space_layers = shape.states  # such as those of Mamba
+    kept_states = attention_layers + state_space_layers
+    if offload:
+        kept_states = 2
+    bytes_per_number = 2  # bfloat16
     return TrainingMemory(
         weights=bytes_per_number * parameters // shards,
-        adapter=PER_TRAINED * adapter_parameters(shape) // shards,
+        adapter=BYTES_PER_TRAINED_PARAMETER * adapter_parameters(shape) // shards,
         states=kept_states * tokens * shape.hidden * bytes_per_number,
         layer=layer_bytes(shape, tokens),
         logits=logits_bytes(shape, tokens, chunked),
@@ -299,19 +304,19 @@ class TrainingTask:
 def fit_gpus(task: TrainingTask) -> GpuPlan:
     """Return the fastest way to divide the training with which it fits into the GPUs.
 
-    As few GPUs as possible share a sequence.
-
-    States go to the host only where all GPUs for one sequence are not enough.
+    As few GPUs as possible share a sequence. If it does not fit with all GPUs sharing a sequence,
+    the states between layers are kept in the memory of the host.
 
     Raises:
         RopeconvError: It does not fit; the message says what is needed, and how many GPUs fit.
     """
-    plans = task.plans()
-    for plan in plans:
+    plans_fastest_first = task.plans()
+    for plan in plans_fastest_first:
         if plan.memory.total <= task.limit:
             return plan
 
-    least = plans[-1].memory
+    # the slowest plan takes the least memory
+    least = plans_fastest_first[-1].memory
     raise RopeconvError(
         f"training on {task.context:,} tokens takes {least.sentence} on each GPU, and --memory"
         f" gives {size(task.limit)}; {task.what_fits()}"

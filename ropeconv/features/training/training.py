@@ -436,7 +436,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
             checkpoint, or the checkpoint is an encoder.
     """
     name = f"{trainer.title} {trainer.version}"
-    reason = _refusal(trainer, baked)
+    reason = _why_not_trainable(trainer, baked)
     if reason:
         repair = _repair(trainer, baked)
         raise RopeconvError(
@@ -444,7 +444,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
         )
 
     # how the training is divided over the GPUs; where the user named none, the file is for one
-    plan = _plan_for(trainer, baked, gpus, memory)
+    plan = _divide_over_gpus(trainer, baked, gpus, memory)
     division: dict[str, Any] = {
         "gpus": 1,
         "context_parallel": 1,
@@ -478,8 +478,8 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
         spec=baked.spec,
         mscale=_mscale(baked.spec),
     )
-    # Megatron and NeMo compute RoPE by formulas from their own options, and `_refusal` has found
-    # that these express this one; other trainers compute it as their transformers does
+    # Megatron and NeMo compute RoPE by formulas from their own options. `_why_not_trainable` has
+    # found that these express this one. Other trainers compute it as their transformers does.
     if trainer.formulas:
         status = "exact"
     else:
@@ -488,12 +488,14 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
     return Snippet(trainer=trainer, baked=baked, text=text, status=status, notes=notes, gpus=plan)
 
 
-def _plan_for(trainer: Trainer, baked: TrainingFacts, gpus: int, memory: int) -> GpuPlan | None:
+def _divide_over_gpus(
+    trainer: Trainer, checkpoint: TrainingFacts, gpus: int, memory: int
+) -> GpuPlan | None:
     """Return how training is divided over the GPUs that the user named; None where none are named.
 
     Args:
         trainer: The trainer.
-        baked: The checkpoint.
+        checkpoint: The checkpoint.
         gpus: How many GPUs; 0 where they are not named.
         memory: The memory of one of them in bytes; 0 where it is not named.
 
@@ -503,28 +505,29 @@ def _plan_for(trainer: Trainer, baked: TrainingFacts, gpus: int, memory: int) ->
     """
     if not gpus and not memory:
         return None
-    if trainer.memory is None:
+    abilities = trainer.memory  # how the trainer saves memory; None where its file does not say it
+    if abilities is None:
         raise UsageError(
             f"the file for {trainer.title} sets RoPE only, and you set the parallelism; leave"
             " --memory and --gpus out"
         )
     if not memory:
         raise UsageError("--gpus needs the memory of one GPU; give --memory too, such as 80GB")
-    divides = trainer.memory.shards or trainer.memory.context_parallel
-    if gpus > 1 and not divides:
+    uses_several_gpus = abilities.shards or abilities.context_parallel
+    if gpus > 1 and not uses_several_gpus:
         raise UsageError(
             f"{trainer.title} trains on one GPU; leave --gpus out, or use another --for"
         )
-    if baked.shape is None or not baked.parameters:
+    if checkpoint.shape is None or not checkpoint.parameters:
         raise RopeconvError(
-            f"the config of {baked.path} does not say what training it takes; leave --memory and"
-            " --gpus out"
+            f"the config of {checkpoint.path} does not say what training it takes; leave --memory"
+            " and --gpus out"
         )
     task = TrainingTask(
-        shape=baked.shape,
-        parameters=baked.parameters,
-        context=baked.context,
-        abilities=trainer.memory,
+        shape=checkpoint.shape,
+        parameters=checkpoint.parameters,
+        context=checkpoint.context,
+        abilities=abilities,
         gpus=gpus or 1,
         limit=memory,
     )
@@ -552,18 +555,20 @@ def _command(trainer: Trainer, plan: GpuPlan | None) -> str:
     return f"{' '.join(words)} {trainer.file}"
 
 
-def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) -> tuple[str, ...]:
+def _memory_notes(
+    trainer: Trainer, checkpoint: TrainingFacts, plan: GpuPlan | None
+) -> tuple[str, ...]:
     """Return sentences for the user on the memory that the training takes, and on its tokens.
 
     Args:
         trainer: The trainer.
-        baked: The checkpoint.
+        checkpoint: The checkpoint.
         plan: How the training is divided over the GPUs that the user named; None without any.
     """
-    shape = baked.shape
+    shape = checkpoint.shape
     if trainer.memory is None or shape is None:
         return ()
-    notes = [logits_note(shape, baked.context)]
+    notes = [logits_note(shape, checkpoint.context)]
 
     # on the GPUs that the user named, else on a single one
     if plan is not None:
@@ -573,8 +578,8 @@ def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) 
         if plan.offload:
             words += "; the states between layers are in the memory of the host"
         notes.append(words)
-    elif baked.parameters:
-        on_one_gpu = training_memory(shape, baked.parameters, baked.context)
+    elif checkpoint.parameters:
+        on_one_gpu = training_memory(shape, checkpoint.parameters, checkpoint.context)
         notes.append(
             f"on one GPU it takes about {on_one_gpu.sentence}; --memory 80GB --gpus 8 makes a file"
             " for your GPUs"
@@ -585,7 +590,7 @@ def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) 
             "transformers keeps the attention scores of this model, which are not counted; train"
             " on shorter sequences"
         )
-    notes.append(tokens_note(baked.context))
+    notes.append(tokens_note(checkpoint.context))
     return tuple(notes)
 
 
@@ -598,35 +603,35 @@ def _mscale(spec: RopeSpec) -> float:
     return (spec.attention_factor - 1) / (growth or 1)  # a factor of 1 has no growth
 
 
-def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
+def _repair(trainer: Trainer, checkpoint: TrainingFacts) -> str:
     """Return the advice where a trainer cannot train a checkpoint: the other trainers that can."""
     others = []
     for other in trainers().values():
-        if other is not trainer and not _refusal(other, baked):
+        if other is not trainer and not _why_not_trainable(other, checkpoint):
             others.append(f"--for {other.name}")
     if others:
         return f"use {' or '.join(others)}"
     return "write it another way (`ropeconv apply --explain` lists the support)"
 
 
-def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ...]:
+def _notes(trainer: Trainer, checkpoint: TrainingFacts, status: str) -> tuple[str, ...]:
     """Return sentences for the user of a training config.
 
     Args:
         trainer: The trainer.
-        baked: The checkpoint.
+        checkpoint: The checkpoint.
         status: The result of the trainer's transformers for the checkpoint, such as "exact".
     """
     notes = []
-    # the sequences may be shorter than the length in config.json
-    if baked.declared > baked.context:
+    # with --context, the sequences of the training are shorter than the length in config.json
+    if checkpoint.declared > checkpoint.context:
         notes.append(
-            f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,}"
-            " on are not trained"
+            f"the output declares {checkpoint.declared:,} tokens, and positions from"
+            f" {checkpoint.context:,} on are not trained"
         )
     # whether the method needs training at this length, such as four times the trained one; the
     # receipt has no sentence on a method that works without
-    need = baked.fine_tuning
+    need = checkpoint.fine_tuning
     if need is not None and need.factor > 1:
         if need.sentence:
             notes.append(need.sentence)
@@ -636,10 +641,11 @@ def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ..
         notes.append(
             f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint"
         )
-    if baked.two_lists:
+    # LongRoPE has a second list of frequencies for sequences within the trained context
+    if checkpoint.two_lists:
         notes.append(
-            f"sequences within {baked.trained:,} tokens train the short list of frequencies; use"
-            " longer ones to train the extension"
+            f"sequences within {checkpoint.trained:,} tokens train the short list of frequencies;"
+            " use longer ones to train the extension"
         )
     return tuple(notes)
 
@@ -653,22 +659,28 @@ def training_step(plan: Plan, path: Path) -> str:
         plan: The plan of the output.
         path: The place of the output.
     """
-    if plan.target.drafts_for or isinstance(plan.source, GgufSource):
+    # drafts for speculative decoding are not trained here, and GGUF files cannot be
+    is_draft = bool(plan.target.drafts_for)
+    if is_draft or isinstance(plan.source, GgufSource):
         return ""
 
+    # the output is a checkpoint, which is there: its receipt says which trainers compute its RoPE
     if plan.is_folder:
         trainer = trainer_for(open_source(path, plan.source.treat_as))
         if not trainer:
             return ""
         return command_line("train-config", path, "--for", trainer)
 
-    # a GGUF file of a language model; `flags` is None for a recipe that no options can express
+    # The output is a GGUF file that was made of a checkpoint. The method must be given as options
+    # (`flags` is None where it cannot), and the model must predict text.
     recipe_flags = flags(plan.recipe)
     if recipe_flags is None or not isinstance(plan.source, Source):
         return ""
     if checkpoint_purpose(plan.source) != "text":
         return ""
 
+    # The command makes a checkpoint with the method first, which no receipt describes yet. So the
+    # trainer is one that trains most checkpoints:
     # `apply MODEL --yarn 4 -o MODEL-yarn4 && train-config MODEL-yarn4 --for axolotl`
     checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
     words = [plan.source.reference, *recipe_flags]
@@ -684,53 +696,55 @@ def training_step(plan: Plan, path: Path) -> str:
 def trainer_for(source: Source | GgufSource) -> str:
     """Return the name of a trainer that trains an output with its RoPE; empty for none.
 
-    Axolotl comes before others, and they in the order of their names.
+    Axolotl is preferred. The others are tried by name.
     """
     try:
-        facts = baked_output(source)
+        checkpoint = baked_output(source)
     except RopeconvError:
         return ""
     others = [name for name in sorted(trainers()) if name != "axolotl"]
     for name in ("axolotl", *others):
-        can_train = not _refusal(trainers()[name], facts)
-        if can_train:
+        reason_against = _why_not_trainable(trainers()[name], checkpoint)
+        if not reason_against:
             return name
     return ""
 
 
-def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
+def _why_not_trainable(trainer: Trainer, checkpoint: TrainingFacts) -> str:
     """Return why a trainer cannot train a checkpoint with its RoPE; empty where it can.
 
     Args:
         trainer: The trainer, such as Axolotl.
-        baked: The checkpoint to train.
+        checkpoint: The checkpoint to train.
     """
-    if baked.encoder:
+    if checkpoint.encoder:
         return "it is an encoder, and the trainers here train the next token"
-    if baked.own_code and trainer.no_code:
+    # `no_code` says why a trainer does not run code of a checkpoint; it is empty where it does
+    if checkpoint.own_code and trainer.no_code:
         return trainer.no_code
 
     # Megatron and NeMo compute RoPE themselves, by the `formulas` of their options. The others run
     # transformers.
     if trainer.formulas:
-        missing = _missing_option(trainer, baked.spec)
+        missing = _missing_option(trainer, checkpoint.spec)
         if missing:
             return missing
     else:
-        status, reason = baked.verdict(trainer.transformers)
+        status, reason = checkpoint.verdict(trainer.transformers)
         if status not in (*RUNS, "unknown"):
             return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
 
     # some trainers replace the rotary embedding of some models by faster code
     for rotary in trainer.rotary:
-        if baked.model_type not in rotary.model_types:
+        if checkpoint.model_type not in rotary.model_types:
             continue
-        code = f"its code for {baked.model_type}"
-        kind = baked.spec.form.kind
+        code = f"its code for {checkpoint.model_type}"
+        place = rotary.source  # the file and the line in the trainer
+        kind = checkpoint.spec.form.kind
         if kind not in rotary.rope_types:
-            return f"{code} does not support the rope type {kind} ({rotary.source})"
-        if baked.two_lists:
-            return f"{code} uses the short list for every length ({rotary.source})"
+            return f"{code} does not support the rope type {kind} ({place})"
+        if checkpoint.two_lists:  # of LongRoPE
+            return f"{code} uses the short list for every length ({place})"
     return ""
 
 

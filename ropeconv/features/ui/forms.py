@@ -32,10 +32,12 @@ from ropeconv.rope.recipe import MODIFIERS, Recipe
 from ropeconv.runtimes.gguf_readers import reader_names
 from ropeconv.verbs.rows import parse_rows
 
-MOST = 2000
+MOST_CHARACTERS = 2000
 """Characters of a field."""
 UPLOADS = ("upload", "measured", "recipe")
 """Fields that are dropped files, by their path on this machine; addresses do not keep them."""
+FIRST_PAGE = ""
+"""The name of the page that plans an output."""
 F = TypeVar("F", bound="PageForm")
 
 
@@ -105,7 +107,7 @@ class BakeForm(TargetOptions, MachineOptions, PushOptions, ModelForm):
     """The repository of a publication."""
 
 
-ON_HUB = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
+HUB_PATTERNS = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
 
 
 def open_model(form: ModelForm) -> Source | GgufSource:
@@ -158,7 +160,7 @@ def is_on_hub(reference: str) -> bool:
     parts = unquote(reference).split("/")
     if ".." in parts:
         return False
-    return any(pattern.fullmatch(reference) for pattern in ON_HUB)
+    return any(pattern.fullmatch(reference) for pattern in HUB_PATTERNS)
 
 
 def field_names(kind: type[PageForm]) -> tuple[str, ...]:
@@ -199,7 +201,9 @@ def _parse_value(default: object, value: object) -> object:
         return _parse_choices(value)
 
     if isinstance(value, str):
-        value = value.strip()[: MOST + 1]  # one more than allowed, which `refuse_long` refuses
+        value = value.strip()[
+            : MOST_CHARACTERS + 1
+        ]  # one more than allowed, which `refuse_long` refuses
     if default is None:
         return value if isinstance(value, str) and value else None
     if type(value) is not type(default):
@@ -211,11 +215,11 @@ def _parse_choices(value: object) -> tuple[str, ...]:
     """Return several choices, each once, from a list or a text: ("vllm", "ollama")."""
     choices: list[object] = []
     if isinstance(value, str):  # with commas between the choices
-        text = value.strip()[: MOST + 1]
+        text = value.strip()[: MOST_CHARACTERS + 1]
         choices += [part.strip() for part in text.split(",") if part.strip()]
     elif isinstance(value, (list, tuple)):
         choices += value
-    texts = [choice[:MOST] for choice in choices if isinstance(choice, str)]
+    texts = [choice[:MOST_CHARACTERS] for choice in choices if isinstance(choice, str)]
     return tuple(dict.fromkeys(texts))
 
 
@@ -223,12 +227,12 @@ def refuse_long(form: PageForm) -> None:
     """Refuse a form with a field that is too long.
 
     Raises:
-        UsageError: A field is longer than MOST characters.
+        UsageError: A field is longer than MOST_CHARACTERS characters.
     """
     for name in field_names(type(form)):
         value = getattr(form, name)
-        if isinstance(value, str) and len(value) > MOST:
-            raise UsageError(f"{name} has more than {MOST:,} characters; shorten it")
+        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+            raise UsageError(f"{name} has more than {MOST_CHARACTERS:,} characters; shorten it")
 
 
 def from_address(kind: type[F], query: Mapping[str, str]) -> F:
@@ -286,7 +290,7 @@ PRESETS = {
 """Machines by the names of their buttons."""
 METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)
 """The methods that a form can name; those of a file come as a recipe."""
-LENGTHS = (Value.FACTOR, Value.TOKENS)
+KINDS_WITH_LENGTH = (Value.FACTOR, Value.TOKENS)
 """Kinds of methods whose value is a length."""
 
 
@@ -328,8 +332,9 @@ def recipe_of(form: BakeForm) -> Recipe:
 def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
     """Return the value of the method and its `name=value` settings.
 
-    The target length of the form is the value of a method that reaches lengths (yarn:128k), and a
-    setting of one with another number (theta:1e6:context=128k).
+    The form has a field for the length to reach. For YaRN this length is the value: the recipe is
+    yarn:128k. For the method theta the value is a base, and the length is a setting: the recipe is
+    theta:1e6:context=128k.
     """
     # users type "beta_fast = 16, beta_slow=2"
     settings = []
@@ -341,14 +346,17 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
     value_kind = REGISTRY[form.method].value
     value = form.value.replace(" ", "")
     length = form.context.replace(" ", "")
-    needs_length = value_kind in LENGTHS and not value
+    value_is_length = value_kind in KINDS_WITH_LENGTH
+    needs_length = value_is_length and not value
     if needs_length and not length:
         raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
     if needs_length:
         return length, settings
 
+    # the value is another number, such as a base; the user may have written the length as a setting
+    value_is_other_number = value_kind is Value.NUMBER
     has_context = any(setting.startswith("context=") for setting in settings)
-    if value_kind is Value.NUMBER and is_length(length) and not has_context:
+    if value_is_other_number and is_length(length) and not has_context:
         settings.append(f"context={length}")
     return value, settings
 
@@ -366,11 +374,13 @@ def target_of(form: BakeForm) -> Target:
         raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(formats)}")
 
     to = form.to
-    if not to and any(name in reader_names() for name in form.runtimes):
+    reads_only_gguf = any(name in reader_names() for name in form.runtimes)
+    if not to and reads_only_gguf:
         to = "gguf"
+    # the other options of the output are fields of the form with the same names
     target = copied(Target, form, out=form.out or None, to=to or None)
 
-    # a quantised GGUF file says who has made it (general.quantized_by)
+    # a quantised GGUF file says who has made it (general.quantized_by): the owner of the repository
     owner, _, _ = form.repo_id.partition("/")
     return target.published_by(owner)
 
@@ -423,13 +433,15 @@ def to_page(page: str, form: PageForm) -> str:
     """Return the address of a page with a form, such as "./compare?source=me%2Fllama".
 
     Args:
-        page: The name of the page; empty for the first.
-        form: The form, of which changed values become parameters.
+        page: The name of the page, such as "compare"; FIRST_PAGE, the empty name, for the first.
+        form: The form. Its values become parameters of the address, without those that are the
+            default, and without dropped files, which another browser does not have.
     """
     parameters = {}
     for item in fields(form):
         value = getattr(form, item.name)
-        if item.name in UPLOADS or value == item.default:
+        is_dropped_file = item.name in UPLOADS
+        if is_dropped_file or value == item.default:
             continue
         if isinstance(value, tuple):
             parameters[item.name] = ",".join(value)
@@ -440,7 +452,7 @@ def to_page(page: str, form: PageForm) -> str:
     return f"./{page}?{urlencode(parameters)}"
 
 
-def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
+def address_of_plan(source: str, recipe: Recipe, replace: bool = False) -> str:
     """Return the address of the first page that shows the plan of an output with a recipe.
 
     For YaRN by 4 it is "./?source=Qwen%2FQwen3-8B&context=4".
@@ -456,8 +468,9 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
     if method.value is not Value.SWITCH:
         _, _, value = method.command.partition(" ")
 
-    # it is the target length of the form, or a field of its own where the method takes no length
-    value_field = "context" if method.value in LENGTHS else "value"
+    # the field of the form that has this value: the length to reach, or the value of a method that
+    # takes no length
+    value_field = "context" if method.value in KINDS_WITH_LENGTH else "value"
     form = BakeForm(
         source=source,
         method=method.name,
@@ -466,7 +479,7 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
     )
     values = {name: getattr(form, name) for name in field_names(BakeForm)}
     values[value_field] = value
-    return to_page("", fill_form(BakeForm, values))
+    return to_page(FIRST_PAGE, fill_form(BakeForm, values))
 
 
 def _changed_settings(recipe: Recipe) -> list[str]:

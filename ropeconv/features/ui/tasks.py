@@ -56,12 +56,12 @@ from .forms import (
     CompareForm,
     ModelForm,
     RuntimesForm,
+    address_of_plan,
     command_of,
     open_dropped,
     open_model,
     recipe_of,
     target_of,
-    to_bake,
     to_page,
 )
 from .measured import measured_pictures
@@ -348,7 +348,7 @@ def _link_methods(source: str, methods: Sequence[Advice], sheet: HtmlSheet) -> N
     """Add a link for each method to the page that plans an output with it, as "--yarn 4"."""
     links = []
     for row in methods:
-        address = to_bake(source, row.recipe, row.replace)
+        address = address_of_plan(source, row.recipe, row.replace)
         links.append((row.flags, address))
     sheet.ways("Plan a method", links)
 

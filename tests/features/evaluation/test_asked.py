@@ -189,7 +189,7 @@ def test_conditions_are_read(text: str, expected: tuple[object, ...]) -> None:
         condition.left,
         condition.above,
         condition.right,
-        condition.column(TRAINED),
+        condition.length_in_tokens(TRAINED),
     ) == expected
 
 

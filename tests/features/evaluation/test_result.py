@@ -17,7 +17,7 @@ from ropeconv.features.evaluation.ranking import Ranking, rank
 from ropeconv.features.evaluation.report import write_evaluation_report
 from ropeconv.features.evaluation.result import (
     Result,
-    headline,
+    main_metric,
     read_result,
     record,
     tables,
@@ -109,7 +109,7 @@ def test_tables_are_in_the_order_that_was_asked_for_with_the_first_metric_of_a_m
         "passkey",
         "position",
     ]
-    assert (headline(result, "passkey"), headline(result, "growth")) == ("accuracy", "loss")
+    assert (main_metric(result, "passkey"), main_metric(result, "growth")) == ("accuracy", "loss")
 
 
 def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:

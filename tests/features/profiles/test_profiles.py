@@ -454,8 +454,8 @@ def test_profiles_of_a_file_are_read_back(tmp_path: Path) -> None:
     opened = open_source(str(write(tmp_path / "model.gguf")))
     recipes = [AS_IS, recipe_of("yarn", 2.0)]
     out = tmp_path / "profiles"
-    plans = profiles.profile_plans(opened, recipes, Target(out=out))
-    outputs = profiles.write_profiles(profiles.profiles_plan(opened, plans, out, copied=False))
+    plans = profiles.plan_each_profile(opened, recipes, Target(out=out))
+    outputs = profiles.write_profiles(profiles.plan_shared_folder(opened, plans, out, copied=False))
     assert {name: done.check is not None for name, done in outputs.items()} == {
         "base": True,
         "yarn2": True,

@@ -48,8 +48,8 @@ def asked(url: str, limits: Limits = SIZES) -> Any:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of these tests: 0.6 seconds for a head, and as many for the rest."""
-    monkeypatch.setattr(transport, "CONNECT", 0.2)
-    monkeypatch.setattr(transport, "REST", 0.6)
+    monkeypatch.setattr(transport, "SECONDS_TO_CONNECT", 0.2)
+    monkeypatch.setattr(transport, "SECONDS_FOR_REST", 0.6)
 
 
 @pytest.mark.parametrize(

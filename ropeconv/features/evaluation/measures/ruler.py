@@ -47,12 +47,12 @@ LONGEST_ANSWER = 128
 """The most tokens that a task lets a model generate (niah_single_1.yaml)."""
 
 _WORDS = "lm_eval.tasks.ruler.cwe_utils"
-_EXAMPLE = 500
-"""The tokens of the solved example of variable tracking, at most, whatever the length is."""
-_SPREAD = 10
-"""Tokens by which examples with other random names are longer."""
-_DRAWS = 20
-"""Random prompts that are made, of which the longest counts."""
+_MOST_EXAMPLE_TOKENS = 500
+"""The most tokens of the solved example of variable tracking, at every length (vt_utils.py)."""
+_MORE_WITH_OTHER_NAMES = 10
+"""Tokens by which an example may be longer when lm_eval draws other random names."""
+_RANDOM_PROMPTS = 20
+"""How many random prompts are made; the longest of them counts."""
 
 
 def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
@@ -77,14 +77,15 @@ def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) 
         RopeconvError: The shortest prompt is too long.
     """
     if task in ("ruler_vt", "ruler"):
-        needed = max(_tokens(tokenizer, _examples())) + _SPREAD
-        if needed > _EXAMPLE:
+        longest_example = max(_count_tokens(tokenizer, _solved_examples()))
+        needed = longest_example + _MORE_WITH_OTHER_NAMES
+        if needed > _MOST_EXAMPLE_TOKENS:
             raise RopeconvError(
                 "ruler_vt has no prompt for this tokenizer: its solved example needs about"
-                f" {needed} tokens, and lm_eval allows {_EXAMPLE}; leave the task out"
+                f" {needed} tokens, and lm_eval allows {_MOST_EXAMPLE_TOKENS}; leave the task out"
             )
     if task in ("ruler_cwe", "ruler"):
-        needed = max(_tokens(tokenizer, _word_lists(length)))
+        needed = max(_count_tokens(tokenizer, _word_lists(length)))  # the longest random prompt
         if needed > length:
             raise RopeconvError(
                 f"ruler_cwe has no prompt of {length:,} tokens for this tokenizer: its shortest"
@@ -92,16 +93,23 @@ def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) 
             )
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, prompts: Iterator[tuple[str, int]]) -> list[int]:
-    """Return the tokens of prompts, each with those that are generated after it."""
+def _count_tokens(
+    tokenizer: PreTrainedTokenizerBase, prompts: Iterator[tuple[str, int]]
+) -> list[int]:
+    """Return the number of tokens of each prompt, with the tokens that a model generates after it.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        prompts: Texts, each with the number of tokens that are generated after it.
+    """
     return [len(tokenizer(text)["input_ids"]) + generated for text, generated in prompts]
 
 
-def _examples() -> Iterator[tuple[str, int]]:
+def _solved_examples() -> Iterator[tuple[str, int]]:
     """Yield solved examples of variable tracking with the least text between, as lm_eval does."""
     from lm_eval.tasks.ruler import vt_utils
 
-    for _ in range(_DRAWS):
+    for _ in range(_RANDOM_PROMPTS):
         text, answer = vt_utils.generate_input_output(5, num_chains=1, num_hops=4, is_icl=True)
         yield f"{text} {answer}", 30
 
@@ -110,7 +118,7 @@ def _word_lists(length: int) -> Iterator[tuple[str, int]]:
     """Yield prompts of common words with the ten words that are asked for, as lm_eval does."""
     with fresh_words():
         words = import_module(_WORDS)
-        for _ in range(_DRAWS):
+        for _ in range(_RANDOM_PROMPTS):
             example, text, answer = words.generate_input_output(10, length)
             numbered = [f"{number}. {word}" for number, word in enumerate(answer, 1)]
             yield f"{example}\n{text} {' '.join(numbered)}", 120

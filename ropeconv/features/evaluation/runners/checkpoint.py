@@ -90,7 +90,7 @@ class CheckpointRunner(Runner):
         source: Source,
         folder: Path,
         inspection: ConfigInspection,
-        at: DeviceSpec,
+        device_spec: DeviceSpec,
         chunk: int = 4096,
     ) -> None:
         """Read the tokenizer; the model is loaded on first use.
@@ -99,25 +99,28 @@ class CheckpointRunner(Runner):
             source: The checkpoint.
             folder: Its files on this disk.
             inspection: Its RoPE.
-            at: Device and precision.
+            device_spec: Device and precision.
             chunk: Tokens that the model reads at a time.
         """
-        self.source = source.identity
-        self.inspection = inspection
-        self.family = source.family
-        self.at = at
-        self.trained = inspection.spec.unscaled().original_context
-        self.tokenizer = CheckpointTokenizer(folder, at.pickles)
+        # how the model is loaded
         self.folder = folder
+        self.device_spec = device_spec
         self.chunk = chunk
+        self.family = source.family
+        self.inspection = inspection
+        self.tokenizer = CheckpointTokenizer(folder, trust=device_spec.pickles)
+
+        # what the result and the journal say about the run
+        self.source = source.identity  # a digest
+        self.trained = inspection.spec.unscaled().original_context  # tokens
         self.runtime = f"transformers {stock_version()}"
-        self.device = at.device_map or at.device
-        self.dtype = at.dtype
+        self.device = device_spec.device_map or device_spec.device
+        self.dtype = device_spec.dtype
 
     @cached_property
     def loaded(self) -> TransformersEngine:
         """The model, which is loaded on first use."""
-        return TransformersEngine.load(self.folder, self.at, chunk=self.chunk)
+        return TransformersEngine.load(self.folder, self.device_spec, chunk=self.chunk)
 
     def schedule(self, row: Row) -> Schedule:
         """Return the frequencies and factors that a row of the table computes.
@@ -127,8 +130,8 @@ class CheckpointRunner(Runner):
         Raises:
             UnsupportedBake: The family cannot be extended.
         """
-        row.refuse_other()
-        if row.recipe is None:
+        row.refuse_other()  # rows that are a path or a URL
+        if row.recipe is None:  # the unchanged model
             return self.inspection.spec.current()
         if self.inspection.refuse:
             name = self.inspection.display_name
@@ -137,11 +140,11 @@ class CheckpointRunner(Runner):
 
         # a model that is scaled already gives the recipe its settings, such as YaRN's betas
         recipe = inherit_settings(row.recipe, self.inspection)
-        # the RoPE that the model has, and the one that the recipe starts from: in most recipes the
-        # same without scaling
-        present = self.inspection.basis(recipe)
-        start = recipe.start(present)
-        return recipe.schedule(start, present)
+        # A recipe needs two RoPEs: that of the model, and the one whose frequencies it changes.
+        # The second is the first without its scaling, unless the recipe builds on the scaling.
+        rope_of_model = self.inspection.basis(recipe)
+        rope_to_change = recipe.start(rope_of_model)
+        return recipe.schedule(rope_to_change, rope_of_model)
 
     @property
     def unscaled(self) -> RopeSpec:
@@ -154,7 +157,7 @@ class CheckpointRunner(Runner):
 
     def memory(self, tokens: int) -> str:
         weights = sum(weight.nbytes for weight in self.loaded.model.parameters())
-        width = 4 if self.at.dtype == "float32" else 2
+        width = 4 if self.device_spec.dtype == "float32" else 2
         return memory_sentence(weights, self.inspection.kv_cache, tokens, width)
 
     def engine(self, row: Row) -> AbstractContextManager[Engine]:

@@ -29,8 +29,8 @@ from ..texts import Tokenizer
 from .runner import Runner, RunnerRequest, memory_sentence
 
 KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
-BATCH = 512
-LONGEST = 127
+MOST_TOKENS_PER_BATCH = 512
+MOST_OVERRIDE_BYTES = 127
 """Bytes of the longest string that can be given at loading."""
 
 
@@ -61,7 +61,7 @@ def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
         "gpu": offloads and request.device != "cpu",
         "plain": exact,  # without flash attention
         "cache": "f32" if exact else "f16",
-        "batch": min(request.chunk, BATCH),
+        "batch": min(request.chunk, MOST_TOKENS_PER_BATCH),
     }
     if request.threads:
         options["threads"] = request.threads
@@ -156,22 +156,24 @@ class LlamaCppRunner(Runner):
         replaces_scaling = self.inspection.extended and not keeps_scaling
         target = Target(out=out, replace=replaces_scaling)
 
-        # llama.cpp scales queries by position only for some architectures, so the file gets the
-        # name of one that computes the same network and scales them
-        carriers: list[str | None] = [None]
+        # llama.cpp scales queries by position (log-n) only for some architectures. So the file may
+        # get the name of one that computes the same network and scales them (a carrier). First the
+        # file is tried with its own name.
+        own_name = None
+        names_to_try: list[str | None] = [own_name]
         if row.recipe.log_n:
-            carriers += arch_of(self.file.file).carriers
+            names_to_try += arch_of(self.file.file).carriers
 
         problems = []
-        for carrier in carriers:
+        for name in names_to_try:
             try:
-                plan = make_plan(self.file, row.recipe, replace(target, carrier=carrier))
+                plan = make_plan(self.file, row.recipe, replace(target, carrier=name))
             except UnsupportedBake as problem:
                 problems.append(problem)
             else:
                 assert isinstance(plan, GgufPlan)
                 return plan
-        raise problems[-1]
+        raise problems[-1]  # of the last name
 
     def _write_copy(self, row: Row, folder: Path) -> Path:
         """Copy the file with the row; the copy shares the weights where the disk supports it."""
@@ -213,7 +215,7 @@ def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
         value = encoded.decode()
         kind = KINDS.get(type(value))
         is_array = kind is None
-        is_too_long = len(str(value).encode()) > LONGEST
+        is_too_long = len(str(value).encode()) > MOST_OVERRIDE_BYTES
         if is_array or is_too_long:
             return None
         overrides[key] = (kind, value)  # type: ignore[assignment]

@@ -23,7 +23,9 @@ from .runner import Runner, RunnerRequest
 from .server import open_servers
 
 Opened = tuple[Runner, list[Row]]
-UNNEEDED = "--trust-remote-code has no effect, since this checkpoint has no code; leave it out"
+NO_CODE_TO_TRUST = (
+    "--trust-remote-code has no effect, since this checkpoint has no code; leave it out"
+)
 
 
 def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
@@ -56,7 +58,7 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
     for package in ("torch", "transformers"):
         require(package, "running a checkpoint")
     source = open_source(request.model, request.family)
-    assert isinstance(source, Source)
+    assert isinstance(source, Source)  # a checkpoint; `open_runner` has excluded GGUF files
     _refuse_without_weights(source)
     inspection = inspect_config(source)
     if inspection.encoder:
@@ -67,11 +69,12 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
 
     # with --family, transformers loads a model type that it does not have as one of that family
     stands_for = source.family.text_type if source.family.assumed else ""
-    at = request.place(source.config(), stands_for)
-    with folder_of(source, at.dtype) as folder:
+    request.set_torch_threads()
+    device_spec = request.choose_device(source.config(), stands_for)
+    with folder_of(source, device_spec.dtype) as folder:
         if request.trust_remote_code and not needs_permission(folder):
-            raise UsageError(UNNEEDED)
-        runner = CheckpointRunner(source, folder, inspection, at, request.chunk)
+            raise UsageError(NO_CODE_TO_TRUST)
+        runner = CheckpointRunner(source, folder, inspection, device_spec, request.chunk)
         yield runner, request.rows or parse_rows(DEFAULT)
 
 
@@ -129,14 +132,15 @@ def _refuse_contradictions(request: RunnerRequest) -> None:
             " gpu"
         )
 
-    # The other options describe how MODEL is read. With a server, MODEL is only read for its
-    # tokenizer and its config, for which they may be needed.
+    # --family and --trust-remote-code say how MODEL is read. A server runs the model, and MODEL may
+    # be named too, for its tokenizer and its config. These may need both options.
     if request.servers:
         return
     if request.family and _is_output(request):
         raise UsageError("the receipt of an output says its family; leave --family out")
+    # a GGUF file has no code
     if request.trust_remote_code and names_gguf(request.model):
-        raise UsageError(UNNEEDED)
+        raise UsageError(NO_CODE_TO_TRUST)
 
 
 def _refuse_for_servers(request: RunnerRequest) -> None:

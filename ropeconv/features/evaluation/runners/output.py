@@ -73,7 +73,7 @@ class OutputRunner(Runner):
         self.models = models
         self.trained = trained
         identity, _ = next(iter(models.values()))
-        self.source = identity  # the first model stands for the evaluation, as in its journal
+        self.source = identity  # the journal belongs to the first model of the table
         self.tokenizer = tokenizer
         self.runtime = runtime
         self.device = device
@@ -97,7 +97,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     Raises:
         BadSource: The model is not an output, or `request.against` is not its source.
     """
-    # the receipt says where the source was; it may be elsewhere now, or gone
+    # The source is the one of --against, or else where the receipt says. It may be gone.
     output = Path(request.model)
     receipt = read_receipt(output)
     if request.against:
@@ -107,6 +107,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
 
     with ExitStack() as stack:
         if is_gguf(output):
+            # the tokenizer of a GGUF file runs in a process, which `stack` ends after the block
             runner = _open_gguf(output, receipt, comparison, request, stack)
         else:
             runner = _open_folder(output, receipt, comparison, request)
@@ -132,7 +133,8 @@ def _open_folder(
     trust = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
     stands_for = comparison.stands_for if comparison is not None else ""
-    at = request.place(config, stands_for)
+    request.set_torch_threads()
+    device_spec = request.choose_device(config, stands_for)
 
     # by row: the identity of a model, and a function that loads it. The unchanged source is the
     # first row
@@ -142,22 +144,23 @@ def _open_folder(
         has_two_lists = comparison.spec.current().short_inv_freq is not None
         chunk = _chunk(request, has_two_lists)
         # only the output may have code, that of --encoding buffers
-        load_source = partial(_load_checkpoint, source, at, trust=False, chunk=chunk)
+        load_source = partial(_load_checkpoint, source, device_spec, trust=False, chunk=chunk)
         models[Row(BASE)] = (source.identity, load_source)
 
     folder = FolderSource(output)
     has_two_lists = receipt.schedule.short_inv_freq is not None
     chunk = _chunk(request, has_two_lists)
-    load_output = partial(_load_checkpoint, folder, at, trust=trust, chunk=chunk)
+    load_output = partial(_load_checkpoint, folder, device_spec, trust=trust, chunk=chunk)
     models[Row(output.name, path=output)] = (folder.identity, load_output)
 
     return OutputRunner(
         models,
         trained=receipt.schedule.original_context,
-        tokenizer=CheckpointTokenizer(output, trust or at.pickles),
+        # --trust-remote-code allows pickled weights, and code of the tokenizer too
+        tokenizer=CheckpointTokenizer(output, trust or device_spec.pickles),
         runtime=f"transformers {stock_version()}",
-        device=at.device_map or at.device,
-        dtype=at.dtype,
+        device=device_spec.device_map or device_spec.device,
+        dtype=device_spec.dtype,
     )
 
 
@@ -171,10 +174,12 @@ def _chunk(request: RunnerRequest, has_two_lists: bool) -> int:
 
 
 @contextmanager
-def _load_checkpoint(source: Source, at: DeviceSpec, trust: bool, chunk: int) -> Iterator[Engine]:
+def _load_checkpoint(
+    source: Source, device_spec: DeviceSpec, trust: bool, chunk: int
+) -> Iterator[Engine]:
     """Yield a checkpoint that is loaded in transformers, and free its memory after the block."""
-    with folder_of(source, at.dtype) as folder:
-        yield TransformersEngine.load(folder, at, trust, chunk)
+    with folder_of(source, device_spec.dtype) as folder:
+        yield TransformersEngine.load(folder, device_spec, trust, chunk)
 
 
 def _open_gguf(
@@ -208,8 +213,9 @@ def _open_gguf(
         models[Row(BASE)] = (source.identity, engine.opened)
     elif comparison is not None:
         # The source is a checkpoint. It is converted too, with the types and the pre-tokenizer of
-        # the output, so that the two differ by nothing else than their RoPE. All three decide the
-        # losses, so the journal knows the converted source by them.
+        # the output, so that the two differ by nothing else than their RoPE. Its losses depend on
+        # the checkpoint, the types and the pre-tokenizer, so its identity in the journal is a
+        # digest of these three.
         target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
         identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
         load = partial(_load_exported, comparison.checkpoint, target, options)
@@ -241,10 +247,10 @@ def _load_exported(source: Source, target: Target, options: Mapping[str, Any]) -
 
 def _find_comparison(output: Path) -> Comparison | None:
     """Return the comparison with the source, wherever that is found; None where it is not."""
-    place = find_source(output)
-    if not place:
+    source = find_source(output)  # a path or a name on the Hub; empty where there is none
+    if not source:
         return None
     try:
-        return Comparison.open(output, place)
+        return Comparison.open(output, source)
     except RopeconvError:
         return None

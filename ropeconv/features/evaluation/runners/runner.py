@@ -63,7 +63,7 @@ class Runner(ABC):
 
     @abstractmethod
     def digest(self, row: Row) -> str:
-        """Return the part of the journal's key that tells rows apart.
+        """Return a digest of what a row changes in the model, for the key of the journal.
 
         Raises:
             RopeconvError: This model cannot have the row.
@@ -126,22 +126,28 @@ class RunnerRequest:
     threads: int | None = None
     """Threads of the CPU; None for OMP_NUM_THREADS or the cores."""
 
-    def place(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
-        """Return the device and the precision for a checkpoint, and set the threads of torch.
-
-        Args:
-            config: Its config.json, whose dtype "auto" means on a GPU.
-            stands_for: The model type with which transformers loads it; empty for its own.
-        """
+    def set_torch_threads(self) -> None:
+        """Let torch compute with as many threads as --threads says, in this whole process."""
         if self.threads:
             import torch
 
             torch.set_num_threads(self.threads)
-        at = DeviceSpec(
+
+    def choose_device(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
+        """Return the device and the precision for a checkpoint.
+
+        Without --device this is a GPU where there is one. Without --dtype the weights get the
+        precision of config.json on a GPU, and float32 on a CPU.
+
+        Args:
+            config: Its config.json.
+            stands_for: The model type with which transformers loads it; empty for its own.
+        """
+        requested = DeviceSpec(
             device=self.device,
             dtype=self.dtype,
             device_map=self.device_map,
             stands_for=stands_for,
             pickles=self.trust_remote_code,
         )
-        return at.resolve(stored_dtype(config))
+        return requested.resolve(stored_dtype(config))

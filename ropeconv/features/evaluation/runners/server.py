@@ -25,7 +25,7 @@ from .runner import Runner, RunnerRequest
 if TYPE_CHECKING:
     from ropeconv.features.servers.protocol import Server
 
-SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
+SAMPLE_TEXT = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
 """A text whose tokens tell vocabularies apart."""
 
 
@@ -84,7 +84,7 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         RopeconvError: No server answers at a URL, or one does not run `request.model`, or not the
             model of the first.
     """
-    connect_server = hook("connect_server")  # of the feature `servers`
+    connect_server = hook("connect_server")  # ropeconv.features.servers.connection.connect
     servers: dict[str, Server] = {}
     rows = list[Row]()
     for text in request.servers:
@@ -109,7 +109,9 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         first = next(iter(servers.values()))
         tokenizer = local_tokenizer or first
         for server in servers.values():
-            _refuse_other(server, tokenizer, request.model or first.model)
+            _refuse_other_tokenizer(
+                server, tokenizer, name_of_tokenizer=request.model or first.model
+            )
 
         trained = _trained_context(first, inspection)
         digest = _digest_tokenizer(tokenizer, trained)
@@ -142,7 +144,7 @@ def _digest_tokenizer(tokenizer: Tokenizer, trained: int) -> str:
 
     There is no file to make a digest of. The tokens of a sample tell tokenizers apart.
     """
-    identity = repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained))
+    identity = repr((tokenizer.encode(SAMPLE_TEXT), tokenizer.prefix, trained))
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
@@ -184,24 +186,24 @@ def _open_local(
     return CheckpointTokenizer(folder, request.trust_remote_code), inspect_source(source)
 
 
-def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:
-    """Refuse a server that runs a model with another vocabulary.
+def _refuse_other_tokenizer(server: Server, tokenizer: Tokenizer, name_of_tokenizer: str) -> None:
+    """Refuse a server whose model makes other tokens of a sample text than a tokenizer.
 
     Args:
         server: The server.
         tokenizer: The tokenizer that its model should have.
-        name: The model with that tokenizer, for the message.
+        name_of_tokenizer: The model that the tokenizer belongs to, for the message.
 
     Raises:
-        BadSource: It has another one.
+        BadSource: The model of the server has another tokenizer.
     """
     try:
-        tokens = server.encode(SAMPLE)
+        tokens = server.encode(SAMPLE_TEXT)
     except RopeconvError:  # not every server has an address that encodes a text
         return
-    if tokens != tokenizer.encode(SAMPLE):
+    if tokens != tokenizer.encode(SAMPLE_TEXT):
         raise BadSource(
             f"the server at {server.client.base_url} runs {server.model}, whose tokenizer is not"
-            f" that of {name}; start it with an output of that model, or name the checkpoint that"
-            " it runs"
+            f" that of {name_of_tokenizer}; start it with an output of that model, or name the"
+            " checkpoint that it runs"
         )

@@ -40,24 +40,28 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
 
     A formula is a method such as YaRN, and the best one itself is the line at 0.
     """
-    # the result of the search, and the unscaled model, which has no recipe
-    best_formula: list[float] = []
+    # two rows are drawn: the result of the search, and the unscaled model, which has no recipe
+    formula_losses: list[float] = []
     shown = []
     for row in tuned.rows:
         if row.name == tuned.best_formula:
-            best_formula = row.curve
-        if row.name.startswith("tuned") or row.recipe is None:
+            formula_losses = row.curve
+        is_result = row.name.startswith("tuned")
+        is_unscaled_model = row.recipe is None
+        if is_result or is_unscaled_model:
             shown.append(row)
 
     # the result is the last row, and gets the first colour
     for number, row in enumerate(reversed(shown)):
         differences = []
-        for loss, reference in zip(row.curve, best_formula, strict=True):
-            differences.append(loss - reference)
-        axes.plot(tuned.positions, differences, label=literal(row.name), **line(number))
+        for loss, formula_loss in zip(row.curve, formula_losses, strict=True):
+            differences.append(loss - formula_loss)
+        style = line(number)  # the colour and dashes of a curve
+        axes.plot(tuned.positions, differences, label=literal(row.name), **style)
 
-    axes.axhline(0, color=ink(), linewidth=0.8)
-    mark(axes, {"trained": tuned.trained})
+    text_colour = ink()
+    axes.axhline(0, color=text_colour, linewidth=0.8)
+    mark(axes, {"trained": tuned.trained})  # a vertical line at the trained context
     axes.set(
         xlabel="position, tokens",
         ylabel="nats per token",

@@ -58,24 +58,25 @@ class Passes:
     journal: Journal[PassLine] | None = None
     """The journal of earlier passes; None to keep none."""
 
-    by: str = ""
-    """The engine that computes them, such as runtime and precision."""
+    engine: str = ""
+    """The runtime, device and precision that compute them, in one text."""
 
-    def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
+    def read_or_run(self, key_parts: Iterable[str], run: Callable[[], Iterable[float]]) -> PassLine:
         """Return the numbers of one pass of the model, from the journal or by running it.
 
-        The journal keeps them, so that an interrupted search continues where it was.
+        New numbers are added to the journal, so that an interrupted search continues where it was.
 
         Args:
-            parts: The kind of the pass, and digests of its schedule and window: all it depends on.
-            compute: Runs the pass, and returns its finite numbers.
+            key_parts: Texts that the numbers depend on, such as "loss" and the digests of the
+                frequencies and of the window. With the engine they make the key in the journal.
+            run: Runs the pass, and returns its finite numbers.
         """
-        key = text_digest(self.by, *parts)
+        key = text_digest(self.engine, *key_parts)
         if self.journal is not None and key in self.journal.lines:
             return self.journal.lines[key]
 
         begin = time.perf_counter()
-        numbers = [float(value) for value in compute()]
+        numbers = [float(value) for value in run()]
         line = PassLine(key, numbers, time.perf_counter() - begin)
         if self.journal is not None:
             self.journal.add(line)
@@ -84,7 +85,10 @@ class Passes:
 
 @dataclass(frozen=True)
 class Price:
-    """The weights of `beyond + inside * inside_loss + needle * needle_loss`, in nats per token."""
+    """The weights of the total loss: `beyond_loss + inside * inside_loss + needle * needle_loss`.
+
+    Each is the mean loss on some targets in nats per token.
+    """
 
     inside: float = 0.3
     """The weight of the loss inside the trained context."""
@@ -100,23 +104,23 @@ class Losses:
     tokens: NDArray[np.float64]
     """The loss of each target, float64 [targets]."""
 
-    beyond: int
-    """The index of the first target beyond the trained context."""
+    inside_count: int
+    """The number of targets inside the trained context, which come before those beyond it."""
 
     needle: float = 0.0
-    """The mean over the digits of the hidden number; 0 without one."""
+    """The mean loss on the digits of the hidden number (needle); 0 without one."""
 
     @property
     def inside_loss(self) -> float:
         """The mean loss inside the trained context, in nats per token."""
-        if not self.beyond:
+        if not self.inside_count:
             return 0.0
-        return float(self.tokens[: self.beyond].mean())
+        return float(self.tokens[: self.inside_count].mean())
 
     @property
     def beyond_loss(self) -> float:
         """The mean loss beyond the trained context, in nats per token."""
-        return float(self.tokens[self.beyond :].mean())
+        return float(self.tokens[self.inside_count :].mean())
 
     def value(self, price: Price) -> float:
         """Return the loss to minimise."""
@@ -134,6 +138,8 @@ class Scorer:
     """The windows, at least one."""
 
     price: Price
+    """The weights of the total loss."""
+
     passes: Passes = field(default_factory=Passes)
 
     by_window: dict[tuple[str, int], Losses] = field(default_factory=dict)
@@ -152,8 +158,8 @@ class Scorer:
         if count is None:
             count = len(self.windows)
         numbers = range(min(count, len(self.windows)))
-        # the search asks for some schedules several times, and an earlier run may have read them:
-        # the journal knows them by the digest too
+        # The search asks for some schedules several times: their losses are kept in memory. Those
+        # of an earlier run are in the journal on disk, which `_measure_window` reads.
         digest = schedule.digest
         missing = [number for number in numbers if (digest, number) not in self.by_window]
         if missing:
@@ -175,14 +181,14 @@ class Scorer:
         window = self.windows[number]
         run_model = partial(_read_window, engine, window)
         key = ("loss", digest, window.digest)
-        line = self.passes.line(key, run_model)  # only runs it where the journal lacks the key
+        line = self.passes.read_or_run(key, run_model)
         self.seconds.append(line.seconds)
 
         # the numbers that `_read_window` returns: the loss of each target, and last that of the
         # number hidden in the text, which is 0 for a window without one
         target_losses = np.array(line.numbers[:-1])
         needle_loss = line.numbers[-1]
-        return Losses(target_losses, window.beyond, needle_loss)
+        return Losses(tokens=target_losses, inside_count=window.inside_count, needle=needle_loss)
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
         """Return the loss to minimise on each window. Parameters as in `losses`."""
@@ -211,11 +217,11 @@ class Scorer:
         which saves the passes over the other windows.
         """
         all_windows = len(self.windows)
-        fewest = min(FEWEST, all_windows)  # a test needs that many
-        for count in range(fewest, all_windows + 1):
+        fewest_to_test = min(FEWEST, all_windows)  # with fewer windows nothing is significant
+        for count in range(fewest_to_test, all_windows + 1):
             difference = self.difference(schedule, best, count)
-            is_worse = difference.mean > 0 and difference.decided
-            if is_worse:
+            is_significant = difference.decided
+            if is_significant and difference.mean > 0:  # the loss is higher
                 break
         return difference
 
@@ -236,7 +242,7 @@ def _token_losses(engine: Engine, case: Case) -> NDArray[np.float64]:
     return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
 
 
-BLOCKS = 16
+CURVE_POINTS = 16
 """Points of a curve by position."""
 
 
@@ -295,23 +301,25 @@ def _row(
 
 
 def _values_of(column: str, losses: Sequence[Losses], price: Price) -> NDArray[np.float64]:
-    """Return the numbers of a column of the table, float64 [windows], in nats per token.
+    """Return a mean loss of each window, float64 [windows], in nats per token.
 
     Args:
-        column: beyond, inside, needle or total.
+        column: Which loss, by the column of the table: beyond or inside the trained context, needle
+            (on hidden numbers), or total.
         losses: The losses on each window.
         price: The weights of the total.
     """
     values = []
-    for on_window in losses:
+    for window_losses in losses:
         if column == "beyond":
-            values.append(on_window.beyond_loss)
+            values.append(window_losses.beyond_loss)
         elif column == "inside":
-            values.append(on_window.inside_loss)
+            values.append(window_losses.inside_loss)
         elif column == "needle":
-            values.append(on_window.needle)
+            needle_loss = window_losses.needle
+            values.append(needle_loss)
         else:  # the total, which the search minimises
-            values.append(on_window.value(price))
+            values.append(window_losses.value(price))
     return np.array(values)
 
 
@@ -324,7 +332,7 @@ def _curve(window: TextWindow, losses: Sequence[Losses]) -> list[float]:
     """
     curve = []
     for first, end in blocks(window):
-        means = [on_window.tokens[first:end].mean() for on_window in losses]
+        means = [window_losses.tokens[first:end].mean() for window_losses in losses]
         curve.append(float(np.mean(means)))
     return curve
 
@@ -336,9 +344,9 @@ def blocks(window: TextWindow) -> list[tuple[int, int]]:
     on both sides.
     """
     count = len(window.text.targets)
-    half = BLOCKS // 2
-    inside = np.linspace(0, window.beyond, half + 1).astype(int).tolist()
-    beyond = np.linspace(window.beyond, count, half + 1).astype(int).tolist()
+    half = CURVE_POINTS // 2
+    inside = np.linspace(0, window.inside_count, half + 1).astype(int).tolist()
+    beyond = np.linspace(window.inside_count, count, half + 1).astype(int).tolist()
     ranges = pairwise(inside + beyond)
     return [(first, end) for first, end in ranges if end > first]  # without empty ones
 
@@ -378,7 +386,7 @@ def measurement(
 
 
 HELD_OUT = 3
-"""One of so many texts, or of so many parts of a text, is held out."""
+"""One text of three, or one third of each text, is held out."""
 DEPTHS = 5
 """Depths at which numbers are hidden, from the beginning of a window to its end."""
 
@@ -390,8 +398,8 @@ class TextWindow:
     text: Case
     """The sequence with its targets."""
 
-    beyond: int
-    """The index of the first target beyond the trained context."""
+    inside_count: int
+    """The number of targets inside the trained context, which come before those beyond it."""
 
     needle: Case | None = None
     """A sequence of the same length with a hidden number, whose digits are the targets."""
@@ -482,8 +490,8 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
 
     Args:
         texts: The texts.
-        sizes: One length, and a number of targets: so many are inside the trained context, and so
-            many beyond it.
+        sizes: One length, and the number of targets: as many inside the trained context as beyond
+            it.
         needles: Whether each window also has a hidden number.
     """
     # targets at even distances; the first token has nothing before it from which to predict it
@@ -494,7 +502,8 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
     beyond = _spread(trained, context, sizes.targets)
     targets = np.concatenate([inside, beyond])
 
-    # sequences with a hidden number: all depths of window 0, then those of window 1, ...
+    # sequences with a hidden number: window 0 with the number at each of its depths, then window 1
+    # with the number at each depth, ...
     hidden = []
     if needles:
         hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS)))
@@ -511,12 +520,12 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
         )
         needle = None
         if needles:
-            # `hidden` has a sequence for each depth of a window: window 0 gets the first depth,
-            # window 1 the second, and so on
-            first_of_window = number * DEPTHS
+            # window 0 has its number at the first depth, window 1 at the second, and so on
+            first_of_window = number * DEPTHS  # its index in `hidden`
             depth = number % DEPTHS
             needle = hidden[first_of_window + depth]
-        result.append(TextWindow(text=text, beyond=len(inside), needle=needle))
+        window = TextWindow(text=text, inside_count=len(inside), needle=needle)
+        result.append(window)
     return result
 
 

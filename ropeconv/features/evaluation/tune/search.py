@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
     from ropeconv.engines.transformers.differentiable import Differentiable
 
-RATE = 0.04
+LEARNING_RATE = 0.04
 """Largest change of a log divisor in one step.
 
 The limit is for pairs with at most one period within the trained context.
 """
-BATCH = 4
+WINDOWS_PER_STEP = 4
 """Windows whose gradients are averaged in a step."""
-CHECKED = 10
+STEPS_BETWEEN_CHECKS = 10
 """Steps between two evaluations on all windows."""
-PATIENCE = 3
+CHECKS_WITHOUT_GAIN = 3
 """Evaluations after which a search ends if none was better by more than its standard error."""
-TUNED = "tuned factors"
+RESULT_NAME = "tuned factors"
 """The name of the result in tables."""
 
 
@@ -49,9 +49,10 @@ class Task:
     """A search and its state."""
 
     start: Start
-    """The model to tune."""
+    """The unscaled model, from which candidates are made."""
 
     scorer: Scorer
+    """Measures the loss of candidates on the windows of the search."""
 
     formulas: Sequence[Candidate]
     """The formulas, the one to begin with first."""
@@ -67,21 +68,21 @@ class Task:
     best: Candidate = field(init=False)
     """The best candidate."""
 
-    improved: int = field(init=False, default=0)
-    """The step in which it became better by more than its standard error."""
+    last_gain_step: int = field(init=False, default=0)
+    """The last step in which it became better by more than its standard error."""
 
     def __post_init__(self) -> None:
-        self.best = self.first
+        self.best = self.first_formula
 
     @property
-    def first(self) -> Candidate:
-        """The formula to begin with."""
+    def first_formula(self) -> Candidate:
+        """The formula to begin with, such as YaRN."""
         return self.formulas[0]
 
     @property
     def initial(self) -> list[float]:
         """Logarithms of the divisors of the first formula, and of the attention factor."""
-        schedule = self.first.schedule
+        schedule = self.first_formula.schedule
         factor = self.settings.attention_factor
         if factor is None:
             factor = schedule.attention_factor
@@ -89,7 +90,7 @@ class Task:
 
     def gain(self, candidate: Candidate) -> Sample:
         """Return the difference of a candidate to the first formula on the searched windows."""
-        return self.scorer.difference(candidate.schedule, self.first.schedule)
+        return self.scorer.difference(candidate.schedule, self.first_formula.schedule)
 
     def offer(self, candidate: Candidate) -> None:
         """Keep a candidate as the best one if its loss on all windows is lower.
@@ -105,18 +106,21 @@ class Task:
         # a gain above its standard error keeps the search going (`end_step`)
         is_clear_gain = difference.error is not None and -difference.mean > difference.error
         if is_clear_gain:
-            self.improved = len(self.trace)
+            finished_steps = len(self.trace)
+            self.last_gain_step = finished_steps
             gain = self.gain(candidate)
             self.progress.note(
-                f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token"
-                f" on these windows, against {self.first.name}."
+                f"Step {finished_steps + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token"
+                f" on these windows, against {self.first_formula.name}."
             )
 
     def end_step(self) -> bool:
         """Count a step, and return whether it is the last one."""
         self.trace.append(self.gain(self.best).mean)
         self.progress.advance(1)
-        return self.progress.stopped() or len(self.trace) > self.improved + PATIENCE * CHECKED
+        steps_without_gain = len(self.trace) - self.last_gain_step
+        is_stuck = steps_without_gain > CHECKS_WITHOUT_GAIN * STEPS_BETWEEN_CHECKS
+        return self.progress.stopped() or is_stuck
 
 
 def search(task: Task) -> Candidate:
@@ -145,8 +149,10 @@ def search(task: Task) -> Candidate:
     learns_factor = settings.attention_factor is None
     factor_log = torch.tensor(first_factor_log, dtype=torch.float64, requires_grad=learns_factor)
     learned = [u, factor_log] if learns_factor else [u]
-    optimizer = torch.optim.Adam(learned, RATE)
-    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps, RATE / 20)
+    optimizer = torch.optim.Adam(learned, LEARNING_RATE)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, settings.steps, LEARNING_RATE / 20
+    )
 
     def current_logs() -> list[float]:
         """Return the logarithms that the search has reached: of each divisor, then the factor."""
@@ -155,14 +161,15 @@ def search(task: Task) -> Candidate:
 
     batches = _batches(len(task.scorer.windows), settings.seed)
     for step in range(1, settings.steps + 1):
-        # Gradients come from the journal where an earlier run has computed them, so they are set
-        # here instead of by backward().
+        # The gradient of the loss. It comes from the journal where an earlier run has computed it,
+        # so it is set here instead of by backward(). Its last number is that of the factor.
         slope = _mean_gradient(task, current_logs(), next(batches))
         u.grad = torch.from_numpy(slope[:-1] * speeds)
         if learns_factor:
             factor_log.grad = torch.tensor(slope[-1])
 
-        # a penalty on divisors that are far from those of the formula; its gradient is added
+        # A penalty on divisors that are far from those of the formula. backward() adds its gradient
+        # to that of the loss.
         if settings.regularise:
             change_of_logs = u * torch.from_numpy(speeds)
             penalty = settings.regularise * change_of_logs.square().mean()
@@ -170,13 +177,15 @@ def search(task: Task) -> Candidate:
         optimizer.step()
         rates.step()
 
-        # a step reads some windows; now and then the candidate is compared with the best one on all
-        # of them, which takes longer
-        if step % CHECKED == 0 or step == settings.steps:
+        # A step reads only some windows. Now and then the frequencies that are reached are
+        # compared on all windows with the best ones so far, which takes longer.
+        is_last_step = step == settings.steps
+        if step % STEPS_BETWEEN_CHECKS == 0 or is_last_step:
             *divisors, factor = np.exp(current_logs()).tolist()
-            task.offer(start.factors(divisors, factor, TUNED))
-        is_last = task.end_step()
-        if is_last:
+            candidate = start.factors(divisors, factor, RESULT_NAME)
+            task.offer(candidate)
+        should_end = task.end_step()
+        if should_end:
             break
     return task.best
 
@@ -208,21 +217,21 @@ def _mean_gradient(task: Task, logs: Sequence[float], indices: Sequence[int]) ->
 
 
 def _batches(count: int, seed: int) -> Iterator[list[int]]:
-    """Yield batches of BATCH indices below `count`, each index once before one comes again."""
+    """Yield batches of indices below `count`; each index comes once before one comes again."""
     draw = np.random.default_rng(seed)
     order = list[int]()
     while True:
-        while len(order) < BATCH:
+        while len(order) < WINDOWS_PER_STEP:
             order += draw.permutation(count).tolist()
-        yield order[:BATCH]
-        order = order[BATCH:]
+        yield order[:WINDOWS_PER_STEP]
+        order = order[WINDOWS_PER_STEP:]
 
 
 def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
-    """Return the gradient of the loss of a window, from the journal or by computing it.
+    """Return the line of the journal with the gradient of the loss of a window.
 
-    It is with respect to the logarithms of the divisors and of the attention factor (`slopes`), and
-    is the `numbers` of the line that the journal keeps for such a pass of the model.
+    Where the journal does not have it, it is computed and added. The gradient is the line's
+    `numbers`, one for each number of `logs`.
 
     Args:
         task: The search.
@@ -234,12 +243,12 @@ def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
     scorer = task.scorer
     key_parts = (
         "gradient",
-        task.first.schedule.digest,
+        task.first_formula.schedule.digest,
         np.array(logs).tobytes().hex(),
-        repr(scorer.price),  # the weights of the parts of the loss
+        repr(scorer.price),  # the weights of the total loss
         window.digest,
     )
-    return scorer.passes.line(key_parts, lambda: slopes(task, logs, window))
+    return scorer.passes.read_or_run(key_parts, lambda: slopes(task, logs, window))
 
 
 def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]:
@@ -261,11 +270,15 @@ def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]
 
     from ropeconv.engines.transformers.differentiable import differentiable
 
-    unscaled_inv_freq = torch.from_numpy(task.start.base)
-    all_pairs = task.start.spec.rotary_dim // 2
+    unscaled_model = task.start
+    unscaled_inv_freq = torch.from_numpy(unscaled_model.base)  # of the pairs that rotate
+    all_pairs = unscaled_model.spec.rotary_dim // 2
     runner = task.scorer.runner
     variables = torch.tensor(logs, dtype=torch.float64, requires_grad=True)
-    with differentiable(runner.loaded.model, task.first.schedule, runner.inspection.spec) as engine:
+
+    # the model begins with the frequencies of a formula, and `engine.use` replaces them
+    schedule = task.first_formula.schedule
+    with differentiable(runner.loaded.model, schedule, runner.inspection.spec) as engine:
         divisor_logs = variables[:-1]
         factor_log = variables[-1]
         inv_freq = unscaled_inv_freq / divisor_logs.exp()
@@ -294,15 +307,18 @@ def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
         scorer: Has the weights, as `price`.
         window: A part of a text, and where needed a sequence with a hidden number (needle).
     """
-    price = scorer.price
-    case = window.text
+    weights = scorer.price
+    text = window.text
     needle = window.needle
-    # the targets inside the trained context come first, and `window.beyond` is their number
-    token_losses = engine.losses(case.ids.tolist(), case.targets.tolist())
-    total = token_losses[window.beyond :].mean()
-    if price.inside and window.beyond:
-        total = total + price.inside * token_losses[: window.beyond].mean()
-    if price.needle and needle is not None:
-        digits = engine.losses(needle.ids.tolist(), needle.targets.tolist())
-        total = total + price.needle * digits.mean()
+    # the losses of the targets inside the trained context come first
+    token_losses = engine.losses(text.ids.tolist(), text.targets.tolist())
+    inside_losses = token_losses[: window.inside_count]
+    beyond_losses = token_losses[window.inside_count :]
+
+    total = beyond_losses.mean()
+    if weights.inside and window.inside_count:
+        total = total + weights.inside * inside_losses.mean()
+    if weights.needle and needle is not None:
+        digit_losses = engine.losses(needle.ids.tolist(), needle.targets.tolist())
+        total = total + weights.needle * digit_losses.mean()
     return total

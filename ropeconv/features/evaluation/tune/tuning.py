@@ -37,7 +37,7 @@ from ..runners.runner import RunnerRequest
 from ..texts import Texts, gather_texts, tokenize
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow, WindowMeasurement
 from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
-from .search import BATCH, CHECKED, Task, gradient, search
+from .search import STEPS_BETWEEN_CHECKS, WINDOWS_PER_STEP, Task, gradient, search
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SearchSettings(TuneOptions):
     """The settings of a search as users write them; the fields are those of `TuneOptions`."""
 
     def check(self) -> None:
-        """Check the values.
+        """Refuse values with which no search can run.
 
         Raises:
             UsageError: A value is wrong.
@@ -62,10 +62,11 @@ class SearchSettings(TuneOptions):
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} is {number}; give 0 or more")
 
-        # `positive` returns what is wrong with a number, or nothing
         factor = self.attention_factor
-        if factor is not None and positive(factor):
-            raise UsageError(f"--attention-factor is {factor}; give a positive number")
+        if factor is not None:
+            fault = positive(factor)  # "must be a positive number, up to 1e30", or None
+            if fault:
+                raise UsageError(f"--attention-factor is {factor}; give a positive number")
         if self.start and self.start not in FORMULAS:
             raise UsageError(
                 f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}"
@@ -132,14 +133,19 @@ class SearchCost:
         Raises:
             UsageError: It takes longer; the message says what fits.
         """
-        if not budget or self.seconds <= budget:
+        has_budget = budget != 0
+        if not has_budget or self.seconds <= budget:
             return
-        # fewer steps, unless the reading before the first one takes longer than the budget
-        fits = "fewer --windows, a shorter --context, or a GPU"
-        fewer_steps = int(steps - (self.seconds - budget) / self.per_step)
-        if fewer_steps > 0:
-            fits = f"--steps {fewer_steps}"
-        raise over_budget(self.seconds, budget, fits)
+
+        # Advise fewer steps. If no step fits, because the reading before the first one takes too
+        # long, advise a smaller search.
+        seconds_too_many = self.seconds - budget
+        steps_too_many = seconds_too_many / self.per_step
+        steps_that_fit = int(steps - steps_too_many)
+        advice = "fewer --windows, a shorter --context, or a GPU"
+        if steps_that_fit > 0:
+            advice = f"--steps {steps_that_fit}"
+        raise over_budget(self.seconds, budget, advice)
 
 
 @dataclass
@@ -163,11 +169,13 @@ class Tuning:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.searched, self.held, self.held_note = split(self.texts, self.context)
-        self.scorer = self._scorer(self.searched, settings.windows)
-        self.judge = self._scorer(self.held, settings.held_count)
+        self.searched_texts, self.held_out_texts, self.held_out_note = split(
+            self.texts, self.context
+        )
+        self.search_scorer = self._make_scorer(self.searched_texts, settings.windows)
+        self.held_out_scorer = self._make_scorer(self.held_out_texts, settings.held_count)
 
-    def _scorer(self, texts: Texts, count: int) -> Scorer:
+    def _make_scorer(self, texts: Texts, count: int) -> Scorer:
         """Return a scorer, which measures the loss of candidates on some windows of texts.
 
         Args:
@@ -182,13 +190,15 @@ class Tuning:
             targets=settings.targets,
             seed=settings.seed,
         )
-        # the loss beyond the trained context counts whole, that inside it and that of hidden
-        # numbers by these weights
-        price = Price(settings.inside, settings.needles)
+        # The search minimises a sum of three losses. The loss beyond the trained context has the
+        # weight 1. The loss inside the trained context and the loss of hidden numbers (needles)
+        # have the weights that the user chose.
+        weights = Price(inside=settings.inside, needle=settings.needles)
+        has_needles = settings.needles > 0
         return Scorer(
             runner=self.runner,
-            windows=windows(texts, sizes, needles=settings.needles > 0),
-            price=price,
+            windows=windows(texts, sizes, needles=has_needles),
+            price=weights,
             passes=self.passes,
         )
 
@@ -222,30 +232,37 @@ class Tuning:
         """
         task = Task(
             start=self.start,
-            scorer=self.scorer,
+            scorer=self.search_scorer,
             formulas=self.formulas,
             settings=self.settings,
             progress=self.progress,
         )
         # the time of a window: of the first two the faster one, since the first warms up
-        self.scorer.losses(task.first.schedule, 2)
-        read_seconds = min(self.scorer.seconds)
-        gradient_seconds = gradient(task, task.initial, self.scorer.windows[0]).seconds
+        self.search_scorer.losses(task.first_formula.schedule, 2)
+        read_seconds = min(self.search_scorer.seconds)
+        gradient_seconds = gradient(task, task.initial, self.search_scorer.windows[0]).seconds
 
-        # The search reads all windows with each formula, and again after every few steps. The test
-        # reads the held-out windows with each formula, the unscaled model and the result.
+        # The search reads all its windows with each formula (or only with that of --start), and
+        # with a candidate now and then.
         steps = self.settings.steps
-        count = len(self.scorer.windows)
-        read_formulas = 1 if self.settings.start else len(self.formulas)  # --start names one
-        read_candidates = math.ceil(steps / CHECKED)
+        count = len(self.search_scorer.windows)
+        read_formulas = 1 if self.settings.start else len(self.formulas)
+        read_candidates = math.ceil(steps / STEPS_BETWEEN_CHECKS)
         search_reads = (read_formulas + read_candidates) * count
-        held_out_reads = (len(self.formulas) + 2) * len(self.judge.windows)
+
+        # the test reads the held-out windows with each formula, the unscaled model and the result
+        read_in_test = len(self.formulas) + 2
+        held_out_reads = read_in_test * len(self.held_out_scorer.windows)
+
+        # a step computes some gradients, and has its share of the time of a candidate's reading
+        seconds_of_gradients = WINDOWS_PER_STEP * gradient_seconds
+        seconds_of_reading = count * read_seconds / STEPS_BETWEEN_CHECKS
         return SearchCost(
             reads=search_reads + held_out_reads,
-            gradients=steps * BATCH,
+            gradients=steps * WINDOWS_PER_STEP,
             read=read_seconds,
             gradient=gradient_seconds,
-            per_step=BATCH * gradient_seconds + count * read_seconds / CHECKED,
+            per_step=seconds_of_gradients + seconds_of_reading,
         )
 
     def run(self) -> TuningResult:
@@ -255,11 +272,11 @@ class Tuning:
         search starts.
         """
         settings = self.settings
-        formulas = self._rank_formulas()
+        formulas_to_start_from = self._rank_formulas()
         task = Task(
             start=self.start,
-            scorer=self.scorer,
-            formulas=formulas,
+            scorer=self.search_scorer,
+            formulas=formulas_to_start_from,
             settings=settings,
             progress=self.progress,
         )
@@ -268,13 +285,13 @@ class Tuning:
 
         # The windows of the search cannot judge its result, which is fitted to them. The formula
         # that is best on the held-out windows is what the result must beat.
-        self.progress.note(f"Reading {len(self.judge.windows)} held-out windows.")
-        by_loss = _sort_by_loss(self.formulas, self.judge)
-        reference = by_loss[0]
-        candidates = [self.start.unscaled(), *by_loss]
-        if best not in by_loss:
+        self.progress.note(f"Reading {len(self.held_out_scorer.windows)} held-out windows.")
+        formulas_by_loss = _sort_by_loss(self.formulas, self.held_out_scorer)
+        reference = formulas_by_loss[0]
+        candidates = [self.start.unscaled(), *formulas_by_loss]
+        if best not in formulas_by_loss:  # the search has found something better than its start
             candidates.append(best)
-        table = rows(self.judge, candidates, reference.name)
+        table = rows(self.held_out_scorer, candidates, reference.name)
         return self._make_result(task, best, reference, table)
 
     def _make_result(
@@ -293,10 +310,11 @@ class Tuning:
         assert chosen.recipe is not None
 
         # the curves have a point for each block of targets, at the position of its last target
-        window = self.judge.windows[0]
+        window = self.held_out_scorer.windows[0]
         positions = [int(window.text.targets[end - 1]) for _, end in blocks(window)]
 
-        # the loss of the best candidate, minus that of the first formula, on the searched windows
+        # the loss of the best candidate, minus that of the first formula, on the windows of the
+        # search; below 0 where the search has lowered it
         gain = task.gain(best).mean
         return TuningResult(
             recipe=chosen.recipe.to_dict(),
@@ -315,11 +333,11 @@ class Tuning:
             regularise=settings.regularise,
             price=settings.inside,  # the weight of the loss within the trained context
             needles=settings.needles,
-            texts=[document.name for document in self.searched.documents],
-            held_out=[document.name for document in self.held.documents],
+            texts=[document.name for document in self.searched_texts.documents],
+            held_out=[document.name for document in self.held_out_texts.documents],
             tokens_sha256=self.texts.sha256,
-            windows=len(self.scorer.windows),
-            held_windows=len(self.judge.windows),
+            windows=len(self.search_scorer.windows),
+            held_windows=len(self.held_out_scorer.windows),
             searched=gain,
             trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
@@ -332,7 +350,7 @@ class Tuning:
 
     def _notes(self) -> list[str]:
         """Return sentences that belong to the numbers."""
-        notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
+        notes = [f"{self.held_out_note[0].upper()}{self.held_out_note[1:]}.", *self.texts.notes]
         if self.runner.inspection.spec.scaled:
             notes.append("The model is scaled already: apply the recipe with --replace.")
         return notes
@@ -340,13 +358,13 @@ class Tuning:
     def _rank_formulas(self) -> list[Candidate]:
         """Return the formulas, first the one to begin with: that of --start, else the best one."""
         formulas = self.formulas
-        size = f"{len(self.scorer.windows)} windows of {format_tokens(self.context)} tokens"
+        size = f"{len(self.search_scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if self.settings.start:
             self.progress.note(f"Searching from {formulas[0].name} on {size}.")
             return formulas
 
         self.progress.note(f"Reading {size} with {len(formulas)} formulas.")
-        by_loss = _sort_by_loss(formulas, self.scorer)
+        by_loss = _sort_by_loss(formulas, self.search_scorer)
         self.progress.note(f"{by_loss[0].name} has the lowest loss; searching from it.")
         return by_loss
 
@@ -375,10 +393,12 @@ class Tuning:
             return reference, False, sentence
 
         # else the held-out text decides
-        (total,) = [row.total for row in table if row.name == best.name]
+        (row,) = [row for row in table if row.name == best.name]
+        total = row.total  # its mean loss, and the difference to that of the best formula
         difference = _describe_gain(total, reference.name)
         is_lower = total.difference is not None and total.difference < 0
-        if is_lower and total.decided:
+        is_significant = total.decided
+        if is_lower and is_significant:
             return best, True, f"{best.name} is better: {difference}."
         sentence = (
             f"{best.name} is not significantly better: {difference}; the recipe is"
@@ -432,6 +452,7 @@ def tune_model(
     with open_tuning(
         str(model), gather_texts(texts), settings, progress, path, **options
     ) as tuning:
+        # runs the search, and says what to do if it does not fit into the memory
         return out_of_memory(tuning.run)
 
 
@@ -492,7 +513,7 @@ def open_tuning(
             if opened.lines:
                 number = counted(len(opened.lines), "pass is", "passes are")
                 progress.note(f"{number} in the journal, {opened.path}.")
-            passes = Passes(opened, by=f"{runner.runtime} {runner.device} {runner.dtype}")
+            passes = Passes(opened, engine=f"{runner.runtime} {runner.device} {runner.dtype}")
         yield Tuning(
             model=model,
             runner=runner,

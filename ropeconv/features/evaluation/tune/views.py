@@ -6,7 +6,7 @@ from ropeconv.rope.errors import command_line
 from ropeconv.views.sheet import Sheet
 
 from ..result import SIGNIFICANT
-from ..views import LEVEL
+from ..views import SIGNIFICANCE
 from .result import TuningResult
 
 
@@ -20,21 +20,23 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
     """
     (table,) = result.shown_tables()  # a row for each candidate
     columns = table.columns
-    n = max(row.total.clusters for row in result.rows)
+    n = max(row.total.clusters for row in result.rows)  # independent windows or texts
     title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
     sheet.table(title, columns, table.rows, right=columns[1:])
 
-    # the total loss of a row is a weighted sum of columns
-    parts = f"beyond + {result.price:g} inside"
+    # the total loss of a row is a weighted sum of columns, such as beyond + 0.3 inside
+    weight_of_inside = result.price
+    parts = f"beyond + {weight_of_inside:g} inside"
     if "needle" in columns:
         parts += f" + {result.needles:g} needle"
     sheet.say(
         f"Losses in nats per token, beyond and inside the trained context of {result.trained:,}"
-        f" tokens; total: {parts}; {SIGNIFICANT}: {LEVEL}."
+        f" tokens; total: {parts}; {SIGNIFICANT}: {SIGNIFICANCE}."
     )
+    lowered_by = -result.searched  # `searched` is the new total minus the old one
     sheet.say(
         f"The search took {result.steps:,} steps on {result.windows} windows and lowered their"
-        f" total by {-result.searched:.4f}; the table is of {result.held_windows} held-out windows."
+        f" total by {lowered_by:.4f}; the table is of {result.held_windows} held-out windows."
     )
     for note in result.notes:
         sheet.say(note)

@@ -8,10 +8,10 @@ from ropeconv.errors import UsageError
 from ..plan_file import ExecutorTable
 from .executor import Executor
 from .local import Local
-from .ray import FOUND, OWN, RayCluster
+from .ray import OWN_CLUSTER, RUNNING_CLUSTER, RayCluster
 from .slurm import Slurm
 
-ADDRESS = re.compile(rf"{OWN}|{FOUND}|(?:ray://)?[\w.-]+:\d+")
+ADDRESS = re.compile(rf"{OWN_CLUSTER}|{RUNNING_CLUSTER}|(?:ray://)?[\w.-]+:\d+")
 KNOWN = "a number of processes, ray, auto, ray://HOST:PORT, HOST:PORT"
 
 

@@ -22,8 +22,8 @@ from ropeconv.formats.files import scratch, try_lock
 
 from .executor import Executor, Factory, Failure, Pool, Results, call, worker_lost
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-HANGS = (
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+REASON_OF_HANG = (
     "it did not end in its time and its process was killed; raise unit_timeout in [limits] if it"
     " needs more"
 )
@@ -36,7 +36,7 @@ NEVER_STARTED = (
 
 def gpus() -> list[str]:
     """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
-    named = os.environ.get(VISIBLE)
+    named = os.environ.get(VISIBLE_GPUS)
     if named is not None:
         return [device for device in named.split(",") if device.strip()]
     devices = Path("/dev").glob("nvidia[0-9]*")
@@ -60,7 +60,7 @@ def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
     for device in devices:
         lock = os.open(Path(folder, f"gpu-{device}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if try_lock(lock) != "busy":
-            os.environ[VISIBLE] = device
+            os.environ[VISIBLE_GPUS] = device
             return
         os.close(lock)
 
@@ -156,12 +156,12 @@ def _results(
 ) -> Results:
     """Run items on the processes of a pool, and yield the index and the result of each.
 
-    Parameters are those of `Executor.pool`. A process can end in the middle of an item, killed or
-    out of memory. Then one of two things happens: pebble names the item (ProcessExpired), which is
-    run again up to `retries` times; or the whole pool is lost (BrokenProcessPool), and a new one
-    gets all items that it had not run. A lost pool does not count as a try of its items.
+    Parameters are those of `Executor.pool`. A process can be killed in the middle of an item. Then
+    pebble names the item (ProcessExpired), and it is run again up to `retries` times. If pebble
+    cannot name the item, the whole pool is lost (BrokenProcessPool). A new pool gets all items that
+    had no result yet. That does not count as a try, since most of them did not cause it.
     """
-    tries = [0] * len(items)  # how often each item was run
+    tries = [1] * len(items)  # how often each item was run
     running: dict[Future[Any], int] = {}  # the index of the item that each future runs
     lost_in_a_row = 0  # pools that were lost since the last result
 
@@ -171,34 +171,32 @@ def _results(
         running[processes.start(factory, item, limit)] = index
 
     for index in range(len(items)):
-        tries[index] += 1
         start(index)
     try:
         while running:
             # in the order of the items; a lost pool ends all its futures at once
             finished = wait(running, return_when=FIRST_COMPLETED).done
-            not_run = list[int]()
+            items_of_lost_pool = list[int]()
             for future in sorted(finished, key=lambda future: running[future]):
                 index = running.pop(future)
                 result = _result_of(future, tries[index], retries)
                 if result is _Rerun.POOL_LOST:
-                    not_run.append(index)
+                    items_of_lost_pool.append(index)
                 elif result is _Rerun.PROCESS_ENDED:
                     tries[index] += 1
                     start(index)
                 else:
                     lost_in_a_row = 0
                     yield index, result
-            if not not_run:
+            if not items_of_lost_pool:
                 continue
 
-            # the pool is lost, with all that it had not finished: its items go to a new one, unless
-            # pools were lost too often
+            # a new pool gets the items of the lost one, unless pools were lost too often
             processes.replace()
             lost_in_a_row += 1
             unfinished = [future for future in running if not future.done()]
-            not_run += [running.pop(future) for future in unfinished]
-            for index in sorted(not_run):
+            items_of_lost_pool += [running.pop(future) for future in unfinished]
+            for index in sorted(items_of_lost_pool):
                 if lost_in_a_row > retries:
                     yield index, Failure(NEVER_STARTED)
                 else:
@@ -229,6 +227,6 @@ def _result_of(future: Future[Any], tries: int, retries: int) -> Any:
             return _Rerun.PROCESS_ENDED
         return worker_lost(tries)
     except TimeoutError:  # pebble has killed the process at the limit of the item
-        return Failure(HANGS)
+        return Failure(REASON_OF_HANG)
     except CancelledError:
         return worker_lost(tries)

@@ -23,18 +23,18 @@ from .executor import Executor, Factory, Pool, Results, call, worker_lost
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-AHEAD = 512
+ITEMS_AHEAD = 512
 """Items that Ray has at a time."""
-OWN = "ray"
+OWN_CLUSTER = "ray"
 """The address of a cluster that is started here."""
-FOUND = "auto"
+RUNNING_CLUSTER = "auto"
 """The address of the cluster that runs here."""
-ATTEMPTS = 3
+CONNECTION_ATTEMPTS = 3
 """How often a connection by ray:// is begun.
 
 A busy cluster may not start the server of this client in time.
 """
-NOT_STARTED = ("Starting Ray client server failed", "Proxy failed to Connect to backend")
+SERVER_NOT_STARTED = ("Starting Ray client server failed", "Proxy failed to Connect to backend")
 """Errors of ray/util/client/server/proxier.py.
 
 It waits CHECK_CHANNEL_TIMEOUT_S for the server of a client.
@@ -66,7 +66,7 @@ class RayCluster(Executor):
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
         """Connect to the cluster, and run items as its tasks. Parameters as in `Executor.pool`."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by ray when it is imported
         import ray
 
         self._connect(ray)
@@ -76,11 +76,14 @@ class RayCluster(Executor):
                 "num_cpus": self.cpus,
                 "num_gpus": self.gpus,
                 "max_retries": retries,
-                "max_calls": 0,  # by default, a process with a GPU ends after each task
+                # no limit of tasks, so that a process keeps its model: by default, a process with a
+                # GPU ends after each task
+                "max_calls": 0,
             }
-            task = ray.remote(**options)(call)
-            pickled = ray.put(pickle.dumps(factory))
-            yield partial(_results, ray, task, pickled, retries)
+            # `call(factory, item)` runs an item in a process of the cluster
+            run_item = ray.remote(**options)(call)
+            pickled_factory = ray.put(pickle.dumps(factory))
+            yield partial(_results, ray, run_item, pickled_factory, retries)
         finally:
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 
@@ -98,7 +101,7 @@ class RayCluster(Executor):
         # A busy head starts the server of a new client too late, and Ray gives up after a while.
         # Then another attempt helps; after any other error it does not.
         was_connected = ray.is_initialized()
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, CONNECTION_ATTEMPTS + 1):
             try:
                 self._initialise(ray)
                 return
@@ -108,22 +111,22 @@ class RayCluster(Executor):
                 if not was_connected:
                     ray.shutdown()
                 reason = _reason_of(problem)
-                if not any(words in reason for words in NOT_STARTED):
+                if not any(words in reason for words in SERVER_NOT_STARTED):
                     raise RopeconvError(
                         f"no Ray cluster can be reached at {self.address} ({reason}); start one"
                         " with `ray start --head`, or give ray for one of its own"
                     ) from None
-                if attempt == ATTEMPTS:
+                if attempt == CONNECTION_ATTEMPTS:
                     raise RopeconvError(
                         f"the Ray cluster at {self.address} did not start a server for this client"
-                        f" in {ATTEMPTS} attempts ({reason}); run this again when the cluster is"
-                        " less busy, or start its head with a larger"
+                        f" in {CONNECTION_ATTEMPTS} attempts ({reason}); run this again when the"
+                        " cluster is less busy, or start its head with a larger"
                         " RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"
                     ) from None
 
     def _initialise(self, ray: ModuleType) -> None:
         """Call `ray.init` for the address."""
-        starts = self.address == OWN
+        starts = self.address == OWN_CLUSTER
         # workers find modules in the folder of the driver before those that are installed
         # (ray/_private/worker.py, code_paths), and that may be a checkpoint with a numpy.py
         with chdir("/"):
@@ -162,7 +165,7 @@ def _results(
     try:
         while pending or next_index < len(items):
             # tasks wait in the cluster, but not all at once, since each takes memory there
-            while next_index < len(items) and len(pending) < AHEAD:
+            while next_index < len(items) and len(pending) < ITEMS_AHEAD:
                 ref = task.remote(factory, items[next_index])
                 pending[ref] = next_index
                 next_index += 1

@@ -21,21 +21,21 @@ from ropeconv.errors import UsageError
 from ropeconv.features.evaluation.evaluation import parse_duration
 from ropeconv.rope.errors import RopeconvError
 
-from ..plan_file import DAYS
+from ..plan_file import TIME_UNITS
 from .executor import Executor, Factory, Pool, Results, call, worker_lost
 
 if TYPE_CHECKING:
     from submitit import Executor as SubmititExecutor
     from submitit import Job
 
-LOOK = 20.0
+SECONDS_BETWEEN_QUESTIONS = 20.0
 """Seconds between two questions to Slurm.
 
 A result has as long to be seen here after its job has left the queue.
 """
-LARGEST = 1_000
+MOST_JOBS_OF_ARRAY = 1_000
 """Jobs of an array: Slurm's MaxArraySize is 1,001 by default."""
-POLL = 2.0
+SECONDS_BETWEEN_LOOKS = 2.0
 """Seconds between two looks for results."""
 NEVER = {
     "PartitionTimeLimit": "a shorter timeout",
@@ -62,7 +62,7 @@ class Queue:
     """
 
     def __init__(self) -> None:
-        self.next = time.monotonic() + LOOK
+        self.next = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
         self.missed = set[str]()
 
     def ended(self, jobs: Mapping[int, Job]) -> list[int]:
@@ -102,7 +102,7 @@ class Queue:
         is_due = time.monotonic() >= self.next
         if not is_due:
             return set()
-        self.next = time.monotonic() + LOOK
+        self.next = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
         queue = queued_jobs()  # such as {"12_3": "Resources"}: why each job waits
         if queue is None:
             return set()
@@ -167,8 +167,9 @@ class Slurm(Executor):
             at_once: Jobs that run at a time; 0 for as many as Slurm lets.
             cpus: The CPUs of each job.
             gpus: The GPUs of each job.
-            parameters: More of `AutoExecutor.update_parameters` of submitit, those of Slurm
-                without their `slurm_`.
+            parameters: Further parameters of submitit, as its `AutoExecutor.update_parameters` has
+                them. Those that begin with `slurm_` are without it: {"partition": "gpu"} for
+                `slurm_partition`.
             timeout: The time of each job, such as "2h".
 
         Raises:
@@ -192,7 +193,8 @@ class Slurm(Executor):
 
         try:
             executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
-            executor.update_parameters(**self._submitit_parameters(executor))
+            parameters = self._submitit_parameters(executor)  # {"slurm_partition": "gpu", ...}
+            executor.update_parameters(**parameters)
         except (NameError, TypeError) as problem:  # NameError: submitit's, for an unknown parameter
             raise UsageError(
                 f"submitit does not accept [executor.slurm] ({problem}); correct it"
@@ -201,6 +203,7 @@ class Slurm(Executor):
             raise RopeconvError(
                 f"Slurm is not here ({problem}); run it on a login node, or leave --on out"
             ) from None
+        # `call(factory, item)` runs in each job: it makes a worker, and runs the item with it
         run_item = partial(call, pickle.dumps(factory))
         yield partial(array_results, executor, run_item, retries, Queue())
 
@@ -211,7 +214,7 @@ class Slurm(Executor):
         """
         of_every_cluster = executor._typed_parameters()
         parameters: dict[str, object] = {"name": "ropeconv"}
-        parameters["slurm_array_parallelism"] = self.at_once or LARGEST
+        parameters["slurm_array_parallelism"] = self.at_once or MOST_JOBS_OF_ARRAY
         for key, value in self.parameters.items():
             if key not in of_every_cluster:
                 key = f"slurm_{key}"
@@ -225,7 +228,7 @@ def minutes(timeout: str) -> int:
     Raises:
         UsageError: The text is not a time.
     """
-    return max(1, round(parse_duration(timeout, DAYS) / 60))
+    return max(1, round(parse_duration(timeout, TIME_UNITS) / 60))
 
 
 def array_results(
@@ -247,32 +250,35 @@ def array_results(
     Yields:
         The index and the result of each item.
     """
-    # All items are submitted; those whose jobs end without a result follow in a second round, and
-    # so on.
+    # The first round submits all items. Each later round submits those whose jobs have ended
+    # without a result in the round before it.
     pending: dict[int, Job] = {}  # the job that runs each item, by the index of the item
-    to_submit = list(range(len(items)))
+    items_of_round = list(range(len(items)))
+    rounds = retries + 1
     try:
-        for earlier_tries in range(retries + 1):
-            for start in range(0, len(to_submit), LARGEST):
-                indices = to_submit[start : start + LARGEST]
+        for round_number in range(1, rounds + 1):
+            for start in range(0, len(items_of_round), MOST_JOBS_OF_ARRAY):
+                indices = items_of_round[start : start + MOST_JOBS_OF_ARRAY]
                 jobs = _submit(executor, call, [items[index] for index in indices])
                 pending |= dict(zip(indices, jobs, strict=True))
-            to_submit = []
 
+            without_result = list[int]()
             while pending:
                 for index in queue.ended(pending):
-                    # submitit writes the result of a job to a file, which Slurm's kill prevents
+                    # submitit writes the result of a job to a file, unless Slurm has killed the job
                     job = pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
-                    elif earlier_tries < retries:
-                        to_submit.append(index)
+                    elif round_number < rounds:
+                        without_result.append(index)
                     else:
-                        yield index, worker_lost(earlier_tries + 1, str(job.paths.stderr))
+                        yield index, worker_lost(rounds, str(job.paths.stderr))
                 if pending:
-                    time.sleep(POLL)
-            if not to_submit:
-                return
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+
+            if not without_result:
+                break
+            items_of_round = without_result
     finally:
         queue.cancel(list(pending.values()))
 

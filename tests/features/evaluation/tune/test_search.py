@@ -94,7 +94,7 @@ def task(
 
 
 def test_a_loss_is_that_beyond_with_the_prices_of_the_others() -> None:
-    losses = Losses(np.array([1.0, 3.0, 4.0, 6.0, 8.0]), beyond=2, needle=0.5)
+    losses = Losses(np.array([1.0, 3.0, 4.0, 6.0, 8.0]), inside_count=2, needle=0.5)
     assert losses.value(Price(inside=0.3, needle=2.0)) == pytest.approx(6 + 0.3 * 2 + 2 * 0.5)
 
 
@@ -203,7 +203,7 @@ def test_factors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_ends_early(stopped: bool, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "slopes", lambda work, at, window: [0.0] * len(at))
     work = task(Known(away), progress=Progress(stopped=lambda: stopped))
-    assert search.search(work) is work.first
+    assert search.search(work) is work.first_formula
     assert work.trace == [0.0] * steps
 
 
@@ -228,7 +228,7 @@ def test_no_pass_is_done_twice_and_the_result_is_that_of_one_run(
 def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_path: Path) -> None:
     def computed(by: str, key: tuple[str, ...], value: float) -> float:
         with Journal(tmp_path / "j.jsonl", TUNE, "model") as journal:
-            return Passes(journal, by).line(key, lambda: [value]).numbers[0]
+            return Passes(journal, by).read_or_run(key, lambda: [value]).numbers[0]
 
     assert computed("cpu float32", ("loss", "a"), 1 / 3) == 1 / 3
     assert computed("cpu float32", ("loss", "a"), 2.0) == 1 / 3, "to the last digit"
@@ -239,7 +239,7 @@ def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_pa
 def test_journals_of_other_models_are_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     with Journal(path, TUNE, "model") as journal:
-        Passes(journal, "here").line(["a"], lambda: [1.0])
+        Passes(journal, "here").read_or_run(["a"], lambda: [1.0])
     before = path.read_bytes()
     with pytest.raises(BadSource, match="another model; .*--journal"):
         Journal(path, TUNE, "other")
@@ -283,7 +283,7 @@ def test_targets_lie_evenly_inside_the_trained_context_and_beyond_it() -> None:
     assert len(text_windows) == 3
     assert {len(text_window.text.ids) for text_window in text_windows} == {64}
     assert text_windows[0].text.targets.tolist() == [1, 4, 8, 12, 15, 16, 28, 40, 51, 63]
-    assert text_windows[0].beyond == 5
+    assert text_windows[0].inside_count == 5
     assert [text_window.text.document for text_window in text_windows] == [
         0,
         1,
@@ -291,4 +291,4 @@ def test_targets_lie_evenly_inside_the_trained_context_and_beyond_it() -> None:
     ], "in turn from all texts"
     assert all(text_window.needle is None for text_window in text_windows)
     few = windows(numbered(200), EvaluationSizes((64,), trained=60, windows=1, targets=50))[0]
-    assert few.text.targets.tolist()[few.beyond :] == [60, 61, 62, 63], "there are no more"
+    assert few.text.targets.tolist()[few.inside_count :] == [60, 61, 62, 63], "there are no more"

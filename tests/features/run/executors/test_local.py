@@ -12,7 +12,7 @@ import pytest
 
 from ropeconv.features.run.executors import local
 from ropeconv.features.run.executors.executor import Failure
-from ropeconv.features.run.executors.local import HANGS, Local, gpus
+from ropeconv.features.run.executors.local import REASON_OF_HANG, Local, gpus
 
 from .workers import Broken, Squares, all_ends, end_at_once, end_first
 
@@ -54,7 +54,7 @@ def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
     executor.longest = lambda item: 2.0
     with executor.pool(partial(Squares, str(tmp_path)), retries=2) as pool:
         results = dict(pool([2, "long", 3]))
-    assert results == {0: 4, 1: Failure(HANGS), 2: 9}
+    assert results == {0: 4, 1: Failure(REASON_OF_HANG), 2: 9}
     assert (tmp_path / "run-long").read_text() == "x"
     assert time.monotonic() - begun < 120
 

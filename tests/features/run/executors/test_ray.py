@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from ropeconv.features.run.executors import executor_of
-from ropeconv.features.run.executors.ray import ATTEMPTS, RayCluster
+from ropeconv.features.run.executors.ray import CONNECTION_ATTEMPTS, RayCluster
 from ropeconv.rope.errors import RopeconvError
 
 from ....support.in_process import command
@@ -54,7 +54,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     [
         (
             BUSY,
-            ATTEMPTS,
+            CONNECTION_ATTEMPTS,
             (
                 rf"at {ADDRESS} did not start a server .* in 3 attempts \(RuntimeError: Proxy"
                 r" failed to Conn"

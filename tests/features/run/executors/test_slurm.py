@@ -43,7 +43,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_failures_and_a_killed_job(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "POLL", 0.05)
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_LOOKS", 0.05)
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
     all_ends(Slurm(tmp_path / "slurm", parameters={"timeout_min": 5}), tmp_path)
 
@@ -129,6 +129,6 @@ def test_a_job_has_ended_that_two_looks_at_the_queue_miss(
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm, "LOOK", 0.0)
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_QUESTIONS", 0.0)
     queue = Queue()
     assert [queue.ended({5: job}) for _ in ended] == ended

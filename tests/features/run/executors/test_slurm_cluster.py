@@ -114,7 +114,7 @@ def cluster() -> Iterator[None]:
 @pytest.fixture
 def asking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm is asked often."""
-    monkeypatch.setattr(slurm_queue, "LOOK", 2.0)
+    monkeypatch.setattr(slurm_queue, "SECONDS_BETWEEN_QUESTIONS", 2.0)
 
 
 def test_results_failures_and_a_killed_job(

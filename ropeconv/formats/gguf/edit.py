@@ -210,7 +210,7 @@ class RewrittenHeader:
         bare = self._render(self.values)
         return bare + bytes(-len(bare) % self.alignment)
 
-    def place(self, before: int) -> bytes:
+    def bytes_with_reserve(self, before: int) -> bytes:
         """Return the bytes of the header, with space for keys that later edits add.
 
         The space is a key of blanks, the reserve. Filesystems with reflinks let a copy share the
@@ -462,7 +462,7 @@ def head_bytes(
         same_length = edited.layout(header.data_start)
         if same_length is not None:
             return same_length
-    return edited.place(header.data_start)
+    return edited.bytes_with_reserve(header.data_start)
 
 
 def write_changes(

@@ -54,7 +54,7 @@ def written(path: Path, edit: Edit) -> Path:
     added = sum(map(len, edit.added.values()))
     new_header = rewrite(file.header, edit)
     kept = sum(length for _, _, length in new_header.moves(file.header))
-    assert sum(done) == len(new_header.place(file.header.data_start)) + kept + added
+    assert sum(done) == len(new_header.bytes_with_reserve(file.header.data_start)) + kept + added
     return out
 
 

@@ -167,7 +167,7 @@ class RewrittenHeader:
             ranges.append((old.offset, info.offset, old.size))
         return ranges
 
-    def exact(self, layout: Layout) -> bytes:
+    def bytes_as_before(self, layout: Layout) -> bytes:
         """Return the header as in an earlier file.
 
         Raises:
@@ -457,7 +457,7 @@ def head_bytes(
     """
     # an edit that restores an earlier file knows the length that its header had
     if edit.layout is not None:
-        return edited.exact(edit.layout)
+        return edited.bytes_as_before(edit.layout)
     if keep_data:
         same_length = edited.layout(header.data_start)
         if same_length is not None:

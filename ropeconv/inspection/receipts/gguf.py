@@ -615,7 +615,7 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     layout = Layout(version=header.version, data_start=header.data_start, tail=0)
     rewritten = rewrite(header, Edit(base=header.values, layout=layout))
     digest = ""
-    if rewritten.exact(layout) == header_bytes:
+    if rewritten.bytes_as_before(layout) == header_bytes:
         digest = hashlib.sha256(header_bytes).hexdigest()
 
     # the record of the file itself, and then that of the output, with the parts that it changes

@@ -904,7 +904,7 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
 
     header_size = header.data_start
     with path.open("rb") as file:
-        return file.read(header_size) == expected.layout(header_size)
+        return file.read(header_size) == expected.bytes_of_length(header_size)
 
 
 def _shown(value: GgufValue) -> str:

@@ -180,7 +180,7 @@ class RewrittenHeader:
             )
         return bare + bytes(layout.data_start - len(bare))
 
-    def layout(self, start: int) -> bytes | None:
+    def bytes_of_length(self, start: int) -> bytes | None:
         """Return the header filled up to exactly `start` bytes; None if that cannot be.
 
         The data of the tensors then begins at `start`. A file that is changed in place needs that,
@@ -227,15 +227,15 @@ class RewrittenHeader:
         pages = math.ceil((least - before) / PAGE)  # below 0 for a header that becomes shorter
         length = before + pages * PAGE
 
-        # `layout` gives None for a length that it cannot fill, since that is not aligned, or leaves
-        # a gap too short for a key. Then the next longer one is tried: by pages, unless the old
-        # length is not aligned, since then no length by pages is.
+        # `bytes_of_length` gives None for a length that is not aligned, or that leaves a gap too short
+        # for a key. Then a longer one is tried. If the old length is aligned, so is each length by
+        # pages from it. If it is not, none of them is, so that each number of bytes is tried.
         can_share = before % self.alignment == 0
         step = PAGE if can_share else 1
-        head = self.layout(length)
+        head = self.bytes_of_length(length)
         while head is None:
             length += step
-            head = self.layout(length)
+            head = self.bytes_of_length(length)
         return head
 
     def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
@@ -459,7 +459,7 @@ def head_bytes(
     if edit.layout is not None:
         return edited.bytes_as_before(edit.layout)
     if keep_data:
-        same_length = edited.layout(header.data_start)
+        same_length = edited.bytes_of_length(header.data_start)
         if same_length is not None:
             return same_length
     return edited.bytes_with_reserve(header.data_start)

@@ -278,11 +278,11 @@ def test_a_header_fills_its_place_with_padding_or_a_reserve_and_between_them_not
     new_header = rewrite(header(32), Edit({"k": string("x" * letters)}))
     bare = bare_size(new_header)
     first = -(-bare // 32) * 32
-    assert new_header.plain() == new_header.layout(first)
-    assert new_header.layout(first - 32) is None
-    assert new_header.layout(first + 1) is None
+    assert new_header.plain() == new_header.bytes_of_length(first)
+    assert new_header.bytes_of_length(first - 32) is None
+    assert new_header.bytes_of_length(first + 1) is None
     for start in range(first, bare + 200, 32):
-        laid = new_header.layout(start)
+        laid = new_header.bytes_of_length(start)
         gap = start - bare
         if 32 <= gap < OVERHEAD:
             assert laid is None

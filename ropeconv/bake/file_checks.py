@@ -491,7 +491,7 @@ class GgufCheck:
                 values=remade_header.values,
                 tensors=remade_header.tensors,
                 alignment=remade_header.alignment,
-                kept=remade_header.data_size,
+                kept_size=remade_header.data_size,
             )
             # the data must be equal, but may begin at another byte: the receipt in the header may
             # be of another version, and so of another length
@@ -893,13 +893,16 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
         planned: The planned header.
     """
     # The receipt may be of another version, so that of the file is taken. The key of reserved
-    # spaces, which keeps space for later edits, is left out: `layout` fills the header with it.
+    # spaces, which keeps space for later edits, is left out: `bytes_of_length` fills the header with it.
     values = dict(planned.values)
     values.pop(RESERVED, None)
     if RECEIPT in values:
         values[RECEIPT] = header.values[RECEIPT]
     expected = RewrittenHeader(
-        values=values, tensors=planned.tensors, alignment=planned.alignment, kept=planned.kept
+        values=values,
+        tensors=planned.tensors,
+        alignment=planned.alignment,
+        kept_size=planned.kept_size,
     )
 
     header_size = header.data_start

@@ -107,7 +107,7 @@ class RegroupedCheck(GgufCheck):
                 values=file.header.values,
                 tensors=file.tensors,
                 alignment=file.header.alignment,
-                kept=0,  # places of tensors are not compared
+                kept_size=0,  # places of tensors are not compared
             )
             self._compare_with(file, header)
 

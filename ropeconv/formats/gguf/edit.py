@@ -128,7 +128,7 @@ class RewrittenHeader:
     values: dict[str, GgufValue]
     tensors: dict[str, TensorInfo]
     alignment: int
-    kept: int
+    kept_size: int
     """Size in bytes of the data that remains, from its beginning, before tensors that are added."""
 
     @property
@@ -152,7 +152,7 @@ class RewrittenHeader:
         for name, info in self.tensors.items():
             # added tensors are behind all that stay, also one that has the name of a removed one
             old = header.tensors.get(name)
-            if old is None or info.offset >= self.kept:
+            if old is None or info.offset >= self.kept_size:
                 continue
 
             # a tensor that moves as far as the one before it belongs to the same range, together
@@ -294,14 +294,14 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
     # the tensors that stay fill the gaps of those that are removed
     tensors: dict[str, TensorInfo] = {}
-    kept = 0  # the bytes of data up to the end of the last of them
+    kept_size = 0  # the bytes of data up to the end of the last of them
     next_offset = 0
     for name, info in header.tensors.items():
         if name in edit.removed:
             continue
         tensors[name] = replace(info, offset=next_offset)
-        kept = next_offset + info.size
-        next_offset = pad_size(kept, header.alignment)
+        kept_size = next_offset + info.size
+        next_offset = pad_size(kept_size, header.alignment)
 
     # new ones, vectors of 32-bit floats, come behind them
     for name, data in edit.added.items():
@@ -310,7 +310,9 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
             name=name, shape=(count,), type=F32, offset=next_offset, size=len(data)
         )
         next_offset = pad_size(next_offset + len(data), header.alignment)
-    return RewrittenHeader(values=values, tensors=tensors, alignment=header.alignment, kept=kept)
+    return RewrittenHeader(
+        values=values, tensors=tensors, alignment=header.alignment, kept_size=kept_size
+    )
 
 
 def recount(value: GgufValue, more: int) -> GgufValue:

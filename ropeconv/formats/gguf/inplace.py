@@ -206,7 +206,7 @@ def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[
 
     # all that is behind the last tensor that stays: removed tensors, or padding that others need
     if edit.added or edit.removed or edit.layout:
-        end = header.data_start + rewritten.kept
+        end = header.data_start + rewritten.kept_size
         places.append((end, header.size - end))
     return places
 

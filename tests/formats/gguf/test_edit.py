@@ -200,9 +200,9 @@ def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
     new_header = rewrite(before, edit)
     assert {name: info.offset for name, info in new_header.tensors.items()} == offsets
     assert new_header.moves(before) == moves
-    assert new_header.kept == max((new + length for _, new, length in moves), default=0)
+    assert new_header.kept_size == max((new + length for _, new, length in moves), default=0)
     assert new_header.data_size == max(
-        (offsets[name] + size for name, size in added.items()), default=new_header.kept
+        (offsets[name] + size for name, size in added.items()), default=new_header.kept_size
     )
 
 

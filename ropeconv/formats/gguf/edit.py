@@ -290,7 +290,7 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         values.pop(key, None)
     values |= edit.values
     if edit.added and COUNT in values:
-        values[COUNT] = recount(values[COUNT], len(edit.added))
+        values[COUNT] = add_to_count(values[COUNT], len(edit.added))
 
     # the tensors that stay fill the gaps of those that are removed
     tensors: dict[str, TensorInfo] = {}
@@ -315,7 +315,7 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     )
 
 
-def recount(value: GgufValue, more: int) -> GgufValue:
+def add_to_count(value: GgufValue, more: int) -> GgufValue:
     """Return the value of split.tensors.count, the number of tensors in all shards, plus `more`.
 
     An i32 of 290 and 2 more give an i32 of 292.

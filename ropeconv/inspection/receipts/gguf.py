@@ -23,8 +23,8 @@ from ...formats.gguf.edit import (
     Edit,
     Layout,
     RewrittenHeader,
+    add_to_count,
     deinterleave,
-    recount,
     rewrite,
 )
 from ...formats.gguf.file import GgufFile
@@ -551,7 +551,7 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
     """
     keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
     if COUNT in keys and removed:
-        keys[COUNT] = recount(keys[COUNT], -len(removed & header.tensors.keys()))
+        keys[COUNT] = add_to_count(keys[COUNT], -len(removed & header.tensors.keys()))
     return keys
 
 

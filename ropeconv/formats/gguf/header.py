@@ -343,7 +343,7 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
         name: The name of the file, for messages.
 
     Raises:
-        Beyond: Where the header is longer than `view`.
+        MoreBytesNeeded: Where the header is longer than `view`.
         BadSource: As `read_header`.
     """
     if size < LEAST:
@@ -377,7 +377,7 @@ def read_value(kind: int, raw: bytes) -> GgufValue:
     return value
 
 
-class Beyond(RopeconvError):
+class MoreBytesNeeded(RopeconvError):
     """More of a file is needed to read its header: at least `stop` bytes."""
 
     def __init__(self, stop: int) -> None:
@@ -491,14 +491,14 @@ class _HeaderReader:
         return data
 
     def _reach(self, stop: int) -> None:
-        """Refuse a place that no header has, or raise Beyond for one behind the view."""
+        """Refuse a place that no header has, or raise MoreBytesNeeded for one behind the view."""
         if stop > MAX_HEADER:
             raise self._bad(
                 f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many;"
                 f" {TOO_MANY}"
             )
         if stop > len(self.view):
-            raise Beyond(stop)
+            raise MoreBytesNeeded(stop)
 
     def _number(self, form: struct.Struct) -> int:
         """Read a number."""
@@ -574,7 +574,7 @@ class _HeaderReader:
 
         Raises:
             BadSource: A length leads beyond the end of the file.
-            Beyond: A length is behind the bytes of the file that are in `view`.
+            MoreBytesNeeded: A length is behind the bytes of the file that are in `view`.
         """
         # even empty strings take 8 bytes each, so the claimed number is checked before the loop
         most_bytes = min(self.size - self.at, MAX_VALUES)
@@ -599,7 +599,7 @@ class _HeaderReader:
     def _refuse_string(self, at: int, key: str) -> None:
         """Raise for a string of an array that begins behind the view.
 
-        The view may be only the beginning of a file on the Hub. Beyond then says how many bytes are
+        The view may be only the beginning of a file on the Hub. MoreBytesNeeded then says how many bytes are
         needed, and the caller reads so many.
 
         Args:
@@ -609,7 +609,7 @@ class _HeaderReader:
         Raises:
             BadSource: The file ends before that, or the strings up to there are longer than all
                 values of a header may be, so that a length is wrong.
-            Beyond: The file has the string.
+            MoreBytesNeeded: The file has the string.
         """
         if at > self.size - 8:
             raise self._bad(f"is cut off within {key!r}")

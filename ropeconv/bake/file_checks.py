@@ -893,7 +893,7 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
         planned: The planned header.
     """
     # The receipt may be of another version, so that of the file is taken. The key of reserved
-    # spaces, which keeps space for later edits, is left out: `bytes_of_length` fills the header with it.
+    # spaces, which keeps space for later edits, is left out: `bytes_of_length` adds it again.
     values = dict(planned.values)
     values.pop(RESERVED, None)
     if RECEIPT in values:

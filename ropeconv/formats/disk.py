@@ -67,32 +67,32 @@ def copy_part(
         reader: The file to read.
         origin: The first byte of the range there.
         writer: The file to write.
-        goal: The place of the first byte there.
+        goal: Where its first byte goes in the file that is written.
         size: The number of bytes.
         advance: Called with the number of bytes done since the last call.
     """
     # Only the parts of the range that have data are copied. In a file of 3 GB with a hole from 1 to
     # 2 GB, these are (0, 1 GB) and (2 GB, 3 GB). In the hole, the writer has zeros already.
     writer.flush()
-    done = 0  # bytes of the range that are copied or skipped
+    end_of_last_part = origin
     for start, stop in _data(reader.fileno(), origin, origin + size):
-        offset = start - origin
-        hole = offset - done
-        if hole > 0:
-            advance(hole)
-        _copy(reader, start, writer, goal + offset, stop - start, advance)
-        done = stop - origin
+        hole_before = start - end_of_last_part
+        if hole_before > 0:
+            advance(hole_before)
+        _copy(reader, start, writer, goal + start - origin, stop - start, advance)
+        end_of_last_part = stop
 
-    # a hole at the end is not written either, but the file must be as long as with it
-    bytes_in_reader = os.fstat(reader.fileno()).st_size - origin
-    hole = min(size, bytes_in_reader) - done
-    if hole > 0:
-        end = goal + done + hole
+    # a hole at the end is not written either, but the new file must be as long as with it
+    end_of_reader = os.fstat(reader.fileno()).st_size
+    end_of_range = min(origin + size, end_of_reader)
+    hole_at_end = end_of_range - end_of_last_part
+    if hole_at_end > 0:
+        end_in_writer = goal + end_of_range - origin
         bytes_in_writer = os.fstat(writer.fileno()).st_size
-        if bytes_in_writer < end:
-            os.ftruncate(writer.fileno(), end)
-        writer.seek(end)
-        advance(hole)
+        if bytes_in_writer < end_in_writer:
+            os.ftruncate(writer.fileno(), end_in_writer)
+        writer.seek(end_in_writer)
+        advance(hole_at_end)
 
 
 def _copy(

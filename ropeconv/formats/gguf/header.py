@@ -602,7 +602,7 @@ class _HeaderReader:
     def _raise_for_string_behind_view(self, at: int, key: str) -> None:
         """Raise the exception for a string of an array whose length is not in the view.
 
-        Of a file on the Hub, the view may have only the first bytes. Then MoreBytesNeeded says how
+        For a file on the Hub, the view may have only the first bytes. Then MoreBytesNeeded says how
         many bytes are needed, and its catcher reads them and begins again.
 
         Args:

@@ -41,7 +41,7 @@ from .tasks import WRITINGS, family_names, runtime_names, runtimes_html
 
 MOST_REQUESTS = 8
 """Requests that run at the same time."""
-SOURCE = (
+MODEL_INFO = (
     "owner/name on the Hub, with @revision or /file.gguf if needed; or the path of a folder,"
     " config.json or GGUF file"
 )
@@ -68,7 +68,7 @@ def add_model(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
     Args:
         dropped: The files that may be dropped, in words.
     """
-    source = gr.Textbox(label="Model", info=SOURCE, max_lines=1, elem_id="source")
+    source = gr.Textbox(label="Model", info=MODEL_INFO, max_lines=1, elem_id="source")
     return {"source": source, **add_upload(dropped)}
 
 
@@ -240,7 +240,7 @@ class Page:
         def load(request: gr.Request) -> Iterator[list[object]]:
             """Yield lists with a new value for each of `outputs`; Gradio shows each list at once.
 
-            gr.skip() in a list leaves a component as it is shown now.
+            gr.skip() in a list leaves its component unchanged.
             """
             in_address = from_address(self.kind, dict(request.query_params))
             values = {}
@@ -413,7 +413,7 @@ CHOICES = {
 """Values of options that do not list them all."""
 
 
-NARROW = 220
+LEAST_WIDTH = 220
 """Pixels below which a part of a row gets a row of its own, as on a telephone."""
 MACHINES = tuple(preset.memory for preset in PRESETS.values())
 """Sizes that are offered; any other can be typed."""
@@ -431,7 +431,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
     buttons: dict[str, gr.Button] = {}
     with gr.Row():
         source = gr.Textbox(
-            label="Model", info=SOURCE, max_lines=1, elem_id="source", scale=5, min_width=260
+            label="Model", info=MODEL_INFO, max_lines=1, elem_id="source", scale=5, min_width=260
         )
         buttons["search"] = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
     matches = gr.HTML(elem_id="found", apply_default_css=False)
@@ -440,7 +440,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
     # a button for each machine, which fills the four fields in `chosen`
     with gr.Row():
         preset_buttons = {
-            name: gr.Button(preset.label, size="sm", elem_id=name, min_width=NARROW)
+            name: gr.Button(preset.label, size="sm", elem_id=name, min_width=LEAST_WIDTH)
             for name, preset in PRESETS.items()
         }
     fields |= _add_method()
@@ -518,7 +518,7 @@ def _add_goal() -> dict[str, Any]:
             info="Tokens, or a factor such as 4",
             max_lines=1,
             elem_id="context",
-            min_width=NARROW,
+            min_width=LEAST_WIDTH,
         )
         runtimes = gr.Dropdown(
             [*runtime_names(), *reader_names()],
@@ -527,7 +527,7 @@ def _add_goal() -> dict[str, Any]:
             label="Runtime",
             info="Optional: where it must run correctly",
             elem_id="runtimes",
-            min_width=NARROW,
+            min_width=LEAST_WIDTH,
         )
         memory = gr.Dropdown(
             ["", *MACHINES],
@@ -536,7 +536,7 @@ def _add_goal() -> dict[str, Any]:
             label="Memory",
             info="Such as 24GB; by default that of this machine",
             elem_id="memory",
-            min_width=NARROW,
+            min_width=LEAST_WIDTH,
         )
     return {"context": context, "runtimes": runtimes, "memory": memory}
 

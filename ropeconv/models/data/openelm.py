@@ -12,15 +12,21 @@ class Hooks(FamilyHooks):
     keys = {QUERIES: Heads, KEYS: Heads}
 
     def refusal(self, part: JsonObject) -> str:
+        """Return why a config cannot be extended, for its lists of heads; empty where it can.
+
+        num_query_heads and num_kv_heads have a number for each layer. configuration_openelm.py can
+        derive them from other keys, but all published configs have them.
+        """
         layers = positive_int(part, ("num_transformer_layers",), 12) or 0
         for key in (QUERIES, KEYS):
-            # its class can derive them, but publishes them (configuration_openelm.py)
-            listed = part.get(key) or []
-            if len(listed) != layers:
+            heads_by_layer = part.get(key) or []
+            if len(heads_by_layer) != layers:
                 return (
-                    f"config.json has num_transformer_layers = {layers} and {len(listed)} entries"
-                    f" in {key}; write one for each layer"
+                    f"config.json has num_transformer_layers = {layers} and"
+                    f" {len(heads_by_layer)} entries in {key}; write one for each layer"
                 )
+
+        # grouped-query attention: each key head serves the same number of query heads
         for queries, keys in zip(part[QUERIES], part[KEYS], strict=True):
             if queries % keys:
                 return (

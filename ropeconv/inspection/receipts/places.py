@@ -173,13 +173,15 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if near is not None:
         return str(near)
 
-    # Then the noted sources of other outputs with an equal receipt. These may be of another
-    # fine-tune, so one counts only if it has the same files as the noted source of this output,
-    # where there was one.
+    # Then the noted sources of other outputs with an equal receipt, as this output may be a copy of
+    # one. If a source was noted for this output, only one with the same files counts: outputs of
+    # two fine-tunes with the same names and settings have equal receipts too.
     for place in noted:
-        if not place.is_there or place.source == output_path:
+        is_output_itself = place.source == output_path
+        if not place.is_there or is_output_itself:
             continue
-        if of_output is None or place.contents == of_output.contents:
+        may_be_source = of_output is None or place.contents == of_output.contents
+        if may_be_source:
             return place.source
     return ""
 
@@ -218,7 +220,8 @@ def why_not_found(output: Path) -> str:
             " --against"
         )
 
-    # `apply` may have noted where the source was; as it was not found, it is not there as it was
+    # `apply` may have noted where the source was. `find_source` looks there, so that a source which
+    # was not found has been moved, removed or changed.
     changed = ""
     noted = _read_notes(receipt)
     if noted:

@@ -28,8 +28,10 @@ COMMIT = re.compile("[0-9a-f]{7,40}")
 """A commit of a repository, in full or shortened."""
 REPOSITORY = re.compile(r"[^/.~\\][^/\\]*/[^/\\]+")
 """`owner/name` on the Hub."""
-SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)/snapshots/(?P<commit>[0-9a-f]{40})")
-"""The end of a folder in the cache of huggingface_hub."""
+CACHE_FOLDER = re.compile(
+    r"models--(?P<owner>.+?)--(?P<name>.+)/snapshots/(?P<commit>[0-9a-f]{40})"
+)
+"""The end of a folder in the cache of huggingface_hub: models--OWNER--NAME/snapshots/COMMIT."""
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MATRICES = {".lora_A.weight": -1, ".lora_B.weight": 0}
@@ -262,15 +264,20 @@ class _Origin:
 
 def _origins(source: Source) -> Iterator[_Origin]:
     """Yield the names of a source: its own, and those of its sources if ropeconv wrote it."""
+    # its own: owner/name@revision on the Hub, or a folder
     if source.kind == "hub":
         name, _, revision = source.reference.partition("@")
         yield _Origin(name, revision, source.commit or "")
     else:
         place = Path(source.reference).absolute().as_posix()
         yield _Origin(place)
-        snapshot = SNAPSHOT.search(place)
-        if snapshot:
-            yield _Origin(f"{snapshot['owner']}/{snapshot['name']}", commit=snapshot["commit"])
+        # a folder in the cache of huggingface_hub is known by its repository too
+        cached = CACHE_FOLDER.search(place)
+        if cached:
+            yield _Origin(f"{cached['owner']}/{cached['name']}", commit=cached["commit"])
+
+    # an output of ropeconv has a receipt, which names the source of its last bake, and that of the
+    # first bake where there were several
     text = source.text(RECEIPT)
     if text is None:
         return

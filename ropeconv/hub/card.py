@@ -512,7 +512,7 @@ def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
 
     # the files that the card is about
     upload = planned_upload(plan)
-    upload = replace(upload, card=source_card, known=gguf_keys)
+    upload = replace(upload, card=source_card, card_metadata=gguf_keys)
 
     # The base model as far as the source knows it, without a request to the Hub: its name and
     # commit, and its licence, with whether that forbids derivatives.

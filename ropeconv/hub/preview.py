@@ -154,7 +154,7 @@ def _ask_hub(repository: Repository, repo_id: str) -> _HubState:
 def _assume_new(repository: Repository, upload: UploadSet, options: PublishOptions) -> _HubState:
     """Return the state that is shown without the network: that of a new repository."""
     name, _ = name_of(upload, options)
-    base = BaseModel(name, {**upload.known, **inheritable_metadata(upload.card)})
+    base = BaseModel(name, {**upload.card_metadata, **inheritable_metadata(upload.card)})
     generated = _generated_files(repository, base, exists=False)
     note = (
         f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was"

@@ -67,7 +67,7 @@ class UploadSet:
     own_card: bool = False
     """Whether the user has written the README.md of the output, which is then published."""
 
-    known: JsonObject = field(default_factory=dict)
+    card_metadata: JsonObject = field(default_factory=dict)
     """Metadata for the card that the keys of a GGUF file state."""
 
     quantised: str = ""
@@ -219,7 +219,7 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
         adds=adds,
         receipt=plan.receipt(),
         context=context,
-        known=card_metadata,
+        card_metadata=card_metadata,
         sizes=sizes,
         kv_cache=plan.kv_cache.short(context) if plan.kv_cache else "",
         memory=_describe_memory(plan.shape, context, plan.receipt(), is_folder=False),
@@ -321,7 +321,7 @@ def from_gguf(path: Path) -> UploadSet:
         adds=adds,
         receipt=receipt,
         context=context,
-        known=gguf_metadata(source.file),
+        card_metadata=gguf_metadata(source.file),
         kv_cache=cache.short(context) if cache else "",
         memory=_describe_memory(shape, context, receipt, is_folder=False),
         purpose=purpose,

@@ -802,7 +802,7 @@ def _have_projections(
     for index in range(layers):
         for prefix in layer_prefixes(index, family):  # such as "model.layers.0."
             _, _, without_root = prefix.partition(".")  # "layers.0."
-            layer_name = without_root or prefix  # "h.0." has no root
+            layer_name = without_root or prefix
             middles += [f".{layer_name}{projection}." for projection in projections]
 
     # a dot is put before a name, so that one that begins with the layer is found too

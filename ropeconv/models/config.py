@@ -501,8 +501,8 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     # layer of the kind counts.
     share_by_layer = part.get(LAYER_SHARES)
     if share_by_layer:
-        layer_kinds = kinds_of(part, family, layer_names(part, family, len(share_by_layer)))
-        for share, layer_kind in zip(share_by_layer, layer_kinds, strict=False):
+        kind_by_layer = kinds_of(part, family, layer_names(part, family, len(share_by_layer)))
+        for share, layer_kind in zip(share_by_layer, kind_by_layer, strict=False):
             if layer_kind == kind:
                 return share
         return default_share
@@ -722,7 +722,7 @@ def _index_widths(part: Config, family: Family, count: int) -> list[int]:
     if not rules.index_key:
         return widths
 
-    # a config may list the layers with an indexer, as "full"
+    # a config may list a type for each layer, of which "full" has an indexer
     width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0
     types = part.get("indexer_types")
     if isinstance(types, list) and types:

@@ -85,7 +85,7 @@ def staged(
                 check=check,
                 advance=advance,
                 probe=probe,
-                remember=False,  # not listed as an output of this machine: the folder is removed
+                remember=False,  # the place of the source is not noted: this folder is removed
             )
 
         if validate is not None:

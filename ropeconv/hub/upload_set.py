@@ -285,7 +285,7 @@ def from_gguf(path: Path) -> UploadSet:
     """Return the files to upload for a GGUF file that ropeconv wrote: it, and its other shards.
 
     Args:
-        path: The file; the first shard, where it has several.
+        path: The file, or one of its shards.
 
     Raises:
         BadSource: A shard is missing.

@@ -598,7 +598,7 @@ PAGES = {
     "Results": build_results,
 }
 CHECK_AND_KEEP_SECONDS = (600, 7200)
-"""Seconds between two looks at dropped files, and after which they are removed."""
+"""Seconds between two looks at dropped files, and those after which a file is removed."""
 QUIET = "#59636e"
 """The colour of small type, with a contrast of at least 4.5 to what is behind it."""
 QUIET_DARK = "#a3abb3"

@@ -218,7 +218,7 @@ class Journal(Generic[L]):
         head_is_damaged = head is None
         is_other_journal = not head_is_damaged and head != self._head
         if is_other_journal:
-            # raises an error, unless it may be renamed (`fresh`), as all of its lines are then
+            # an error, unless a fresh journal was asked for: then this one is renamed as a whole
             self._refuse(head, fresh)
             return complete
 

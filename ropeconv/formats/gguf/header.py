@@ -534,7 +534,7 @@ class _HeaderReader:
         else:
             raise self._bad(f"has a value of unknown type {kind} under {key!r}")
 
-        # a limit for the bytes of all values; a view that ends within this one is refused
+        # a limit for the bytes of all values; `_reach` raises where the view ends within this one
         length = self.at - start
         self._refuse_long(length, key)
         self.bytes_of_values += length

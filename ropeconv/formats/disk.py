@@ -21,13 +21,13 @@ from typing import Any, BinaryIO
 from ..errors import BadSource
 
 FICLONE = 0x40049409  # linux/fs.h
-RANGE = 64 << 20
+RANGE_BYTES = 64 << 20
 """Bytes per call of the kernel, after which progress is shown and Ctrl-C is heard."""
 BLOCK = 8 << 20
 """Bytes at a time where they pass through Python."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a used-up quota."""
-UNSUPPORTED = {
+UNSUPPORTED_ERRORS = {
     errno.EXDEV,
     errno.EINVAL,
     errno.ENOSYS,
@@ -112,13 +112,13 @@ def _copy(
     # filesystems before Linux 5.3, and on some network filesystems
     done = 0
     while hasattr(os, "copy_file_range") and done < size:
-        length = min(RANGE, size - done)
+        length = min(RANGE_BYTES, size - done)
         try:
             count = os.copy_file_range(
                 reader.fileno(), writer.fileno(), length, origin + done, goal + done
             )
         except OSError as problem:
-            if problem.errno not in UNSUPPORTED:
+            if problem.errno not in UNSUPPORTED_ERRORS:
                 raise
             break
         if count == 0:  # the file ends here, or its filesystem cannot say so (procfs)
@@ -225,7 +225,7 @@ def link_file(source: Path, target: Path) -> bool:
     try:
         os.link(source.resolve(), target)
     except OSError as problem:
-        if problem.errno in UNSUPPORTED | {errno.EMLINK}:
+        if problem.errno in UNSUPPORTED_ERRORS | {errno.EMLINK}:
             return False
         raise
     return True

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
 EVALUATION_PICTURE = "evaluation.png"
-COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
+RUNTIMES_WITH_COMMAND = ("vllm", "sglang", "tgi", "mlx-lm")
 """Runtimes whose command a card has; run.jinja has the commands."""
 LINK = re.compile(r"https?://[^\s;,]+")
 LINK_AFTER_COMMA = re.compile(rf",? {LINK.pattern}")
@@ -157,7 +157,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
     branch = options.revision
     is_local_folder = "/" not in repo_id
     run_commands = {}
-    for runtime in COMMANDS:
+    for runtime in RUNTIMES_WITH_COMMAND:
         # `--revision` is not an option of mlx_lm.server
         if branch and runtime == "mlx-lm":
             continue

@@ -26,7 +26,7 @@ from .repository import Repository
 from .upload_set import UploadSet, from_gguf, from_plan
 
 Note = Callable[[str], None]
-WAITS = (1.0, 3.0)
+RETRY_WAITS = (1.0, 3.0)
 """Seconds between attempts to commit."""
 LOGIN = (
     "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token"
@@ -34,7 +34,7 @@ LOGIN = (
 )
 CHANGED_STATUS = 412
 """The status of a commit after another one: of another user, or ours where its answer was lost."""
-REFUSED = {
+REASON_BY_STATUS = {
     401: LOGIN,
     403: LOGIN,
     CHANGED_STATUS: "has changed while this was prepared; check the new commit and run again",
@@ -135,7 +135,7 @@ def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda mess
             return _publish(repository, note)
     except HfHubHTTPError as problem:
         # such as 403, of a token without permission to write
-        reason = REFUSED.get(problem.response.status_code)
+        reason = REASON_BY_STATUS.get(problem.response.status_code)
         if reason is None:
             raise
         raise RopeconvError(f"{options.repo_id} {reason}") from None
@@ -350,7 +350,8 @@ def _send(
     if not message:
         message = f"Bake {upload.receipt.method} into {source} with ropeconv"
 
-    for wait in (*WAITS, None):  # in seconds; None for the last attempt, which no other follows
+    # the seconds to wait after each attempt; None for the last one
+    for wait in (*RETRY_WAITS, None):
         try:
             commit = repository.api.create_commit(
                 options.repo_id,

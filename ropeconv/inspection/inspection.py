@@ -106,7 +106,7 @@ CUSTOM_CODE = (
     "its auto_map names code in the checkpoint, which replaces the stock class with"
     " trust_remote_code"
 )
-PLANNED = ("context", "original", "schemas", "ignored-key")
+CODES_ANNOUNCED_BY_PLAN = ("context", "original", "schemas", "ignored-key")
 """Codes of problems that do not count in settings that ropeconv wrote.
 
 Its plan showed what every runtime reads.
@@ -630,7 +630,7 @@ def _without_planned(
     """
     if receipt is None:
         return tuple(problems)
-    announced = set(PLANNED)
+    announced = set(CODES_ANNOUNCED_BY_PLAN)
     # the receipt of an extended model has its trained context, so that is not in doubt
     if spec.context != spec.original_context:
         announced.add("trained")

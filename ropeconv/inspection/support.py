@@ -86,7 +86,8 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         if status not in ranges_by_status:
             continue
         label = _describe_ranges(ranges_by_status[status])
-        if read_as and status not in UNREAD:  # the runtime reads the config
+        reads_config = status not in UNREAD
+        if read_as and reads_config:
             label = f"as {read_as}: {label}"
         rows.append((status, label))
     return rows

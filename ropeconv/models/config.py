@@ -209,7 +209,7 @@ def _check_has_text_model(config: Config) -> None:
             raise _text_model_is_absent(name, text_path)
 
     words = set(str(name).lower().split("_"))
-    is_tower = bool(TOWERS & words)
+    is_tower = bool(TOWER_WORDS & words)
     has_vocabulary = any(key in config for key in VOCABULARY)
     if is_tower and not has_vocabulary:
         raise BadSource(
@@ -241,7 +241,7 @@ def _text_model_is_absent(name: str, path: str) -> BadSource:
     )
 
 
-TOWERS = frozenset({"vision", "visual", "vit", "audio", "speech"})
+TOWER_WORDS = frozenset({"vision", "visual", "vit", "audio", "speech"})
 """Words in the model types of towers."""
 
 
@@ -657,7 +657,8 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     counts: Counter[CachedLayers] = Counter()
     layers_with_state = 0
     for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
-        if name in STATES or window == 0:
+        has_state = name in STATES  # such as "mamba"
+        if has_state or window == 0:
             layers_with_state += 1
             continue
         if maker_of_keys[layer] != layer:  # it uses the keys and values of an earlier layer
@@ -739,11 +740,11 @@ def _index_widths(part: Config, family: Family, count: int) -> list[int]:
     return widths
 
 
-HEADS = 8
+SAMPLE_HEADS = 8
 """The heads of a sample."""
-HEAD_DIM = 128
+SAMPLE_HEAD_DIM = 128
 """The width of one of them."""
-CONTEXT = 4096
+SAMPLE_CONTEXT = 4096
 """The context that it declares, in tokens."""
 
 
@@ -757,10 +758,10 @@ def sample_config(family: Family) -> Config:
     theta = family.defaults.theta
     config: Config = {
         "model_type": family.model_types[0],
-        keys.hidden[0]: HEADS * HEAD_DIM,
-        keys.heads[0]: HEADS,
+        keys.hidden[0]: SAMPLE_HEADS * SAMPLE_HEAD_DIM,
+        keys.heads[0]: SAMPLE_HEADS,
         keys.layers[0]: family.defaults.layers or 2,
-        keys.context[0]: CONTEXT,
+        keys.context[0]: SAMPLE_CONTEXT,
         keys.theta[0]: theta,
     }
     config["rope_theta"] = theta  # also where the family has another key for it
@@ -769,7 +770,7 @@ def sample_config(family: Family) -> Config:
     if family.mla:
         config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
     elif family.writing.head_dim:
-        config[keys.head_dim[0]] = HEAD_DIM
+        config[keys.head_dim[0]] = SAMPLE_HEAD_DIM
     if keys.partial and family.defaults.partial_rotary_factor != 1:
         config[keys.partial[0]] = family.defaults.partial_rotary_factor
     if not family.halves:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from ropeconv.formats.package_data import render
 
 from .forms import PageForm
-from .job import CANCELLED, PageJob, failure
+from .job import CANCELLED_MESSAGE, PageJob, failure
 from .sheet import PageAnswer, PageProgress
 
 ANSWER_SECONDS = 300.0
 """An answer may take so long; a bake may take any time."""
-BUSY = "a bake is running on this page; cancel it, or wait for it"
+BUSY_MESSAGE = "a bake is running on this page; cancel it, or wait for it"
 MOST_CANCELLED_PAGES = 10_000
 """Pages that are remembered."""
 
@@ -80,10 +80,10 @@ class Front:
         """
         was_cancelled_in_queue = baking and session in self._cancelled
         if was_cancelled_in_queue:
-            return CANCELLED
+            return CANCELLED_MESSAGE
         running = self._jobs.get(session)
         if running is not None and running.baking:
-            return BUSY
+            return BUSY_MESSAGE
         return ""
 
     def begin(self, session: str) -> None:

@@ -26,7 +26,7 @@ from .sheet import HtmlSheet, PageAnswer, PageProgress, TaskContext
 
 Message = PageProgress | PageAnswer
 DECODER = msgspec.json.Decoder[Message](Message)
-CANCELLED = "cancelled: nothing was kept"
+CANCELLED_MESSAGE = "cancelled: nothing was kept"
 
 
 def work(connection: Connection, task: str, form: PageForm) -> None:
@@ -47,7 +47,7 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
         answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except StopRequest:  # raised by _stop at any moment, also in the line above, and only once
-        answer = failure(CANCELLED)
+        answer = failure(CANCELLED_MESSAGE)
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.send_bytes(msgspec.json.encode(answer))
     os._exit(0)  # without waiting for the thread of a download that hangs

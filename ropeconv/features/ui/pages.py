@@ -415,7 +415,7 @@ CHOICES = {
 
 LEAST_WIDTH = 220
 """Pixels below which a part of a row gets a row of its own, as on a telephone."""
-MACHINES = tuple(preset.memory for preset in PRESETS.values())
+OFFERED_MEMORY_SIZES = tuple(preset.memory for preset in PRESETS.values())
 """Sizes that are offered; any other can be typed."""
 
 
@@ -530,7 +530,7 @@ def _add_goal() -> dict[str, Any]:
             min_width=LEAST_WIDTH,
         )
         memory = gr.Dropdown(
-            ["", *MACHINES],
+            ["", *OFFERED_MEMORY_SIZES],
             value="",
             allow_custom_value=True,
             label="Memory",
@@ -599,11 +599,11 @@ PAGES = {
 }
 CHECK_AND_KEEP_SECONDS = (600, 7200)
 """Seconds between two looks at dropped files, and those after which a file is removed."""
-QUIET = "#59636e"
+SMALL_TYPE_COLOUR = "#59636e"
 """The colour of small type, with a contrast of at least 4.5 to what is behind it."""
-QUIET_DARK = "#a3abb3"
+SMALL_TYPE_COLOUR_DARK = "#a3abb3"
 """The same in dark pages."""
-HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
+HEAD_HTML = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
 
 
 def application(front: Front) -> gr.Blocks:
@@ -637,16 +637,16 @@ def looks() -> dict[str, Any]:
     mono = ["ui-monospace", "monospace"]
     theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=mono)
     theme.set(
-        body_text_color_subdued=QUIET,
-        body_text_color_subdued_dark=QUIET_DARK,
-        block_info_text_color=QUIET,
-        block_info_text_color_dark=QUIET_DARK,
+        body_text_color_subdued=SMALL_TYPE_COLOUR,
+        body_text_color_subdued_dark=SMALL_TYPE_COLOUR_DARK,
+        block_info_text_color=SMALL_TYPE_COLOUR,
+        block_info_text_color_dark=SMALL_TYPE_COLOUR_DARK,
         button_primary_background_fill="*primary_600",
     )
     return {
         "theme": theme,
         # not as `css`, which Gradio puts below selectors of its own
-        "head": HEAD % (render("ui/style.css"), render("ui/page.js")),
+        "head": HEAD_HTML % (render("ui/style.css"), render("ui/page.js")),
         "footer_links": [],
         "run_history": False,
     }

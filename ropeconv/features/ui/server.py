@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 HOST = "127.0.0.1"
-PORT = 7860
+FIRST_PORT = 7860
 """The first port that is tried."""
-PORTS = 20
+PORTS_TO_TRY = 20
 """How many ports are tried."""
 POLL_SECONDS = 0.02
 """Seconds between two checks whether the server has started."""
@@ -83,8 +83,8 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
         RopeconvError: The port is taken, or may not be used.
     """
     if port is None:
-        numbers = list(range(PORT, PORT + PORTS))
-        taken = f"ports {PORT} to {PORT + PORTS - 1} are taken"
+        numbers = list(range(FIRST_PORT, FIRST_PORT + PORTS_TO_TRY))
+        taken = f"ports {FIRST_PORT} to {FIRST_PORT + PORTS_TO_TRY - 1} are taken"
     else:
         numbers = [port]
         taken = f"port {port} is taken"

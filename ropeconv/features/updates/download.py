@@ -22,7 +22,7 @@ WHOLE_SECONDS = 600.0
 """How long a whole file may take: a server could send a byte now and then."""
 MOST_REDIRECTS = 5
 """The assets of a release on GitHub are behind one."""
-LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def is_url(place: str) -> bool:
@@ -44,7 +44,7 @@ def check_place(place: str, pinned: bool) -> None:
     """
     if not place.startswith("http://") or pinned:
         return
-    if urlsplit(place).hostname not in LOCAL:
+    if urlsplit(place).hostname not in LOCAL_HOSTS:
         raise UsageError(
             f"--from {redacted(place)} is not https, so that others could change the data on its"
             " way; use https, or give the SHA-256 of the manifest with --sha256"

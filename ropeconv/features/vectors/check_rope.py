@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-TOP = 20
+TOP_TOKENS = 20
 """Likeliest tokens that a server is asked for: the default limit of vLLM."""
 COMPUTES_ANOTHER = 1
 """The exit code for an engine that does not compute the RoPE of the packet."""
@@ -285,7 +285,7 @@ def from_vllm(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]
         "prompt": prompt.ids,
         "max_tokens": 1,
         "temperature": 0,
-        "prompt_logprobs": TOP,
+        "prompt_logprobs": TOP_TOKENS,
     }
     answer = request_json(f"{url}/v1/completions", body)
     # the entry of a token has what was predicted before it; the first token has none
@@ -307,7 +307,7 @@ def from_sglang(url: str, prompt: PromptIds) -> list[dict[int, float]]:
         "sampling_params": {"max_new_tokens": 1, "temperature": 0},
         "return_logprob": True,
         "logprob_start_len": 0,
-        "top_logprobs_num": TOP,
+        "top_logprobs_num": TOP_TOKENS,
     }
     # the entry of a token has what was predicted before it: [log-probability, token, text] of each
     # of the likeliest tokens
@@ -342,7 +342,7 @@ def from_llama_server(
             "model": model,
             "prompt": prompt.ids[: position + 1],
             "n_predict": 1,
-            "n_probs": TOP,
+            "n_probs": TOP_TOKENS,
             # below 0, log-probabilities are those of the logits, whatever the sampler does
             "temperature": -1,
             "id_slot": 0,

@@ -39,8 +39,8 @@ from .file import GgufFile
 from .header import GgufHeader, read_header
 
 MAGIC = b"ropeconv journal 3\n"
-FIXED = struct.Struct("<QQqQ")
-ENTRY = struct.Struct("<QQ")
+FIXED_FIELDS = struct.Struct("<QQqQ")
+ENTRY_FIELDS = struct.Struct("<QQ")
 BODY = len(MAGIC) + hashlib.sha256().digest_size
 MAX_KEPT = 1 << 30
 """The most bytes that are kept in a journal."""
@@ -380,7 +380,7 @@ def _write_journal(
     """
     os.ftruncate(journal_file, 0)
     digest = hashlib.sha256()
-    end = BODY  # behind the place of the digest
+    end = BODY  # where the body begins, behind the magic word and the digest
     for data in _journal_body(file, shift, places, neighbour):
         digest.update(data)
         end += write_at(journal_file, data, end)
@@ -406,11 +406,11 @@ def _journal_body(
     """
     # the inode of the file, its size, by how much its data will move, and how many ranges follow
     status = os.fstat(file)
-    yield FIXED.pack(status.st_ino, status.st_size, shift, len(places))
+    yield FIXED_FIELDS.pack(status.st_ino, status.st_size, shift, len(places))
 
     # each range: its place, and the bytes that the file has there now
     for place, length in places:
-        yield ENTRY.pack(place, length)
+        yield ENTRY_FIELDS.pack(place, length)
         for _, block in pieces_of(file, place, length):
             yield block
 
@@ -449,8 +449,8 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
     damaged = BadSource(
         f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it"
     )
-    largest = MAX_KEPT + MAX_ENTRIES * ENTRY.size + MAX_NEIGHBOUR
-    if not BODY + FIXED.size <= journal_size <= largest:
+    largest = MAX_KEPT + MAX_ENTRIES * ENTRY_FIELDS.size + MAX_NEIGHBOUR
+    if not BODY + FIXED_FIELDS.size <= journal_size <= largest:
         raise damaged
 
     # a journal that a kill cut off has no digest
@@ -461,7 +461,7 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
         raise damaged
 
     # a model that was downloaded again has the name, and must not get bytes of the earlier one
-    inode, size, shift, count = FIXED.unpack(os.pread(journal_file, FIXED.size, BODY))
+    inode, size, shift, count = FIXED_FIELDS.unpack(os.pread(journal_file, FIXED_FIELDS.size, BODY))
     if inode != status.st_ino:
         raise BadSource(
             f"{name} is of another file than the present {path.name}; if that is complete, remove"
@@ -470,12 +470,12 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
 
     # the ranges that were to be overwritten: first byte, length, and the old bytes behind them
     entries = []
-    at = BODY + FIXED.size
+    at = BODY + FIXED_FIELDS.size
     for _ in range(count):
-        if at + ENTRY.size > journal_size:
+        if at + ENTRY_FIELDS.size > journal_size:
             raise damaged
-        place, length = ENTRY.unpack(os.pread(journal_file, ENTRY.size, at))
-        at += ENTRY.size
+        place, length = ENTRY_FIELDS.unpack(os.pread(journal_file, ENTRY_FIELDS.size, at))
+        at += ENTRY_FIELDS.size
         if place + length > size:
             raise damaged
         entries.append((place, length, at))

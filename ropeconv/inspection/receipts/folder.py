@@ -33,7 +33,7 @@ from .receipt import (
 )
 from .storage import no_receipt, parse_receipt
 
-WEIGHTS = ".safetensors"
+WEIGHTS_SUFFIX = ".safetensors"
 """The suffix of weights. Only these files and README.md are renamed."""
 LONGEST_NAME = 240
 """The most bytes of a name. Filesystems have 255, and drafts of files have longer names."""
@@ -69,7 +69,8 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
     # only weights are renamed, and the model card, in whose place the output has its own
     for name_in_output, original_name in record.renamed.items():
-        are_weights = name_in_output.endswith(WEIGHTS) and original_name.endswith(WEIGHTS)
+        both_names = (name_in_output, original_name)
+        are_weights = all(name.endswith(WEIGHTS_SUFFIX) for name in both_names)
         is_card = name_in_output == SOURCE_CARD and original_name == CARD
         if not are_weights and not is_card:
             raise _distrust(
@@ -78,7 +79,7 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
                 " renamed",
             )
     for name in texts:
-        if name == RECEIPT or name.endswith(WEIGHTS):
+        if name == RECEIPT or name.endswith(WEIGHTS_SUFFIX):
             raise _distrust(reference, f"has another text of {name!r}")
     _check_names_fit_together(record, files, reference)
 
@@ -375,7 +376,7 @@ def _first_edited(source: Source, receipt: Receipt, names: Iterable[str]) -> str
     return ""
 
 
-WHOLE = ("config.json",)
+RECORDED_AS_WHOLE = ("config.json",)
 """Files whose text is recorded as a whole, so that people can read it.
 
 Others are recorded by the part that differs.
@@ -505,7 +506,7 @@ def _text_record(name: str, old: bytes, new: bytes) -> TextRecord:
         new: Its content in the output.
     """
     digest = hashlib.sha256(old).hexdigest()
-    if name in WHOLE:
+    if name in RECORDED_AS_WHOLE:
         return TextRecord(name, digest, old.decode())
 
     # only the middle that differs is recorded, cut at whole characters since a receipt is text;

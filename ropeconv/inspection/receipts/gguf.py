@@ -221,7 +221,7 @@ def _has_heads(info: TensorInfo, head_dim: int) -> bool:
     return info.size > 0 and info.size % rows == 0
 
 
-CLOSE = 1e-5
+FREQUENCY_TOLERANCE = 1e-5
 """The relative difference that frequencies of a file may have from its receipt."""
 
 
@@ -259,7 +259,7 @@ def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
     computed = spec.form.inv_freq(spec.rotary_dim)
     if recorded.shape != computed.shape:
         return None
-    if not np.allclose(recorded, computed, rtol=CLOSE, atol=0):
+    if not np.allclose(recorded, computed, rtol=FREQUENCY_TOLERANCE, atol=0):
         return None
     return receipt
 

@@ -28,7 +28,7 @@ from ...rope.errors import RopeconvError, command_line
 from .receipt import Receipt
 from .storage import RESULTS, read_receipt
 
-COMPUTED = (".json", ".safetensors", ".gguf", ".pth", ".bin", ".py")
+COMPUTED_SUFFIXES = (".json", ".safetensors", ".gguf", ".pth", ".bin", ".py")
 """Ends of the names of files that change what a model computes."""
 PROFILES_BASE = "base"
 """The folder of the unchanged model beside the profiles of a GGUF file."""
@@ -283,7 +283,7 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
     for path in source.identities():
         absolute = os.path.abspath(path)
         is_in_folder = os.path.dirname(absolute) == folder
-        if is_in_folder and path.suffix in COMPUTED and path.name != RECEIPT:
+        if is_in_folder and path.suffix in COMPUTED_SUFFIXES and path.name != RECEIPT:
             files[absolute] = _size_and_digest(path)
     return files
 

@@ -41,7 +41,7 @@ from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
 """The fields of a receipt that are written after `apply`, by `validate` and `eval`."""
-MOST = 1 << 63
+LARGEST_NUMBER = 1 << 63
 """The largest whole number of a receipt."""
 
 
@@ -211,7 +211,7 @@ def _check_numbers(data: object, name: str) -> None:
             raise BadSource(
                 f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again"
             )
-        elif isinstance(item, int) and abs(item) > MOST:
+        elif isinstance(item, int) and abs(item) > LARGEST_NUMBER:
             raise BadSource(
                 f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again"
             )
@@ -316,7 +316,7 @@ def _format_setting(name: str, value: object) -> str:
     return str(value)
 
 
-CHECKED = (".json", ".py", ".safetensors")
+CHECKED_SUFFIXES = (".json", ".py", ".safetensors")
 """Suffixes of the files that are compared with a receipt."""
 
 
@@ -338,7 +338,7 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
             )
         # only files that change what a model computes: people edit model cards
         path = baked / file.name
-        if path.suffix not in CHECKED:
+        if path.suffix not in CHECKED_SUFFIXES:
             continue
         if not path.is_file():
             raise BadSource(f"{path} no longer exists; run apply again")

@@ -81,7 +81,7 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
         "UnknownRopeType",
         "BadAnswer",
         "TooLarge",
-        "Beyond",
+        "MoreBytesNeeded",
         "LlamaCppError",
         "AlreadyExtended",
         "CannotChange",

@@ -518,7 +518,7 @@ class GgufCheck:
                 values=remade_header.values,
                 tensors=remade_header.tensors,
                 alignment=remade_header.alignment,
-                kept=remade_header.data_size,
+                kept_size=remade_header.data_size,
             )
             # The data must be equal. It may begin at another byte, since the receipt, which is a
             # key of the header, has another length if another version of ropeconv wrote it.
@@ -940,18 +940,21 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
     """
     # Two keys are not compared. The receipt may be one of another version of ropeconv, so the
     # receipt in the file is taken. One key (RESERVED) holds only spaces: it keeps free bytes for
-    # later edits, and `layout` below adds as many spaces as fill the header.
+    # later edits, and `bytes_of_length` adds as many spaces as fill the header.
     values = dict(planned.values)
     values.pop(RESERVED, None)
     if RECEIPT in values:
         values[RECEIPT] = header.values[RECEIPT]
     expected = RewrittenHeader(
-        values=values, tensors=planned.tensors, alignment=planned.alignment, kept=planned.kept
+        values=values,
+        tensors=planned.tensors,
+        alignment=planned.alignment,
+        kept_size=planned.kept_size,
     )
 
     header_size = header.data_start
     with path.open("rb") as file:
-        return file.read(header_size) == expected.layout(header_size)
+        return file.read(header_size) == expected.bytes_of_length(header_size)
 
 
 def _shown(value: GgufValue) -> str:

@@ -572,7 +572,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     file = PlannedFile(
         action="convert",
         name=out.name,
-        size=len(header.place(0)) + _data_size(exported, header, types),
+        size=len(header.bytes_with_reserve(0)) + _data_size(exported, header, types),
         make=plan.write_whole,
         estimated=quantisation is not None,
     )
@@ -612,7 +612,7 @@ def _with_parts(plan: ExportPlan, groups: list[list[str]], names: list[str]) -> 
     unsized = tuple(PlannedFile("convert", name, size=0, estimated=True) for name in names)
     plan_in_parts = replace(plan, files=unsized)
     header = rewrite(plan_in_parts.exported.model.header, plan_in_parts.edit)
-    header_size = len(header.place(0))  # in bytes; 0 since there is no earlier header
+    header_size = len(header.bytes_with_reserve(0))  # in bytes; 0 since there is no earlier header
     tensor_sizes = quantised_sizes(header.tensors, plan_in_parts.planned_types)
 
     writer = PartWriter(plan_in_parts, tuple(tuple(group) for group in groups))
@@ -732,7 +732,7 @@ class ConversionTarget:
     @cached_property
     def header_bytes(self) -> bytes:
         """The beginning of the file: the header, padded up to the first tensor."""
-        return self.header.place(0)
+        return self.header.bytes_with_reserve(0)
 
     @property
     def floats(self) -> Path:

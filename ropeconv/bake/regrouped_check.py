@@ -111,7 +111,7 @@ class RegroupedCheck(GgufCheck):
                 values=file.header.values,
                 tensors=file.tensors,
                 alignment=file.header.alignment,
-                kept=0,  # the size of the data, which is not compared here
+                kept_size=0,  # the size of the data, which is not compared here
             )
             self._compare_with(file, header)
 

@@ -21,13 +21,13 @@ from typing import Any, BinaryIO
 from ..errors import BadSource
 
 FICLONE = 0x40049409  # linux/fs.h
-RANGE = 64 << 20
+RANGE_BYTES = 64 << 20
 """Bytes per call of the kernel, after which progress is shown and Ctrl-C is heard."""
 BLOCK = 8 << 20
 """Bytes at a time where they pass through Python."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a used-up quota."""
-UNSUPPORTED = {
+UNSUPPORTED_ERRORS = {
     errno.EXDEV,
     errno.EINVAL,
     errno.ENOSYS,
@@ -67,32 +67,32 @@ def copy_part(
         reader: The file to read.
         origin: The first byte of the range there.
         writer: The file to write.
-        goal: The place of the first byte there.
+        goal: Where its first byte goes in the file that is written.
         size: The number of bytes.
         advance: Called with the number of bytes done since the last call.
     """
     # Only the parts of the range that have data are copied. In a file of 3 GB with a hole from 1 to
     # 2 GB, these are (0, 1 GB) and (2 GB, 3 GB). In the hole, the writer has zeros already.
     writer.flush()
-    done = 0  # bytes of the range that are copied or skipped
+    end_of_last_part = origin
     for start, stop in _data(reader.fileno(), origin, origin + size):
-        offset = start - origin
-        hole = offset - done
-        if hole > 0:
-            advance(hole)
-        _copy(reader, start, writer, goal + offset, stop - start, advance)
-        done = stop - origin
+        hole_before = start - end_of_last_part
+        if hole_before > 0:
+            advance(hole_before)
+        _copy(reader, start, writer, goal + start - origin, stop - start, advance)
+        end_of_last_part = stop
 
-    # a hole at the end is not written either, but the file must be as long as with it
-    bytes_in_reader = os.fstat(reader.fileno()).st_size - origin
-    hole = min(size, bytes_in_reader) - done
-    if hole > 0:
-        end = goal + done + hole
+    # a hole at the end is not written either, but the new file must be as long as with it
+    end_of_reader = os.fstat(reader.fileno()).st_size
+    end_of_range = min(origin + size, end_of_reader)
+    hole_at_end = end_of_range - end_of_last_part
+    if hole_at_end > 0:
+        end_in_writer = goal + end_of_range - origin
         bytes_in_writer = os.fstat(writer.fileno()).st_size
-        if bytes_in_writer < end:
-            os.ftruncate(writer.fileno(), end)
-        writer.seek(end)
-        advance(hole)
+        if bytes_in_writer < end_in_writer:
+            os.ftruncate(writer.fileno(), end_in_writer)
+        writer.seek(end_in_writer)
+        advance(hole_at_end)
 
 
 def _copy(
@@ -112,13 +112,13 @@ def _copy(
     # filesystems before Linux 5.3, and on some network filesystems
     done = 0
     while hasattr(os, "copy_file_range") and done < size:
-        length = min(RANGE, size - done)
+        length = min(RANGE_BYTES, size - done)
         try:
             count = os.copy_file_range(
                 reader.fileno(), writer.fileno(), length, origin + done, goal + done
             )
         except OSError as problem:
-            if problem.errno not in UNSUPPORTED:
+            if problem.errno not in UNSUPPORTED_ERRORS:
                 raise
             break
         if count == 0:  # the file ends here, or its filesystem cannot say so (procfs)
@@ -225,7 +225,7 @@ def link_file(source: Path, target: Path) -> bool:
     try:
         os.link(source.resolve(), target)
     except OSError as problem:
-        if problem.errno in UNSUPPORTED | {errno.EMLINK}:
+        if problem.errno in UNSUPPORTED_ERRORS | {errno.EMLINK}:
             return False
         raise
     return True

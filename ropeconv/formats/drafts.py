@@ -19,9 +19,9 @@ from .disk import make_folder, sync_file, sync_folder
 from .files import try_lock
 
 SUFFIX = ".ropeconv-partial"
-PAUSE = 0.01
+PAUSE_SECONDS = 0.01
 """Seconds between two attempts to get a draft that another process is writing."""
-PATIENCE = 20.0
+PATIENCE_SECONDS = 20.0
 """Seconds that a set waits for a draft, since another set may wait for one of its own."""
 
 
@@ -128,28 +128,30 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
         yield path
         return
 
-    # outside of `together`, the draft is renamed at the end of this block
-    files = _open_set.get()
-    if files is None:
-        with _rename_at_end(path, draft, fsync) as opened:
-            yield opened
+    # outside of a block of `together`, the draft is renamed at the end of this block
+    open_set = _open_set.get()
+    if open_set is None:
+        with _rename_at_end(path, draft, fsync) as opened_draft:
+            yield opened_draft
         return
 
-    # Within it, the draft is renamed later, at the end of the set. What the block has written goes
-    # to the disk now, so that little can fail then. An error should name the file that the user
-    # asked for, and not its draft.
+    # In a block of `together`, the draft is renamed at the end of that block. Its content goes to
+    # the disk now, since a full disk is then noticed before any file of the set is renamed.
     try:
-        opened = files.add(path, draft, fsync)
-        yield opened
+        opened_draft = open_set.add(path, draft, fsync)
+        yield opened_draft
         if fsync:
-            sync_file(opened)
+            sync_file(opened_draft)
     except OSError as problem:
+        # the error should name the file that the user asked for, and not its draft
         raise OSError(problem.errno, problem.strerror, str(path)) from None
 
 
 @contextmanager
 def _rename_at_end(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
     """Yield the draft of a file, and rename it to the final name at the end of the block.
+
+    After an error in the block the draft is removed.
 
     Args:
         path: The final name.
@@ -165,7 +167,7 @@ def _rename_at_end(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path
             try:
                 file.truncate(0)  # a draft that a killed process left
                 yield draft
-                _take_name(draft, target, fsync)
+                _rename_draft(draft, target, fsync)
             except BaseException:
                 _remove(draft)
                 raise
@@ -173,13 +175,13 @@ def _rename_at_end(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path
             for folder in {draft.parent, target.parent}:
                 sync_folder(folder)
     except OSError as problem:
-        # The error should name the file that the user asked for, and not its draft. Where this file
-        # is one of a set (`together`), the error may come from another file of the set, and name
-        # that already.
-        files = _open_set.get()
-        names_file_of_set = files is not None and problem.filename in files.asked_for
-        if names_file_of_set:
+        # In a block of `together`, the error may be about another file of the set. It names the
+        # file that the user asked for then, and stays as it came.
+        open_set = _open_set.get()
+        names_file_of_user = open_set is not None and problem.filename in open_set.asked_for
+        if names_file_of_user:
             raise
+        # Any other error may name the draft, and gets the name that the user asked for.
         raise OSError(problem.errno, problem.strerror, str(path)) from None
 
 
@@ -193,7 +195,7 @@ def _is_stream(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def _take_name(draft: Path, target: Path, fsync: bool) -> None:
+def _rename_draft(draft: Path, target: Path, fsync: bool) -> None:
     """Rename a draft to its final name; it gets the permissions of a file that it replaces."""
     if target.is_file():
         draft.chmod(target.stat().st_mode & 0o777)
@@ -226,7 +228,7 @@ def _open_locked(draft: Path) -> BinaryIO:
             does not end: each may wait for a file of the other.
     """
     is_in_set = _open_set.get() is not None
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         if is_in_set and time.monotonic() > deadline:
             raise RopeconvError(
@@ -237,17 +239,18 @@ def _open_locked(draft: Path) -> BinaryIO:
         try:
             # Between opening and locking, another process may have renamed the file, and the lock
             # is then on its finished file. So the draft's name must still be that of the open file.
-            is_locked = try_lock(file) != "busy"
-            if is_locked:
+            # ("none", on a filesystem without locks, is as good as "taken".)
+            is_busy = try_lock(file) == "busy"
+            if not is_busy:
                 is_still_draft = os.path.samestat(os.fstat(file.fileno()), draft.stat())
                 if is_still_draft:
                     return file
         except FileNotFoundError:
-            pass  # it was renamed, and no process has begun another draft
+            pass  # from `draft.stat`: the file was renamed, and there is no other draft
         except BaseException:
             file.close()
             raise
 
-        # try again, with the draft that is there then or a new one
+        # try again: the next `open` opens the draft that is there then, or makes a new one
         file.close()
-        time.sleep(PAUSE)
+        time.sleep(PAUSE_SECONDS)

@@ -22,11 +22,12 @@ from ..rope.errors import counted
 from .disk import TAKEN, make_folder, rename_new, sync_folder
 from .files import try_lock
 
-FIRST = 1 << 20
+MOST_FIRST_BYTES = 1 << 20
 """Bytes that are read before it is clear that a file is a journal."""
 CHECKSUM = b',"crc32":"%08x"}'
 """The end of each line, in place of its last brace: the checksum of the part before it."""
-LENGTH = len(CHECKSUM % 0)
+CHECKSUM_KEY = b',"crc32":"'
+CHECKSUM_LENGTH = len(CHECKSUM % 0)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -76,8 +77,8 @@ def encode_line(line: msgspec.Struct, seed: int = 0) -> bytes:
 
 def decode_line(text: bytes, kind: Any, seed: int = 0) -> Any:
     """Return the content of a line; None for a damaged one, and for one of another journal."""
-    body = text[:-LENGTH]
-    if text[-LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
+    body = text[:-CHECKSUM_LENGTH]
+    if text[-CHECKSUM_LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
         return None
     # the checksum took the place of the last brace
     try:
@@ -116,18 +117,19 @@ class Journal(Generic[L]):
         self.notes = list[str]()
         """Sentences for the user on damaged lines, and on the file that `fresh` moved."""
 
-        # The first line names the model and the version. The checksums of all others begin with its
-        # own (`encode_line`, without the last brace), so that lines of another journal do not fit.
+        # The first line names the model and the version. Its checksum is the start value (seed) of
+        # the checksums of all other lines, so that a line copied from another journal does not fit.
+        # As in `encode_line`, the last brace of the JSON is not part of a checksum.
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
-        without_last_brace = msgspec.json.encode(self._head)[:-1]
-        self._seed = zlib.crc32(without_last_brace)
+        head_without_brace = msgspec.json.encode(self._head)[:-1]
+        self._seed = zlib.crc32(head_without_brace)
 
         # `make_folder` removes a folder that it has made if the file cannot be opened
         with make_folder(path.parent):
             self._file = self._open_locked()
             try:
-                complete = self._read(fresh)
-                self._begin(complete, fresh)
+                complete_bytes = self._read(fresh)
+                self._prepare_file(complete_bytes, fresh)
             except BaseException:
                 self._file.close()
                 raise
@@ -178,42 +180,49 @@ class Journal(Generic[L]):
         """
         # a journal that was only begun has its first line and no others
         self._file.seek(0)
-        data = self._file.read(FIRST)
+        data = self._file.read(MOST_FIRST_BYTES)
         first_line = encode_line(self._head)
         if data == first_line:
             return 0 if fresh else len(first_line)
 
-        # A run that was killed may have left an empty file, or a part of the first line. A loss of
-        # power may leave zeros for it: a file whose length came to the disk, and whose bytes did
-        # not.
+        # a run that was killed may have left an empty file, or a part of the first line
+        is_part_of_first_line = first_line.startswith(data)
+        if is_part_of_first_line:
+            return 0
+        # A loss of power may leave zeros in place of the first line: a file whose length came to
+        # the disk, and whose bytes did not.
         is_zeroed = len(data) <= len(first_line) and not data.strip(b"\0")
-        if first_line.startswith(data) or is_zeroed:
+        if is_zeroed:
             return 0
 
-        # every line of a journal ends in a checksum, `,"crc32":"...`
-        has_checksums = CHECKSUM[:10] in data
+        # every line of a journal ends in a checksum
+        has_checksums = CHECKSUM_KEY in data
         if not has_checksums:
             raise self._not_a_journal()
         return self._read_lines(data + self._file.read(), fresh)
 
     def _read_lines(self, data: bytes, fresh: bool) -> int:
-        """Keep the lines of a journal in `lines`, and return the length of the complete ones.
+        """Put the lines of a journal into `lines`, and return the length of the complete ones.
 
         Args:
             data: The content of the file.
-            fresh: Whether a new journal is begun, so that damaged lines do not matter.
+            fresh: Whether a new journal is begun in its place, so that damaged lines, and a journal
+                of another model, do not matter.
         """
         # the complete lines; a run that was killed may have left a part of a line behind them
         complete = data.rfind(b"\n") + 1
         first, *others = data[:complete].removesuffix(b"\n").split(b"\n")
 
-        # The first line says whose journal it is; None for a damaged one. Then the others can tell:
-        # their checksums depend on the first line, so only lines of this journal fit.
+        # the first line says of which model and version the journal is
         head = decode_line(first, Head)
-        is_other_journal = head is not None and head != self._head
-        if is_other_journal:  # of another model or version
+        head_is_damaged = head is None
+        is_other_journal = not head_is_damaged and head != self._head
+        if is_other_journal:
+            # an error, unless a fresh journal was asked for: then this one is renamed as a whole
             self._refuse(head, fresh)
             return complete
+
+        # the other lines
         self.lines = {}
         damaged = 0
         for text in others:
@@ -222,11 +231,14 @@ class Journal(Generic[L]):
                 damaged += 1
             else:
                 self.lines[line.key] = line
-        if head is None and not self.lines:
+
+        # A damaged first line does not say whose journal it is, but the others do: their checksums
+        # depend on the first line, so that `decode_line` gives None for lines of another journal.
+        if head_is_damaged and not self.lines:
             raise self._not_a_journal()
 
-        # the first line and a part of one count too
-        if head is None:
+        # damaged, too: the first line, and a part of a line at the end
+        if head_is_damaged:
             damaged += 1
         if complete < len(data):
             damaged += 1
@@ -237,27 +249,27 @@ class Journal(Generic[L]):
             )
         return complete
 
-    def _begin(self, complete: int, fresh: bool) -> None:
+    def _prepare_file(self, complete_bytes: int, fresh: bool) -> None:
         """Make the file ready for more lines.
 
         Args:
-            complete: The length of its complete lines in bytes; a part of a line behind them, which
-                a killed run left, is cut off. 0 for a file without lines.
+            complete_bytes: The length of its complete lines; a part of a line behind them, which a
+                killed run left, is cut off. 0 for a file without lines.
             fresh: Begin a new journal, and rename one that has lines.
         """
-        # a new file in place of one with lines, which gets another name; its lock is kept until the
-        # new one has its own, so that no other run comes between
-        if fresh and complete:
+        # The journal with lines gets another name, and a new file its name. The earlier file is
+        # locked until the new one is, so that no other run can begin a journal in between.
+        if fresh and complete_bytes:
             earlier_file = self._file
             new_name = self._set_aside()
             self.lines = {}
             self.notes.append(f"The earlier journal is now {new_name}.")
             self._file = self._open_locked()
-            earlier_file.close()
-            complete = 0
+            earlier_file.close()  # which ends its lock
+            complete_bytes = 0
 
-        self._file.truncate(complete)
-        if not complete:  # a new file, or one that was only begun
+        self._file.truncate(complete_bytes)
+        if not complete_bytes:  # a new file, or one that was only begun
             self._write(encode_line(self._head))
             sync_folder(self.path.parent)
 

@@ -147,14 +147,14 @@ def numbers(
         blocks: The text in pieces.
         name: The name of the file, for messages.
         outer: Keys of the outermost object, whose numbers are yielded, except those in lists.
-        first: Stop after the first value of each of these keys.
+        first: Whether to stop reading behind the values of these keys, when all have come.
 
     Raises:
         BadSource: For a string that is too long.
     """
-    # The objects and lists that are open at a token, from the outermost one on: for an object its
-    # present key, for a list None. In the example, the number 1 is at ["model", "a"] and the number
-    # 2 at ["model", "b", None]. An object has the key "" before its first one.
+    # The objects and lists that are open at a token, the outermost first: for an object its present
+    # key, for a list None. In the example, the number 1 is at ["model", "a"] and the number 2 at
+    # ["model", "b", None]. The present key of an object is "" before its first key.
     open_keys = list[str | None]()
     last_string = b""
     missing = set(outer)  # keys of the outermost object that have not come yet
@@ -169,7 +169,8 @@ def numbers(
         elif begin == b"[":
             open_keys.append(None)
         elif begin in b"}]":
-            open_keys = open_keys[:-1]  # not pop(), which fails on a text with too many brackets
+            # without the last; pop() would fail on a text with too many closing brackets
+            open_keys = open_keys[:-1]
 
         elif begin == b":":  # the string before it was a key of the innermost object
             is_in_object = bool(open_keys) and open_keys[-1] is not None
@@ -178,10 +179,10 @@ def numbers(
             is_outermost = len(open_keys) == 1
             if first and is_outermost and not missing:
                 return
-            # to decode a key takes time, so that keys which lead to no wanted number stay ""
-            key = ""
-            if is_outermost or open_keys[0] in outer:
-                key = _key(last_string)
+            # Decoding a key takes time, so it is done only for keys of the outermost object, and
+            # for keys below one of `outer`. Any other key is left as "".
+            is_wanted = is_outermost or open_keys[0] in outer
+            key = _key(last_string) if is_wanted else ""
             open_keys[-1] = key
             if is_outermost:
                 missing.discard(key)

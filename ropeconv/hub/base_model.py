@@ -134,7 +134,7 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
     if first.repository:
         return first.repository, first.commit or ""
 
-    base = _metadata(upload.card).get("base_model") or upload.known.get("base_model")
+    base = _metadata(upload.card).get("base_model") or upload.card_metadata.get("base_model")
     if isinstance(base, list) and base:  # the Hub allows several, such as the models of a merge
         base = base[0]
     if isinstance(base, str) and REPOSITORY.fullmatch(base):
@@ -179,7 +179,7 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
         on_hub = _read_repository(api, name, commit)
 
     # the same key may be in several places; the card on the Hub is the newest of them
-    metadata_of_gguf = upload.known
+    metadata_of_gguf = upload.card_metadata
     metadata_of_copied_card = inheritable_metadata(upload.card)
     metadata_of_hub = inheritable_metadata(on_hub.card)
     metadata = {**metadata_of_gguf, **metadata_of_copied_card, **metadata_of_hub}

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
 EVALUATION_PICTURE = "evaluation.png"
-COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
+RUNTIMES_WITH_COMMAND = ("vllm", "sglang", "tgi", "mlx-lm")
 """Runtimes whose command a card has; run.jinja has the commands."""
 LINK = re.compile(r"https?://[^\s;,]+")
 LINK_AFTER_COMMA = re.compile(rf",? {LINK.pattern}")
@@ -125,9 +125,11 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
     settings = [authors, _settings(method, step)]
 
-    # whether retrieval may be lost at a shorter distance than in the source
-    before = receipt.before
-    worse = is_worse(receipt.effective_length, before.reach, before.context)
+    # Whether retrieval may be lost at a shorter distance than in the source of this output, whose
+    # RoPE is `receipt.before`. The step that extended the context may be an earlier one, of which
+    # `step.before` is the RoPE of its source.
+    source_rope = receipt.before
+    has_shorter_reach = is_worse(receipt.effective_length, source_rope.reach, source_rope.context)
     return {
         "receipt": receipt,
         "method": method,
@@ -136,20 +138,26 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
         "settings": "; ".join(part for part in settings if part),
         "before": step.before,
         "context": upload.context,
-        "worse": worse,
+        "worse": has_shorter_reach,
         "commit": receipt.first.commit or "",
         "commands": commands(receipt),
     }
 
 
 def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> dict[str, object]:
-    """Return the values of the template about how the model is run.
+    """Return the values of the card's template about commands, memory and files.
 
     Such as {"commands_of_runtimes": {"vllm": "vllm serve owner/name ..."}, "purpose": "text", ...}.
+
+    Args:
+        upload: The files of the model.
+        repo_id: owner/name on the Hub, or the name of a local folder.
+        options: The options of publishing, with the branch.
     """
     branch = options.revision
+    is_local_folder = "/" not in repo_id
     run_commands = {}
-    for runtime in COMMANDS:
+    for runtime in RUNTIMES_WITH_COMMAND:
         # `--revision` is not an option of mlx_lm.server
         if branch and runtime == "mlx-lm":
             continue
@@ -158,12 +166,12 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
     return {
         "revision": f', revision="{branch}"' if branch else "",
         "branches": options.branches,
-        "local": "/" not in repo_id,
+        "local": is_local_folder,
         "companion": companion(upload.receipt, repo_id),
         "kv_cache": upload.kv_cache,
         "memory": upload.memory,
         "purpose": upload.purpose,
-        "schedule": upload.schedule,
+        "schedule": upload.diffusion_options,
         "weights": upload.quantised,
         "commands_of_runtimes": run_commands,
         "with_options": _servers_with_options(upload.receipt),
@@ -501,13 +509,23 @@ def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
     gguf_keys: JsonObject = {}
     if isinstance(source, GgufCheckpoint):
         gguf_keys = gguf_metadata(source.inner.file)
-    upload = replace(planned_upload(plan), card=source_card, known=gguf_keys)
 
-    # the base model as far as the source knows it, without a request to the Hub
+    # the files that the card is about
+    upload = planned_upload(plan)
+    upload = replace(upload, card=source_card, card_metadata=gguf_keys)
+
+    # The base model as far as the source knows it, without a request to the Hub: its name and
+    # commit, and its licence, with whether that forbids derivatives.
+    base_name, base_commit = name_of(upload, PublishOptions())
     metadata = gguf_keys | inheritable_metadata(source_card)
-    licence, forbids = terms_of(str(metadata.get("license") or ""))
-    name, commit = name_of(upload, PublishOptions())
-    base = BaseModel(name, metadata, licence=licence, forbids=forbids, commit=commit)
+    licence_words, forbids_derivatives = terms_of(str(metadata.get("license") or ""))
+    base = BaseModel(
+        name=base_name,
+        known=metadata,
+        licence=licence_words,
+        forbids=forbids_derivatives,
+        commit=base_commit,
+    )
 
     title = f"{source.name}-{plan.recipe.method.label}"
     text = card(upload, title, base)

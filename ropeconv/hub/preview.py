@@ -91,16 +91,20 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
         # without the network, a plan can still be shown as that of a new repository
         state = _assume_new(repository, upload, options)
 
-    # The files: those of the output, and licence files of the base model that the output lacks
-    # (`missing_terms`). The Hub copies files that the repository of the source has; those of
-    # another repository are uploaded.
+    # the files of the output
     base = state.base
     uploads = list(upload.adds)
     copies = set(upload.copies)
-    if base.name == upload.source:
-        copies.update(base.missing_terms(upload))
+
+    # Licence files of the base model that the output lacks. If the base model is the source, the
+    # Hub copies them from there as it does the other copies. If not, they are uploaded.
+    licence_files = base.missing_terms(upload)
+    base_is_source = base.name == upload.source
+    if base_is_source:
+        copies.update(licence_files)
     else:
-        uploads += base.missing_terms(upload)
+        uploads += licence_files
+
     sizes = {name: upload.size(name) for name in uploads}
     for name, data in state.generated.items():
         sizes[name] = len(data)
@@ -140,7 +144,7 @@ class _HubState(NamedTuple):
 
 def _ask_hub(repository: Repository, repo_id: str) -> _HubState:
     """Return what the Hub says about a publication. Raises errors of huggingface_hub."""
-    base, note = repository.base
+    base, note = repository.base_and_problem
     exists = repository.api.repo_exists(repo_id)
     blocked = repository.why_blocked() if exists else ""
     generated = _generated_files(repository, base, exists)
@@ -150,7 +154,7 @@ def _ask_hub(repository: Repository, repo_id: str) -> _HubState:
 def _assume_new(repository: Repository, upload: UploadSet, options: PublishOptions) -> _HubState:
     """Return the state that is shown without the network: that of a new repository."""
     name, _ = name_of(upload, options)
-    base = BaseModel(name, {**upload.known, **inheritable_metadata(upload.card)})
+    base = BaseModel(name, {**upload.card_metadata, **inheritable_metadata(upload.card)})
     generated = _generated_files(repository, base, exists=False)
     note = (
         f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was"
@@ -161,7 +165,7 @@ def _assume_new(repository: Repository, upload: UploadSet, options: PublishOptio
 
 def _generated_files(repository: Repository, base: BaseModel, exists: bool) -> dict[str, bytes]:
     """Return the card and its pictures, by name; empty where the present card stays."""
-    if repository.why_card_stays(exists):
+    if repository.reason_to_keep_card(exists):
         return {}
     return repository.card_files(base, exists)
 

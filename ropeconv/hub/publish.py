@@ -26,18 +26,18 @@ from .repository import Repository
 from .upload_set import UploadSet, from_gguf, from_plan
 
 Note = Callable[[str], None]
-WAITS = (1.0, 3.0)
+RETRY_WAITS = (1.0, 3.0)
 """Seconds between attempts to commit."""
 LOGIN = (
     "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token"
     " that may write"
 )
-CHANGED = 412
+CHANGED_STATUS = 412
 """The status of a commit after another one: of another user, or ours where its answer was lost."""
-REFUSED = {
+REASON_BY_STATUS = {
     401: LOGIN,
     403: LOGIN,
-    CHANGED: "has changed while this was prepared; check the new commit and run again",
+    CHANGED_STATUS: "has changed while this was prepared; check the new commit and run again",
 }
 
 
@@ -59,8 +59,8 @@ def staged(
         plan: The plan; its own place is not used.
         probe: A running one; None starts one where transformers is installed.
         checksum: Whether copied files are hashed too.
-        writing: A progress bar: a context in which the output is written, and whose function is
-            called with the bytes written since the last call.
+        writing: A progress bar, as a context manager: the output is written in its `with` block.
+            It gives a function, which is called with the bytes written since the last call.
         check: Whether the output is checked.
         validate: Called with the plan and the output before its files are gathered, since the
             result belongs to them. The output is then written with all its weights.
@@ -73,19 +73,19 @@ def staged(
     with scratch() as folder:
         plan = _place_in(folder, plan)
 
-        # weights that are copied unchanged are needed here only by a validation, which runs the
-        # model; the Hub copies them itself
+        # The Hub copies unchanged weights itself. They are written here only for a validation,
+        # which runs the model.
         leaves_out_copies = plan.is_folder and validate is None
         with writing as advance:
             applied = apply(
                 plan,
-                staged=leaves_out_copies,
+                staged=leaves_out_copies,  # `apply` leaves out the files that are copied unchanged
                 checksum=checksum,
                 fsync=False,
                 check=check,
                 advance=advance,
                 probe=probe,
-                remember=False,  # the folder is removed at the end
+                remember=False,  # the place of the source is not noted: this folder is removed
             )
 
         if validate is not None:
@@ -135,7 +135,7 @@ def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda mess
             return _publish(repository, note)
     except HfHubHTTPError as problem:
         # such as 403, of a token without permission to write
-        reason = REFUSED.get(problem.response.status_code)
+        reason = REASON_BY_STATUS.get(problem.response.status_code)
         if reason is None:
             raise
         raise RopeconvError(f"{options.repo_id} {reason}") from None
@@ -161,9 +161,9 @@ def _publish(repository: Repository, note: Note) -> str:
         repository: The repository, with the files to publish.
         note: Called with sentences for the user; an empty one is not shown.
     """
-    base, problem = repository.base
+    base, unread_part = repository.base_and_problem
     options = repository.options
-    note(problem)
+    note(unread_part)  # a sentence on what could not be read of the base model, or ""
     if base.licence:
         note(f"Note: {base.licence}.")
     _add_licences(repository)
@@ -199,29 +199,32 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     if options.revision and not options.create_pr:
         repository.start_branch(options.revision)
 
-    # everything below is decided by this commit; the Hub answers 412 if another one came meanwhile
-    head = api.model_info(options.repo_id, revision=options.revision).sha
+    # The newest commit, after which ours shall come. If another commit comes in between, the Hub
+    # refuses ours with the status 412, so that the checks below hold until ours is made.
+    newest_commit = api.model_info(options.repo_id, revision=options.revision).sha
 
-    # another process may have committed after the repository was made here, or was found empty
+    # another process may have committed since the repository was made or found empty
     blocked = repository.why_blocked()
     if blocked:
         raise RopeconvError(blocked)
 
-    why_card_stays = repository.why_card_stays()
-    note(why_card_stays)
+    # a README.md that the user has written is not replaced, and the user is shown why
+    reason_to_keep_card = repository.reason_to_keep_card()
+    note(reason_to_keep_card)
     try:
         generated = {}
-        if not why_card_stays:
+        if not reason_to_keep_card:
             generated = repository.card_files(base)
         note(_transfers(repository.upload, generated))
-        return _commit(repository, head, generated, note)
+        return _commit(repository, newest_commit, generated, note)
     except HfHubHTTPError as failure:
-        # the commit that came meanwhile may be our own: it arrived, and its answer was lost
-        has_changed = failure.response.status_code == CHANGED
-        may_be_ours = has_changed and not options.create_pr
-        if may_be_ours and repository.holds():
-            commit = api.model_info(options.repo_id, revision=options.revision).sha
-            return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
+        # The commit in between may be our own: the first attempt arrived, its answer was lost, and
+        # the next attempt was refused. Then the repository has all of our files.
+        has_newer_commit = failure.response.status_code == CHANGED_STATUS
+        may_be_ours = has_newer_commit and not options.create_pr
+        if may_be_ours and repository.has_all_files():
+            our_commit = api.model_info(options.repo_id, revision=options.revision).sha
+            return f"{api.endpoint}/{options.repo_id}/commit/{our_commit}"
         raise
 
 
@@ -234,19 +237,24 @@ def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
 
 
 def _add_licences(repository: Repository) -> None:
-    """Add the licence files of the base model that the upload set lacks."""
-    # most licences ask for their text with each copy; the Hub copies it from the source, and that
-    # of another base model is downloaded
+    """Add the licence files of the base model that the upload set lacks.
+
+    Most licences ask for their text with each copy.
+    """
     upload = repository.upload
-    base, _ = repository.base
-    missing = base.missing_terms(upload)
-    if base.name == upload.source:
-        copies = upload.copies | {name: name for name in missing}
+    base, _ = repository.base_and_problem
+    licence_files = base.missing_terms(upload)
+
+    # where the source is the base model, the Hub copies them from its repository
+    base_is_source = base.name == upload.source
+    if base_is_source:
+        copies = upload.copies | {name: name for name in licence_files}
         repository.upload = replace(upload, copies=copies)
         return
 
+    # those of another base model are downloaded, and uploaded with the output
     adds = dict(upload.adds)
-    for name in missing:
+    for name in licence_files:
         path = repository.api.hf_hub_download(base.name, name, revision=base.commit or None)
         adds[name] = Path(path)
     repository.upload = replace(upload, adds=adds)
@@ -342,7 +350,8 @@ def _send(
     if not message:
         message = f"Bake {upload.receipt.method} into {source} with ropeconv"
 
-    for wait in (*WAITS, None):  # in seconds; None for the last attempt, which no other follows
+    # the seconds to wait after each attempt; None for the last one
+    for wait in (*RETRY_WAITS, None):
         try:
             commit = repository.api.create_commit(
                 options.repo_id,
@@ -354,7 +363,7 @@ def _send(
             )
             return str(commit.pr_url or commit.commit_url)
         except Exception as problem:
-            # if the commit did arrive, the next attempt gets 412, and `holds` finds it
+            # if the commit did arrive, the next attempt gets 412, which `_publish_into` handles
             if wait is None or not _is_temporary(problem):
                 raise
         time.sleep(wait)

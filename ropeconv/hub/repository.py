@@ -39,8 +39,8 @@ class Repository:
         self.api = HfApi(token=options.token, library_name="ropeconv", library_version=__version__)
 
     @cached_property
-    def base(self) -> tuple[BaseModel, str]:
-        """The base model, and a sentence on what could not be read of it.
+    def base_and_problem(self) -> tuple[BaseModel, str]:
+        """The base model, and a sentence on what could not be read of it, or "".
 
         Raises:
             RopeconvError: Its licence forbids publishing.
@@ -52,8 +52,9 @@ class Repository:
     def create(self, private: bool) -> bool:
         """Make the repository, and return whether it is new.
 
-        An existing repository is accepted with `exist_ok`, where it is empty, and where it holds
-        what is published: a run that was killed leaves one of these.
+        An existing repository is accepted in three cases: with the option `exist_ok`, where it is
+        empty, and where it has all files of this publication. A run that was killed leaves one of
+        the last two.
 
         Args:
             private: Whether a new or empty repository is private.
@@ -75,11 +76,12 @@ class Repository:
         if blocked:
             raise RopeconvError(blocked)
 
-        # Without `exist_ok`, an empty repository is one that a killed run has made, before its
-        # commit. That run may have made it public.
-        if not private or self.options.exist_ok:
+        # With `exist_ok` the repository is the user's own, whose settings stay.
+        if self.options.exist_ok:
             return False
-        if self.is_empty():
+        # An empty one was made by a run that was killed before its commit. That run may have made
+        # it public, which a private publication corrects.
+        if private and self.is_empty():
             info = self.api.model_info(self.name)
             if not info.private:
                 self.api.update_repo_settings(self.name, private=True)
@@ -101,10 +103,10 @@ class Repository:
         self.api.create_branch(self.name, branch=name, revision=first.commit_id, exist_ok=True)
 
     def why_blocked(self) -> str:
-        """Return why the repository, which exists, is not committed to; empty where it is."""
+        """Return why an existing repository must not be committed to; empty where it may be."""
         if self.options.create_pr or self.options.exist_ok:
             return ""
-        if self.is_empty() or self.holds():
+        if self.is_empty() or self.has_all_files():
             return ""
         return (
             f"{self.name} exists; choose another name, or run `ropeconv push OUTPUT {self.name}`"
@@ -133,10 +135,10 @@ class Repository:
         branches = {None, self.options.revision}
         return all(self._names(branch) <= OWN_FILES for branch in branches)
 
-    def holds(self) -> bool:
-        """Return whether the repository holds what is published.
+    def has_all_files(self) -> bool:
+        """Return whether the repository has all files of this publication.
 
-        It holds the receipt of the same plan then, or the same GGUF files.
+        The names are compared, and then the receipt with its plan, or the hashes of GGUF files.
         """
         adds = self.upload.adds
         revision = self.options.revision
@@ -160,15 +162,19 @@ class Repository:
                 hashes[file.path] = file.lfs.sha256
         return all(hashes.get(name) == sha256(path) for name, path in adds.items())
 
-    def why_card_stays(self, exists: bool = True) -> str:
-        """Return why a README.md of the user stays; empty where the card is written.
+    def reason_to_keep_card(self, exists: bool = True) -> str:
+        """Return a sentence that says why a README.md of the user is kept.
+
+        The sentence is empty where ropeconv writes the card: the user has not written one, or gives
+        the option `overwrite_card`.
 
         Args:
             exists: Whether the repository exists, so that it may have a README.md.
         """
         if self.options.overwrite_card:
             return ""
-        if self.upload.own_card:
+        user_wrote_local_card = self.upload.own_card
+        if user_wrote_local_card:
             return (
                 "README.md is your own and is published unchanged; `ropeconv push --overwrite-card`"
                 " replaces it."

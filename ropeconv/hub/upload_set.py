@@ -38,7 +38,7 @@ from ..runtimes.llamacpp.read_header import arch_of, read_file
 from ..runtimes.runtime import LLAMA_CPP, RUNS
 
 CONFIG = "config.json"
-Sizes = tuple[KvCache | None, ModelShape | None]
+CacheAndShape = tuple[KvCache | None, ModelShape | None]
 """The key-value cache of an output, and what its memory depends on."""
 
 
@@ -59,12 +59,15 @@ class UploadSet:
     """Names of files in the repository `source` at `commit`, by their name in the new one."""
 
     card: str = ""
-    """The text of a README.md that the output has, or empty."""
+    """The text of a model card beside the output, whose metadata the new card inherits, or empty.
+
+    It is that of the source, or one that the user has written.
+    """
 
     own_card: bool = False
-    """Whether the user has written that README.md."""
+    """Whether the user has written the README.md of the output, which is then published."""
 
-    known: JsonObject = field(default_factory=dict)
+    card_metadata: JsonObject = field(default_factory=dict)
     """Metadata for the card that the keys of a GGUF file state."""
 
     quantised: str = ""
@@ -82,7 +85,7 @@ class UploadSet:
     purpose: Purpose = "text"
     """The purpose that the model is run for."""
 
-    schedule: str = ""
+    diffusion_options: str = ""
     """The options of llama-diffusion-cli for the model; empty for models of other kinds."""
 
     @property
@@ -113,7 +116,8 @@ class UploadSet:
 def from_plan(plan: Plan, staged: Path) -> UploadSet:
     """Return the files to upload for a plan that was written, and those that the Hub copies.
 
-    The Hub copies a file from repository to repository where the plan copies it from the Hub.
+    Where the plan copies a file from a repository on the Hub, the Hub copies it into the new
+    repository, without a transfer.
 
     Args:
         plan: The plan of a folder.
@@ -123,7 +127,6 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
     copies = {}
     for file in plan.files:
         if plan.source.kind == "hub" and file.action == "copy":
-            # the Hub copies it from repository to repository, without a transfer
             copies[file.name] = file.origin or file.name
         elif (staged / file.name).exists():
             adds[file.name] = staged / file.name
@@ -132,8 +135,10 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
-    files = _complete_upload(adds, copies, read_receipt(staged), (plan.kv_cache, plan.shape))
-    return replace(files, purpose=plan_purpose(plan))
+    upload = _folder_upload(
+        adds, copies, read_receipt(staged), cache_and_shape=(plan.kv_cache, plan.shape)
+    )
+    return replace(upload, purpose=plan_purpose(plan))
 
 
 def planned_upload(plan: Plan) -> UploadSet:
@@ -144,8 +149,8 @@ def planned_upload(plan: Plan) -> UploadSet:
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
 
-    # the Hub copies files that are the same as in a source on the Hub, from one repository to the
-    # other; ropeconv uploads the others, and the receipt
+    # The files. The Hub copies unchanged files of a source on the Hub, from repository to
+    # repository; ropeconv uploads the others, and the receipt.
     copies = {}
     adds = {}
     for file in plan.files:
@@ -155,7 +160,8 @@ def planned_upload(plan: Plan) -> UploadSet:
             adds[file.name] = plan.out / file.name
     adds[RECEIPT] = plan.out / RECEIPT
 
-    # the plan is not written, so facts that are otherwise read from the files are from the plan
+    # Facts about the files, which come from the plan since no file is written: their sizes, their
+    # records for the receipt, and config.json, which says how the weights are quantised.
     sizes = {}
     records = []
     config_text = None
@@ -172,7 +178,10 @@ def planned_upload(plan: Plan) -> UploadSet:
         )
         records.append(record)
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
-    upload = _complete_upload(adds, copies, receipt, (plan.kv_cache, plan.shape), is_there=False)
+
+    upload = _folder_upload(
+        adds, copies, receipt, cache_and_shape=(plan.kv_cache, plan.shape), is_written=False
+    )
     return replace(
         upload,
         quantised=quantisation_of(config_text),
@@ -193,11 +202,12 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
         adds[name] = plan.out.with_name(file.name)
         sizes[name] = file.size
 
-    # the keys of the file: a conversion makes them, and a GGUF file as source has them
+    # licence, languages and so on from the keys: a conversion makes the keys, and a GGUF file as
+    # source has them
     if isinstance(plan, ExportPlan):
-        known = gguf_metadata(plan.exported.model)
+        card_metadata = gguf_metadata(plan.exported.model)
     else:
-        known = gguf_metadata(plan.source.file)
+        card_metadata = gguf_metadata(plan.source.file)
 
     # what the card says about running the files; diffusion models need options of their own
     context = plan.schedule.context
@@ -209,12 +219,12 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
         adds=adds,
         receipt=plan.receipt(),
         context=context,
-        known=known,
+        card_metadata=card_metadata,
         sizes=sizes,
         kv_cache=plan.kv_cache.short(context) if plan.kv_cache else "",
         memory=_describe_memory(plan.shape, context, plan.receipt(), is_folder=False),
         purpose=purpose,
-        schedule=diffusion_options,
+        diffusion_options=diffusion_options,
     )
 
 
@@ -259,10 +269,12 @@ def from_folder(folder: Path) -> UploadSet:
         else:
             adds[file.name] = folder / file.name
 
-    # what the card says about the model
-    own_card = CARD in adds and has_own_card(folder, receipt)
+    # what the card says about the model: its cache and memory, and the purpose that it is run for
+    user_wrote_card = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
-    upload = _complete_upload(adds, copies, receipt, _sizes_of(output), own_card)
+    upload = _folder_upload(
+        adds, copies, receipt, cache_and_shape=_cache_and_shape(output), own_card=user_wrote_card
+    )
     purpose: Purpose = "text"
     if isinstance(output, Source):
         purpose = checkpoint_purpose(output)
@@ -271,6 +283,9 @@ def from_folder(folder: Path) -> UploadSet:
 
 def from_gguf(path: Path) -> UploadSet:
     """Return the files to upload for a GGUF file that ropeconv wrote: it, and its other shards.
+
+    Args:
+        path: The file, or one of its shards.
 
     Raises:
         BadSource: A shard is missing.
@@ -292,9 +307,11 @@ def from_gguf(path: Path) -> UploadSet:
         file_type = None
     adds = {conventional_name(name, file_type): path.with_name(name) for name in names}
 
-    # what the card says about running the file
+    # what the card says about running the file: the size of the cache, the memory, and for models
+    # of diffusion the options of llama-diffusion-cli
+    receipt = read_receipt(path)
     context = read_file(source.file).spec.context
-    cache, shape = _sizes_of(source)
+    cache, shape = _cache_and_shape(source)
     arch = arch_of(source.file)
     purpose = purpose_of(source.file, arch)
     diffusion_options = ""
@@ -302,17 +319,17 @@ def from_gguf(path: Path) -> UploadSet:
         diffusion_options = diffusion_schedule(arch.name, context)
     return UploadSet(
         adds=adds,
-        receipt=read_receipt(path),
+        receipt=receipt,
         context=context,
-        known=gguf_metadata(source.file),
+        card_metadata=gguf_metadata(source.file),
         kv_cache=cache.short(context) if cache else "",
-        memory=_describe_memory(shape, context, read_receipt(path), is_folder=False),
+        memory=_describe_memory(shape, context, receipt, is_folder=False),
         purpose=purpose,
-        schedule=diffusion_options,
+        diffusion_options=diffusion_options,
     )
 
 
-def _sizes_of(source: Source | GgufSource) -> Sizes:
+def _cache_and_shape(source: Source | GgufSource) -> CacheAndShape:
     """Return the key-value cache and the shape of an output; None where its keys do not say it."""
     try:
         inspection = inspect_source(source)
@@ -336,19 +353,20 @@ def _describe_memory(
         receipt: Its receipt, with the runtimes that support it.
         is_folder: Whether it is a checkpoint, and not a GGUF file.
     """
-    # whether the newest version of each runtime supports it, which has the last row
-    supported = {}
+    # Whether each runtime supports the output in its newest version. The rows of a runtime are in
+    # the order of its versions, so that the newest one overwrites the others.
+    newest_supports = {}
     for row in receipt.runtimes:
         name, _, _ = row.runtime.partition("@")
         name = name.removesuffix("-gguf")  # vllm-gguf is vLLM as a reader of GGUF
-        supported[name] = row.status in RUNS
+        newest_supports[name] = row.status in RUNS
 
-    # the first of the usual runtimes that does
+    # the memory in the first of the usual runtimes that supports it
     usual = SERVERS if is_folder else (LLAMA_CPP,)
-    names = [name for name in usual if supported.get(name)]
-    if shape is None or not names:
+    supporting = [name for name in usual if newest_supports.get(name)]
+    if shape is None or not supporting:
         return ""
-    fit = find_fit(names[0], shape, context, ONE_GPU)
+    fit = find_fit(supporting[0], shape, context, ONE_GPU)
     return (
         f"Memory: {fit.memory} in {fit.runtime.display_name} on one GPU, with one sequence of"
         f" {context:,} tokens."
@@ -467,34 +485,33 @@ def _card_of_source(adds: Mapping[str, Path]) -> str:
     return ""
 
 
-def _complete_upload(
+def _folder_upload(
     adds: dict[str, Path],
     copies: dict[str, str],
     receipt: Receipt,
-    sizes: Sizes,
+    cache_and_shape: CacheAndShape,
     own_card: bool = False,
-    is_there: bool = True,
+    is_written: bool = True,
 ) -> UploadSet:
     """Return the files to upload for a folder, with what its card will say about it.
 
-    The card of the source is left out.
-
-    A README.md of the source is about another model. Its text is kept in the upload set, since the
-    card that ropeconv writes later takes the licence and the languages from it.
+    A model card of the source is about another model, so its file is not uploaded or copied. Its
+    text is in the field `card`: the new card takes the licence and the languages from there.
 
     Args:
         adds: Local files, by their name in the repository.
         copies: Names of files in the repository of the source, by their name in the new one.
         receipt: The receipt of the output.
-        sizes: Its key-value cache and its shape.
-        own_card: Whether the user has written its README.md.
-        is_there: Whether the files were written; if not, another output may be in their place,
-            and none is read.
+        cache_and_shape: The key-value cache and the sizes of the output; None for unknown ones.
+        own_card: Whether the user has written its README.md, which is uploaded then.
+        is_written: Whether the files were written. If not, another output may be in their place,
+            so that none is read.
     """
-    # the cards of the source stay out; that of the user, who has written README.md, stays in
-    card = ""
-    if is_there:
-        card = _card_of_source(adds)
+    # The cards. ropeconv copies the card of the source as SOURCE_CARD where it writes a README.md
+    # (CARD) of its own; else README.md is the card of the source.
+    inherited_card = ""
+    if is_written:
+        inherited_card = _card_of_source(adds)
     left_out = {SOURCE_CARD}
     if not own_card:
         left_out.add(CARD)
@@ -504,17 +521,17 @@ def _complete_upload(
     # config.json says how the weights are quantised
     quantised = ""
     config = adds.get(CONFIG)
-    if is_there and config is not None and config.is_file():
+    if is_written and config is not None and config.is_file():
         quantised = quantisation_of(read_text(config, CONFIG))
 
-    cache, shape = sizes
+    cache, shape = cache_and_shape
     context = receipt.context
     return UploadSet(
         adds=adds,
         receipt=receipt,
         context=context,
         copies=copies,
-        card=card,
+        card=inherited_card,
         own_card=own_card,
         quantised=quantised,
         kv_cache=cache.short(context) if cache else "",

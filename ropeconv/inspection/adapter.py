@@ -28,11 +28,13 @@ COMMIT = re.compile("[0-9a-f]{7,40}")
 """A commit of a repository, in full or shortened."""
 REPOSITORY = re.compile(r"[^/.~\\][^/\\]*/[^/\\]+")
 """`owner/name` on the Hub."""
-SNAPSHOT = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)/snapshots/(?P<commit>[0-9a-f]{40})")
-"""The end of a folder in the cache of huggingface_hub."""
-WEIGHTS = "adapter_model.safetensors"
-PREFIX = "base_model.model."
-MATRICES = {".lora_A.weight": -1, ".lora_B.weight": 0}
+CACHE_FOLDER = re.compile(
+    r"models--(?P<owner>.+?)--(?P<name>.+)/snapshots/(?P<commit>[0-9a-f]{40})"
+)
+"""The end of a folder in the cache of huggingface_hub: models--OWNER--NAME/snapshots/COMMIT."""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TENSOR_PREFIX = "base_model.model."
+SHARED_AXES = {".lora_A.weight": -1, ".lora_B.weight": 0}
 """The endings of the tensors of an adapter, and the axis that they share with the base's matrix."""
 
 
@@ -105,18 +107,18 @@ class Adapter(Summary):
         and axis -1 the columns.
         """
         names = [file.name for file in self.source.files()]
-        if WEIGHTS not in names:
+        if ADAPTER_WEIGHTS not in names:
             return {}
 
         # LoRA computes W + B A. So lora_A, [rank, columns], has on its axis -1 the columns of W,
-        # and lora_B, [rows, rank], on its axis 0 the rows (`MATRICES`).
+        # and lora_B, [rows, rank], on its axis 0 the rows (`SHARED_AXES`).
         sizes: dict[str, dict[int, int]] = {}
-        for name, tensor in self.source.header(WEIGHTS).tensors.items():
-            for ending, axis in MATRICES.items():
+        for name, tensor in self.source.header(ADAPTER_WEIGHTS).tensors.items():
+            for ending, axis in SHARED_AXES.items():
                 if not name.endswith(ending) or not tensor.shape:
                     continue
                 # base_model.model.X.lora_A.weight belongs to X.weight
-                name_in_base = name.removeprefix(PREFIX).removesuffix(ending) + ".weight"
+                name_in_base = name.removeprefix(TENSOR_PREFIX).removesuffix(ending) + ".weight"
                 sizes_by_axis = sizes.setdefault(name_in_base, {})
                 sizes_by_axis[axis] = tensor.shape[axis]
         return sizes
@@ -262,15 +264,20 @@ class _Origin:
 
 def _origins(source: Source) -> Iterator[_Origin]:
     """Yield the names of a source: its own, and those of its sources if ropeconv wrote it."""
+    # its own: owner/name@revision on the Hub, or a folder
     if source.kind == "hub":
         name, _, revision = source.reference.partition("@")
         yield _Origin(name, revision, source.commit or "")
     else:
         place = Path(source.reference).absolute().as_posix()
         yield _Origin(place)
-        snapshot = SNAPSHOT.search(place)
-        if snapshot:
-            yield _Origin(f"{snapshot['owner']}/{snapshot['name']}", commit=snapshot["commit"])
+        # a folder in the cache of huggingface_hub is known by its repository too
+        cached = CACHE_FOLDER.search(place)
+        if cached:
+            yield _Origin(f"{cached['owner']}/{cached['name']}", commit=cached["commit"])
+
+    # an output of ropeconv has a receipt, which names the source of its last bake, and that of the
+    # first bake where there were several
     text = source.text(RECEIPT)
     if text is None:
         return

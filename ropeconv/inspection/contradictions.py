@@ -23,8 +23,8 @@ SCALED_FROM = ("yarn", "llama3", "longrope")
 """Types whose scaling starts from ORIGINAL."""
 
 
-HEADS_OF_CLASS = frozenset({"hy_v4"})
-"""MLA families whose class gives num_key_value_heads the number of query heads, whatever it is."""
+CORRECT_KV_HEADS = frozenset({"hy_v4"})
+"""MLA families whose class replaces num_key_value_heads by the number of query heads."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,14 @@ def contradictions(part: Config, family: Family, head_dim: int) -> Iterator[Cont
     second = dictionaries[second_name]
     compared_above = {"rope_type", "type", "rope_theta", SHARE, ORIGINAL}
     for key in first:
-        if key in second and key not in compared_above:
-            statements = [
-                Statement(f"{first_name}.{key}", first[key], first[key]),
-                Statement(f"{second_name}.{key}", second[key], second[key]),
-            ]
-            yield from _differing(key, statements)
+        if key not in second or key in compared_above:
+            continue
+        statements = []
+        for name, settings in ((first_name, first), (second_name, second)):
+            value = settings[key]
+            statement = Statement(place=f"{name}.{key}", value=value, meaning=value)
+            statements.append(statement)
+        yield from _differing(key, statements)
 
 
 def _differing(setting: str, statements: list[Statement]) -> Iterator[Contradiction]:
@@ -122,12 +124,14 @@ def _dictionaries(part: Config, family: Family) -> dict[str, Config]:
 
 
 def _before_top_level(dictionaries: dict[str, Config], family: Family) -> dict[str, Config]:
-    """The dictionaries whose values win over those of the top level."""
-    # convert_rope_params_to_dict of transformers 5.23 has `rope_scaling or self.rope_parameters`.
-    # Classes with a dictionary for each layer type update the one of all global layers instead.
+    """The RoPE dictionaries whose values transformers uses before those of the top level."""
+    # Most classes read one dictionary, the first: convert_rope_params_to_dict of transformers 5.23
+    # has `rope_scaling or self.rope_parameters`. Classes with a dictionary for each layer type
+    # update the one of all global layers from the other.
     if family.writing.nested:
         return dictionaries
-    return dict(list(dictionaries.items())[:1])
+    first_only = list(dictionaries.items())[:1]
+    return dict(first_only)
 
 
 def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
@@ -141,26 +145,27 @@ def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> lis
         family: The family of the model, which knows the names of the base.
         dictionaries: The content of rope_scaling and rope_parameters, if the config has them.
     """
-    # the class uses a dictionary before a key of the top level, but of two dictionaries only one
-    before_top = _before_top_level(dictionaries, family)
-    in_first: list[Statement] = []
-    in_others: list[Statement] = []
+    # The order: the dictionary that the class reads, the top level, and a second dictionary that
+    # the class does not read.
+    read_dictionaries = _before_top_level(dictionaries, family)
+    in_read: list[Statement] = []
+    in_unread: list[Statement] = []
     for name, settings in dictionaries.items():
         base = settings.get("rope_theta")
         if not _is_number(base):
             continue
         statement = Statement(f"{name}.rope_theta", base, float(base))
-        if name in before_top:
-            in_first.append(statement)
+        if name in read_dictionaries:
+            in_read.append(statement)
         else:
-            in_others.append(statement)
+            in_unread.append(statement)
 
     at_top = []
     for key in family.keys.theta:
         base = part.get(key)
         if _is_number(base):
             at_top.append(Statement(key, base, float(base)))
-    return in_first + at_top + in_others
+    return in_read + at_top + in_unread
 
 
 def _rotating(
@@ -179,30 +184,32 @@ def _rotating(
     """
     if not family.keys.partial:  # all dimensions rotate
         return []
-    # the class uses a dictionary before a key of the top level, but of two dictionaries only one
-    before_top = _before_top_level(dictionaries, family)
-    in_first: list[Statement] = []
-    in_others: list[Statement] = []
+    # The order: the dictionary that the class reads, the top level, and a second dictionary that
+    # the class does not read.
+    read_dictionaries = _before_top_level(dictionaries, family)
+    in_read: list[Statement] = []
+    in_unread: list[Statement] = []
     for name, settings in dictionaries.items():
         share = settings.get(SHARE)
         if not _is_number(share):
             continue
-        statement = Statement(f"{name}.{SHARE}", share, int(head_dim * share))
-        if name in before_top:
-            in_first.append(statement)
+        rotating = int(head_dim * share)  # dimensions
+        statement = Statement(f"{name}.{SHARE}", value=share, meaning=rotating)
+        if name in read_dictionaries:
+            in_read.append(statement)
         else:
-            in_others.append(statement)
+            in_unread.append(statement)
 
     at_top = []
     for key in family.keys.partial:
         share = part.get(key)
         if _is_number(share):
-            at_top.append(Statement(key, share, int(head_dim * share)))
+            at_top.append(Statement(key, value=share, meaning=int(head_dim * share)))
     for key in family.keys.rotary_dim:
         dimensions = part.get(key)
         if _is_number(dimensions):
-            at_top.append(Statement(key, dimensions, dimensions))
-    return in_first + at_top + in_others
+            at_top.append(Statement(key, value=dimensions, meaning=dimensions))
+    return in_read + at_top + in_unread
 
 
 def _types(dictionaries: dict[str, Config]) -> list[Statement]:
@@ -246,20 +253,25 @@ def refusal(found: Contradiction) -> str:
 
 
 def refused_heads(part: Config, family: Family) -> str:
-    """Return why transformers cannot run a model with MLA for its head counts; empty if it can.
+    """Return why transformers cannot run a model with multi-head latent attention (MLA); else "".
+
+    It cannot where num_key_value_heads is smaller than num_attention_heads.
 
     Args:
         part: The part of config.json about the text model.
         family: The family of the model.
     """
-    # the classes of other packages do not read num_key_value_heads
-    is_of_transformers = family.source.startswith("transformers models/")
-    if not family.mla or not is_of_transformers or family.name in HEADS_OF_CLASS:
+    if not family.mla:
         return ""
-    heads = positive_int(part, family.keys.heads, family.defaults.heads)
-    if heads is None:
+    # the fault is one of transformers; classes from elsewhere ignore num_key_value_heads with MLA
+    has_class_in_transformers = family.source.startswith("transformers models/")
+    if not has_class_in_transformers or family.name in CORRECT_KV_HEADS:
         return ""
-    return fewer_heads_of_keys(heads, kv_heads(part, family, heads))
+    query_heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if query_heads is None:
+        return ""
+    heads_of_keys = kv_heads(part, family, query_heads)
+    return fewer_heads_of_keys(query_heads, heads_of_keys)
 
 
 def fewer_heads_of_keys(heads: int, heads_of_keys: int) -> str:

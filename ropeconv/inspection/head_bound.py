@@ -115,7 +115,7 @@ def attention_layers(
 
 
 def _why_not_measured(spec: RopeSpec, family: Family) -> str:
-    """Why the variances of a family do not follow from its tensors; empty where they do."""
+    """Why the variances of a family do not follow from its tensors, in words; "" where they do."""
     weights = family.weights
     if not weights.q and not weights.fused:
         return "its projections are not known"
@@ -130,6 +130,7 @@ def _why_not_measured(spec: RopeSpec, family: Family) -> str:
             "weights multiply its queries and keys after the rotation, so that its sum depends on"
             " positions"
         )
+    # another reason, which the data of the family states in words; empty for most families
     return weights.unmeasured
 
 
@@ -339,7 +340,7 @@ def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSo
 
 
 Vector = NDArray[np.float64]
-PIECE = 1 << 26
+PIECE_BYTES = 1 << 26
 """Bytes to read at a time, unless a head has more."""
 
 
@@ -364,13 +365,15 @@ def measure(
 ) -> Iterator[LayerVariances]:
     """Yield the variances of queries and keys in each layer, computed only from the weights.
 
+    The variance of a dimension of a query is the one that it has for random hidden states.
+
     One layer after the other is read, so that memory does not grow with the model.
 
     Args:
         source: The checkpoint.
         layers: Its layers.
         family: Its family.
-        head_dim: The rows of a head.
+        head_dim: The dimensions of a head.
         advance: Called with the bytes read since the last call.
 
     Raises:
@@ -456,6 +459,7 @@ def _variances(
     Returns:
         float64 [heads, head_dim].
     """
+    # the kinds of the norms around the projection, such as "rms" or "layer-norm"; "" without one
     norm_before = family.weights.input
     norm_after = family.weights.norm if projection.norms else ""
     variances = np.empty((len(projection.heads), head_dim))
@@ -465,20 +469,22 @@ def _variances(
         bias = reader.weights(projection.bias)
 
     for head, matrix in _matrices_of_heads(projection, reader, head_dim):
-        # W b_n + b
+        # the means W b_n + b
         if norm_bias is not None and norm_after:
             means[head] += matrix @ norm_bias
         if bias is not None:
             first_row = projection.heads[head]
             means[head] += bias[first_row : first_row + head_dim]
 
-        # W diag(g)
+        # The matrix that makes q from x. The norm before the projection multiplies by g.
         if norm_weight is not None:
             matrix = matrix * norm_weight
-        # a layer norm before the projection removes the mean of x, and so that of each row
+        # If that is a layer norm, it removes the mean of x first, which is the same as removing the
+        # mean of each row.
         if norm_before.startswith("layer-norm"):
             matrix = matrix - matrix.mean(axis=1, keepdims=True)
-        # a layer norm after it removes the mean over the dimensions of the head
+        # If the norm after the projection is a layer norm, it removes the mean of q, which is the
+        # same as removing the mean of each column.
         if norm_after.startswith("layer-norm"):
             matrix = matrix - matrix.mean(axis=0)
         variances[head] = np.square(matrix).sum(axis=1, dtype=np.float64)
@@ -504,8 +510,9 @@ def _matrices_of_heads(
         rows = reader.read(projection.tensor, start * columns, stop * columns)
         rows = rows.reshape(-1, columns)
         for head in heads:
-            row_in_piece = projection.heads[head] - start
-            yield head, rows[row_in_piece : row_in_piece + head_dim]
+            first_row = projection.heads[head]
+            first_in_piece = first_row - start
+            yield head, rows[first_in_piece : first_in_piece + head_dim]
 
 
 def _normalise(
@@ -513,13 +520,18 @@ def _normalise(
 ) -> Vector:
     """Return the variances behind the norm that follows a projection, float64 [heads, head_dim].
 
+    An RMS norm divides each dimension of q by sqrt(mean(q^2)) and multiplies it by a weight. The
+    means of q count, since mean(q^2) has the squares of its means beside its variances.
+
     Args:
         projection: The projection, with the weights of the norm.
         reader: Reads these weights.
-        norm: The kind of the norm, as the family has it.
+        norm: The kind of the norm, such as "rms", "rms-plus-one" (whose weights are stored minus
+            one), "rms-all-heads" or "layer-norm".
         variances: The variances before the norm, [heads, head_dim].
         means: The means before it, [heads, head_dim].
     """
+    # a layer norm removes the mean over the dimensions of a head first
     if norm.startswith("layer-norm"):
         means = means - means.mean(axis=1, keepdims=True)
 
@@ -538,18 +550,19 @@ def _normalise(
 
 
 def _pieces(projection: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
-    """Yield the rows of a projection in pieces of about `PIECE` bytes, so that memory stays small.
+    """Yield the rows of a projection in pieces of about `PIECE_BYTES`, so that memory stays small.
 
     Each piece is (first row, row after the last, the indices of the heads in it).
     """
-    # The heads of a fused projection may be further apart than head_dim, with rows of values
-    # between them. The bytes of a head are counted with these rows.
+    # How many heads are a piece. Rows that belong to no head of this projection are read too: in a
+    # fused projection, rows of values may stand between the heads of the keys. So the rows of a
+    # head are counted up to the next head.
     first_rows = projection.heads
-    distance = head_dim
-    for row, following in pairwise(first_rows):
-        distance = max(distance, following - row)
-    head_bytes = distance * _row_bytes(projection.tensor)
-    heads_per_piece = max(1, PIECE // head_bytes)
+    rows_per_head = head_dim
+    for row, next_row in pairwise(first_rows):
+        rows_per_head = max(rows_per_head, next_row - row)
+    bytes_per_head = rows_per_head * _row_bytes(projection.tensor)
+    heads_per_piece = max(1, PIECE_BYTES // bytes_per_head)
 
     number_of_heads = len(first_rows)
     for first_head in range(0, number_of_heads, heads_per_piece):
@@ -664,17 +677,21 @@ class HeadLengths(TableSummary):
         return [SummaryTable("layers", columns, rows)]
 
     def records(self) -> list[JsonObject]:
-        """Return a row for each head of each layer, with lengths in tokens."""
+        """Return a row for each head of each layer, with lengths in tokens.
+
+        Distances below `below` were tested. `violations` is the number of those at which the bound
+        of the scores of the head is negative.
+        """
         rows = []
         for layer in self.layers:
-            figures = zip(layer.effective_lengths, layer.violations, strict=True)
-            for head, (length, violations) in enumerate(figures):
+            heads = zip(layer.effective_lengths, layer.violations, strict=True)
+            for head, (effective_length, violations) in enumerate(heads):
                 rows.append(
                     {
                         "layer": layer.layer,
                         "head": head,
                         "below": layer.below,
-                        "effective_length": length,
+                        "effective_length": effective_length,
                         "violations": violations,
                     }
                 )
@@ -792,7 +809,7 @@ class HeadWeights:
 
 
 def head_weights(
-    inspection: Inspection, total: Callable[[int], None], advance: Callable[[int], None]
+    inspection: Inspection, set_total: Callable[[int], None], advance: Callable[[int], None]
 ) -> HeadWeights:
     """Return the weight of each rotated pair in the bound of a head's scores, for all heads.
 
@@ -800,7 +817,7 @@ def head_weights(
 
     Args:
         inspection: The inspection of the checkpoint.
-        total: Called with the bytes to read.
+        set_total: Called once with the number of bytes to read, for a progress bar.
         advance: Called with the bytes read since the last call.
 
     Raises:
@@ -832,9 +849,10 @@ def head_weights(
             f"no layer of {source.reference} has frequencies that a method changes; leave"
             " --weights out"
         )
-    total(sum(_bytes_to_read(layer, spec.head_dim) for layer in layers))
+    set_total(sum(_bytes_to_read(layer, spec.head_dim) for layer in layers))
 
-    # the variances of queries and keys give the weight of each pair of dimensions in the bound
+    # `measure` computes the variances of queries and keys for random hidden states; they give the
+    # weight of each pair of dimensions in the bound
     weights = []
     for variances in measure(source, layers, family, spec.head_dim, advance):
         pairs = pair_weights(variances.queries, variances.keys, spec.rotary_dim, spec.layout)

@@ -59,7 +59,7 @@ from .receipts.gguf import first_reading, valid_gguf_receipt
 from .receipts.receipt import FineTuningRecord, Receipt
 from .support import support
 
-SAME = {
+SAME_IN_HALVES = {
     "head_dim": "the width of a head",
     "rotary_dim": "the dimensions that rotate",
     "original_context": "the trained context",
@@ -69,30 +69,32 @@ SAME = {
 
 
 def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
-    """Check that the language models within one model, if it has several, have the same RoPE.
+    """Check that the encoder and the decoder of a model, if it has both, have the same RoPE.
 
-    T5Gemma has an encoder and a decoder, each with settings of its own (a half of the model).
+    These are the halves of a model such as T5Gemma, whose config.json has settings for each.
 
     Args:
         config: The content of config.json.
-        family: The family of the model.
-        spec: The RoPE of its first half.
+        family: The family of the model, with the keys of its halves: ("encoder", "decoder").
+        spec: The RoPE of the first half.
 
     Raises:
-        BadSource: Another half has another RoPE.
+        BadSource: The other half has another RoPE.
     """
-    for path, half_config in halves(config, family):
-        why = _difference_of_halves(spec, read_spec(half_config, family))
-        if why:
+    for other_key, other_config in halves(config, family):
+        difference_in_words = _difference_of_halves(spec, read_spec(other_config, family))
+        if difference_in_words:
+            first_key = family.halves[0]
             raise BadSource(
-                f"config.json has another RoPE in {path} than in {family.halves[0]} ({why}), and a"
-                " recipe changes both alike; give both the same RoPE first"
+                f"config.json has another RoPE in {other_key} than in {first_key}"
+                f" ({difference_in_words}), and a recipe changes both alike; give both the same"
+                " RoPE first"
             )
 
 
 def _difference_of_halves(spec: RopeSpec, half: RopeSpec) -> str:
     """How the RoPE of another half differs, in words; empty where it does not."""
-    for name, words in SAME.items():
+    for name, words in SAME_IN_HALVES.items():
         first = getattr(spec, name)
         other = getattr(half, name)
         if first != other:
@@ -104,7 +106,7 @@ CUSTOM_CODE = (
     "its auto_map names code in the checkpoint, which replaces the stock class with"
     " trust_remote_code"
 )
-PLANNED = ("context", "original", "schemas", "ignored-key")
+CODES_ANNOUNCED_BY_PLAN = ("context", "original", "schemas", "ignored-key")
 """Codes of problems that do not count in settings that ropeconv wrote.
 
 Its plan showed what every runtime reads.
@@ -334,7 +336,7 @@ class Inspection(TableSummary):
         """
         data: dict[str, object] = {
             "source": self.source.to_dict(),
-            "family": self.name,
+            "family": self.name,  # for a GGUF file its architecture
             "assumption": self.assumption or None,
             "encoder": self.encoder,
             "draft": self.draft.name if self.draft else None,
@@ -372,9 +374,12 @@ SPEC_KEYS = (
 
 
 def _describe_spec(spec: RopeSpec) -> dict[str, object]:
-    """The keys of the JSON document that follow from the RoPE."""
+    """The keys of the JSON document that follow from the RoPE: those in SPEC_KEYS, and others."""
     data = {name: getattr(spec, name) for name in SPEC_KEYS}
-    current = spec.current()
+    # `form` is the formula of the layers that see the whole context, and `local_form` that of
+    # layers with a window, if it is another one; the schedule has the frequencies of the former
+    schedule = spec.current()
+    local_base = spec.local_form.theta if spec.local_form else None
     return data | {
         "rope_type": spec.form.kind,
         "rope": vars(spec.form),
@@ -382,9 +387,9 @@ def _describe_spec(spec: RopeSpec) -> dict[str, object]:
         "layers": {kind: spec.count(kind) for kind in get_args(LayerKind)},
         "layer_groups": layer_groups(spec),
         "visible": spec.visible(spec.context),
-        "effective_length": effective_length(current, spec),
-        "local_theta": spec.local_form.theta if spec.local_form else None,
-        "schedule": current.to_dict(),
+        "effective_length": effective_length(schedule, spec),
+        "local_theta": local_base,
+        "schedule": schedule.to_dict(),
     }
 
 
@@ -446,12 +451,12 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         fine_tuning = receipt.fine_tuning
         spec = _with_trained_context(spec, receipt, first)
 
-    # problems of the header, of the ramp of YaRN, and of the Modelfile that the user may have
-    # named, which can cut prompts off; these options of `apply` write another Modelfile
+    # problems of the header, and of the ramp of YaRN
     problems = list(gguf_problems(reading, file, rope_tensors(file)))
     problems += ramp_problems(reading, file, receipt)
-    modelfile_options = "--as-is --ollama"
-    problems += limit_problems(modelfile_limits(source), spec, (), modelfile_options)
+    # problems of a Modelfile that the user has named, which may cut prompts off; `apply` with the
+    # options in `fix` writes another one
+    problems += limit_problems(modelfile_limits(source), spec, declared=(), fix="--as-is --ollama")
 
     # the sizes from which its memory is computed
     cache = gguf_cache(file, arch)
@@ -595,13 +600,14 @@ def _problems_of_checkpoint(
     problems += wrapper_problems(config, family)
     problems += config_problems(config, family, spec)
 
-    # Problems of other files: a limit there, as in tokenizer_config.json, may be below the context.
-    # Config keys are limits too, such as max_position_embeddings, but not the one from which the
-    # context was read: the first of the family's keys that the config has.
+    # Problems of limits below the context: in other files, as model_max_length of
+    # tokenizer_config.json, or in config.json, as a second key beside max_position_embeddings. The
+    # key from which the context was read is not such a limit: it is the first of the family's keys
+    # that the config has.
     part = text_part(config, family)
-    keys_of_context = [key for key in family.keys.context if part.get(key) is not None]
-    not_limits = keys_of_context[:1]
-    problems += limit_problems(length_limits(source), spec, not_limits, "--as-is")
+    present_keys = [key for key in family.keys.context if part.get(key) is not None]
+    key_of_context = present_keys[:1]
+    problems += limit_problems(length_limits(source), spec, declared=key_of_context, fix="--as-is")
     problems += stale_tensors(source)
 
     # the repairs so far are runs of `apply`; a family with a reason in `refuse` cannot be extended
@@ -624,7 +630,7 @@ def _without_planned(
     """
     if receipt is None:
         return tuple(problems)
-    announced = set(PLANNED)
+    announced = set(CODES_ANNOUNCED_BY_PLAN)
     # the receipt of an extended model has its trained context, so that is not in doubt
     if spec.context != spec.original_context:
         announced.add("trained")

@@ -109,19 +109,23 @@ class KvCache:
             tokens: The length of one sequence.
             source: The tokens that the source of a plan declares, whose size is shown beside it.
         """
+        # the size in each dtype, such as "4.0 GiB in bfloat16"
         sizes = self.bytes(tokens)
         text = ", ".join(f"{display(size)} in {name}" for name, size in sizes.items())
+
         # the size of the source in the first dtype, which is the usual one
         if source is not None and source != tokens:
-            size = next(iter(self.bytes(source).values()))
-            text += f" (source at {source:,}: {display(size)})"
+            source_size = next(iter(self.bytes(source).values()))
+            text += f" (source at {source:,}: {display(source_size)})"
+
+        # layers that keep less, such as "; 24 layers keep a window of 4,096 tokens"
         for group in self.layers:
             if group.window is not None and group.window < tokens:
-                keep = counted(group.count, "layer keeps", "layers keep")
-                text += f"; {keep} a window of {group.window:,} tokens"
+                layers_keep = counted(group.count, "layer keeps", "layers keep")
+                text += f"; {layers_keep} a window of {group.window:,} tokens"
         if self.states:
-            keep = counted(self.states, "layer keeps", "layers keep")
-            text += f"; {keep} a state of fixed size, not counted"
+            layers_keep = counted(self.states, "layer keeps", "layers keep")
+            text += f"; {layers_keep} a state of fixed size, not counted"
         return text
 
 
@@ -137,9 +141,11 @@ def config_cache(config: Config, family: Family) -> KvCache | None:
     cached = cached_layers(config, family)
     if cached is None:
         return None
-    layers, states = cached
+    # layers with keys and values for each token, and the number of layers with a state of fixed
+    # size instead (Mamba, linear attention)
+    layers, layers_with_state = cached
     dtype = OF_CHECKPOINTS.get(dtype_of(config, family), OF_CHECKPOINTS["bfloat16"])
-    return KvCache(layers, (dtype, OF_CHECKPOINTS["fp8"]), states)
+    return KvCache(layers, (dtype, OF_CHECKPOINTS["fp8"]), states=layers_with_state)
 
 
 def dtype_of(config: Config, family: Family) -> str:

@@ -75,17 +75,21 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         family: The family of the model.
         spec: The RoPE that the newest transformers reads.
     """
-    # runtimes that compute different models come first, then settings without effect, then doubts;
-    # `rope` is the RoPE dictionary, that of the class where the config has none
+    # The RoPE dictionary, rope_parameters or rope_scaling. Where the config has none, it is the
+    # default of the class in transformers.
     part = text_part(config, family)
-    rope, is_of_class = rope_dict(part, family)
-    contradicting = list(contradictions(part, family, spec.head_dim))
-    yield from _differing_schemas(config, family, doubtful=bool(contradicting))
-    for found in contradicting:  # with the first of them, `apply` refuses the config
-        yield Problem("contradiction", refusal(found))
-    refused = refused_heads(part, family)
-    if refused:  # and so it does with this one
-        yield Problem("contradiction", refused)
+    rope, is_default_of_class = rope_dict(part, family)
+
+    # first: runtimes that read different settings, and settings with which `apply` refuses a config
+    stated_twice = list(contradictions(part, family, spec.head_dim))
+    yield from _differing_schemas(config, family, states_key_twice=bool(stated_twice))
+    for contradiction in stated_twice:
+        yield Problem("contradiction", refusal(contradiction))
+    wrong_heads = refused_heads(part, family)
+    if wrong_heads:
+        yield Problem("contradiction", wrong_heads)
+
+    # then settings without effect, and doubts
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)
@@ -98,7 +102,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         yield Problem("gguf-mask", message)
     yield from _scaling_problems(spec, rope, family)
     yield from _doubtful_training(family, spec, part)
-    if is_of_class:
+    if is_default_of_class:
         yield Problem(
             "default-scaling", "the scaling is only in the class, not in a file", "--as-is"
         )
@@ -262,8 +266,8 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
 
     used, ignored = _keys_used_and_ignored(part, family, spec)
     if ignored:
-        # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
-        # own code may have read
+        # There is no repair by a command: `--as-is` would write the values that the class uses, and
+        # remove the ignored ones, which the publisher's own code may have used in the training.
         yield Problem(
             "ignored-key",
             f"the {family.name} class of transformers ignores {' and '.join(ignored)} of"
@@ -277,9 +281,9 @@ def _keys_used_and_ignored(
 ) -> tuple[list[str], list[str]]:
     """Return the keys about RoPE in a config that its class reads, and those that it ignores.
 
-    For GPT-NeoX it may be (["rotary_emb_base"], ["rope_theta"]). An ignored key does no harm, and
-    is left out, where the class computes with its value all the same. Both lists are empty for a
-    class whose keys are not known.
+    A GPT-NeoX config with both gives (["rotary_emb_base"], ["rope_theta"]). An ignored key is left
+    out if its value is empty, or is the one that the class uses anyway: rope_theta = 10000 beside
+    rotary_emb_base = 10000. Both lists are empty for a class whose keys are not known.
 
     Args:
         part: The part of config.json about the text model.
@@ -289,29 +293,36 @@ def _keys_used_and_ignored(
     keys_of_class = class_keys().get(family.name)
     if keys_of_class is None:
         return [], []
-    # original_max_position_embeddings is read by every class where the scaling starts from it,
-    # before its dictionary (modeling_rope_utils.py, standardize_rope_params)
-    starts_from_original = isinstance(spec.form, (Yarn, Llama3, LongRope))
+    # Every class reads original_max_position_embeddings of the top level for these scalings, before
+    # that of the RoPE dictionary (modeling_rope_utils.py, standardize_rope_params).
+    reads_original = isinstance(spec.form, (Yarn, Llama3, LongRope))
     values_read_by_class = _values_of(part, keys_of_class)
     used = []
     ignored = []
     for key, value in part.items():
-        if not ROPE_KEY.search(key):
+        is_about_rope = ROPE_KEY.search(key) is not None
+        if not is_about_rope:
             continue
-        is_read_as_original = key == ORIGINAL and starts_from_original and bool(value)
+        is_read_as_original = key == ORIGINAL and reads_original and bool(value)
         if key in keys_of_class or is_read_as_original:
             used.append(key)
             continue
-        is_empty = not value
-        if not is_empty and not _is_computed_anyway(key, value, family, spec, values_read_by_class):
-            ignored.append(key)
+        # the class ignores the key, which does no harm in two cases
+        if not value:
+            continue
+        if _has_value_of_class(key, value, family, spec, values_read_by_class):
+            continue
+        ignored.append(key)
     return used, ignored
 
 
-def _is_computed_anyway(
+def _has_value_of_class(
     key: str, value: object, family: Family, spec: RopeSpec, values_read_by_class: list[object]
 ) -> bool:
-    """Whether a class computes with the value of a key that it ignores, so that it does no harm.
+    """Whether a key that a class ignores has the value that the class uses anyway.
+
+    Then the model is the same with the key and without it: rope_theta = 10000 is ignored by a class
+    that reads rotary_emb_base = 10000.
 
     Args:
         key: The ignored key.
@@ -322,9 +333,9 @@ def _is_computed_anyway(
     """
     if not _says_the_same(key, value, spec):
         return False
-    # ropeconv reads some keys that the class ignores, such as rope_theta of GPT-NeoX, whose class
-    # has rotary_emb_base. `spec` is from such a key and always agrees with it, which proves nothing
-    # about the class: a key of its own must have the value.
+    # ropeconv itself reads some keys that the class ignores, such as rope_theta of GPT-NeoX, whose
+    # class has rotary_emb_base. `spec` has the value of such a key then, so that it says nothing
+    # about the class. Therefore a key that the class reads must have the value.
     is_read_by_ropeconv = key in (*family.keys.theta, *family.keys.partial)
     if is_read_by_ropeconv:
         return value in values_read_by_class
@@ -369,21 +380,24 @@ def _dual_chunk_key(config: Config, family: Family) -> Iterator[Problem]:
     # last one stays in the dictionary
     newest_versions = {}
     for version in runtimes():
-        reads_config = without_config(version, family, str(config.get("model_type"))) is None
-        if reads_config:
+        # a verdict where the version does not support the family, or where that is not known; None
+        # where it reads the configs of the family
+        verdict = without_config(version, family, str(config.get("model_type")))
+        if verdict is None:
             newest_versions[version.name] = version
 
     clauses = [f"{DUAL_CHUNK} is ignored by transformers"]
     for version in newest_versions.values():
-        found = stated_key(config, family, version)  # what is known of its use of such a key
-        if found:
-            _, statement = found
+        # the key, and a statement on how this version uses it; None where that is not known
+        key_and_statement = stated_key(config, family, version)
+        if key_and_statement is not None:
+            _, statement = key_and_statement
             clauses.append(f"{version.display_name}: {statement.reason}")
     message = "; ".join(clauses)
     yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
 
 
-def _differing_schemas(config: Config, family: Family, doubtful: bool) -> Iterator[Problem]:
+def _differing_schemas(config: Config, family: Family, states_key_twice: bool) -> Iterator[Problem]:
     """Yield the problem of a config from which two runtimes read different RoPE settings.
 
     A config may have both schemas, rope_scaling of transformers 4 and rope_parameters of
@@ -392,7 +406,8 @@ def _differing_schemas(config: Config, family: Family, doubtful: bool) -> Iterat
     Args:
         config: The content of config.json.
         family: The family of the model.
-        doubtful: Whether it states a setting twice, so that no command can know the right one.
+        states_key_twice: Whether the config has two values of one setting. Then no command can
+            know the right one, and the problem has no repair.
     """
     # all versions of transformers, and a runtime that reads the schemas in the other order
     readers = {}
@@ -415,7 +430,7 @@ def _differing_schemas(config: Config, family: Family, doubtful: bool) -> Iterat
     clauses = [f"{title} reads {form}" for title, form in readings.items()]
     clauses.reverse()
     message = f"runtimes read the settings differently: {'; '.join(clauses)}"
-    if doubtful:
+    if states_key_twice:
         advice = "write the values that it was trained with in both schemas"
         yield Problem("schemas", f"{message}; {advice}")
     else:
@@ -440,23 +455,27 @@ def _prefers_new_schema() -> Runtime:
 def limit_problems(
     limits: Iterable[LengthLimit], spec: RopeSpec, declared: Sequence[str], fix: str
 ) -> Iterator[Problem]:
-    """Yield the limits in files of a model that would cut prompts off before its context ends.
+    """Yield the problem of each limit in a file that is shorter than the context of the model.
 
-    For instance model_max_length = 32768 in tokenizer_config.json, for a context of 131072.
+    For instance model_max_length = 32768 in tokenizer_config.json, for a context of 131072: longer
+    prompts are cut off.
 
     Args:
         limits: The limits in the files of a checkpoint.
         spec: The RoPE, with the declared context.
-        declared: The keys of config.json that declare it.
+        declared: The keys of config.json that declare this context, and are not limits.
         fix: Options of `apply` that raise the limits.
     """
     for limit in limits:
-        if limit.tokens < spec.context and not limit.declares(declared):
-            message = (
-                f"{limit.file} has {limit.key} = {limit.tokens:,}, below the declared context of"
-                f" {spec.context:,}: {limit.rule.effect}"
-            )
-            yield Problem(limit.rule.code, message, fix)
+        is_shorter = limit.tokens < spec.context
+        is_context_itself = limit.declares(declared)
+        if not is_shorter or is_context_itself:
+            continue
+        message = (
+            f"{limit.file} has {limit.key} = {limit.tokens:,}, below the declared context of"
+            f" {spec.context:,}: {limit.rule.effect}"
+        )
+        yield Problem(limit.rule.code, message, fix)
 
 
 def gguf_problems(
@@ -517,9 +536,10 @@ def _tensor_problems(
     for name in vectors:
         if name in refused:
             continue
-        # rope_freqs.weight, or one of the two lists of longrope
-        use = arch.freqs if name == FREQS else arch.factors
-        if use == "ignored":
+        # what the code of the architecture does with rope_freqs.weight, or with the two lists of
+        # longrope: a word such as "ignored", which the table of architectures explains
+        use_in_arch = arch.freqs if name == FREQS else arch.factors
+        if use_in_arch == "ignored":
             yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {arch.name}")
 
 
@@ -563,27 +583,36 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
         )
         return
 
-    # another file: compare the frequencies of the model's ramp with those of llama.cpp's
-    trained = own_ramp(form, file, arch, receipt)
-    schedule = replace(spec.current(), form=trained, inv_freq=trained.inv_freq(spec.rotary_dim))
+    # another file: compare the frequencies of the ramp that the model was trained with, and of the
+    # one that llama.cpp computes for it (None where they are the same)
+    trained_form = own_ramp(form, file, arch, receipt)
+    trained_inv_freq = trained_form.inv_freq(spec.rotary_dim)
+    schedule = replace(spec.current(), form=trained_form, inv_freq=trained_inv_freq)
     approximation = llamacpp_ramp(schedule, arch)
     if approximation is None:
         return
-    # "llama.cpp always rounds the ends of the ramp, and published ... models have other ends", or
-    # "llama.cpp computes the betas 32 and 1 ..., and the header has others"
-    if form.truncate != trained.truncate:
-        difference = f"published {arch.name} models have other ends"
+
+    # They differ in whether the ends of the ramp are rounded (`truncate`), as in gpt-oss:
+    # "llama.cpp always rounds the ends of the ramp, and published gpt-oss models have other ends".
+    # Or they differ in the betas: "llama.cpp computes the betas 32 and 1, and the header has
+    # others".
+    what_llamacpp_does = why_other_ramp(trained_form, arch)
+    if form.truncate != trained_form.truncate:
+        what_model_has = f"published {arch.name} models have other ends"
     else:
-        difference = "the header has others"
-    why = why_other_ramp(trained, arch)
-    yield Problem("approximate", f"llama.cpp {why}, and {difference}: {approximation.distance}")
+        what_model_has = "the header has others"
+    yield Problem(
+        "approximate",
+        f"llama.cpp {what_llamacpp_does}, and {what_model_has}: {approximation.distance}",
+    )
 
 
 def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
     """Return the YaRN scaling that a model was trained with, which llama.cpp may not compute.
 
-    They can differ in the ramp of YaRN, over which pairs change from kept to scaled frequencies:
-    in its ends beta_fast and beta_slow, and in whether these are rounded (`truncate`).
+    Both can differ in the ramp of YaRN. Over the ramp, frequencies change from unscaled to scaled
+    ones; beta_fast and beta_slow say where it begins and ends, and `truncate` whether both ends are
+    rounded to whole pairs. llama.cpp always rounds them.
 
     Args:
         form: The scaling that llama.cpp computes.
@@ -591,18 +620,18 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
         arch: Its architecture.
         receipt: The receipt of an output of ropeconv, None for other files.
     """
-    # GGUF has no key for `truncate`. Where the family publishes its models with one scaling, such
-    # as gpt-oss with {"factor": 32.0, "truncate": False, ...}, a file with the same factor and
-    # length is such a model, and has its `truncate`. A file that ropeconv extended has a scaling of
-    # ropeconv, for which this says nothing.
+    # GGUF has no key for `truncate`, but all published models of a family may have one scaling. For
+    # gpt-oss it is {"factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}. A
+    # file of the family with the same factor and length is taken for such a model, unless ropeconv
+    # has extended it.
     is_extended = receipt is not None and receipt.method != "as-is"
     family = by_name().get(arch.family)
     if family is not None and family.defaults.scaling and not is_extended:
         published = family.defaults.scaling
         has_its_factor = published.get("factor") == form.factor
         has_its_length = published.get("original_max_position_embeddings") == form.original_context
-        is_published_one = has_its_factor and has_its_length
-        if is_published_one and published.get("truncate") is False:
+        is_published_model = has_its_factor and has_its_length
+        if is_published_model and published.get("truncate") is False:
             return replace(form, truncate=False)
 
     # for some architectures llama.cpp reads beta_fast and beta_slow, so `form` has them already
@@ -669,17 +698,17 @@ def refused_tensors(
         vectors: The rope tensors of the file.
         scaling: Its rope.scaling.type, None without that key.
     """
-    # A file may have rope_freqs.weight (FREQS), or the two lists of longrope (LONG and SHORT). Some
-    # architectures always load the two lists, and some of these ignore them. Others load them if
-    # the scaling type is longrope, and then do not load rope_freqs.weight.
+    # A file may have the two lists of longrope (LONG and SHORT). `arch.factors` says when the code
+    # of an architecture loads them: "always", or only if rope.scaling.type is longrope
+    # ("longrope"), or always but without using them ("ignored"); empty for never.
     arch = reading.arch
-    uses_longrope = arch.factors == "longrope" and scaling == "longrope"
-    loads_lists = uses_longrope or arch.factors in ("always", "ignored")
-    is_loaded = {
-        LONG: loads_lists,
-        SHORT: loads_lists,
-        FREQS: bool(arch.freqs) and not uses_longrope,
-    }
+    loads_always = arch.factors in ("always", "ignored")
+    loads_for_longrope = arch.factors == "longrope" and scaling == "longrope"
+    loads_lists = loads_always or loads_for_longrope
+    # Or a file has rope_freqs.weight (FREQS), which code that loads the lists for longrope does not
+    # load then.
+    loads_freqs = bool(arch.freqs) and not loads_for_longrope
+    is_loaded = {LONG: loads_lists, SHORT: loads_lists, FREQS: loads_freqs}
     return tuple(name for name in vectors if not is_loaded[name])
 
 
@@ -766,14 +795,17 @@ def _have_projections(
         projections: The names of its projections in a layer, such as `self_attn.q_proj`.
         layers: The number of layers.
     """
-    # only the middle of a name is compared, such as .layers.0.self_attn.q_proj.: in a multimodal
-    # model names begin otherwise, and in a quantised one they end otherwise
+    # Only the middle of a name is compared, such as ".layers.0.self_attn.q_proj." of
+    # "model.layers.0.self_attn.q_proj.weight". In a multimodal model names begin otherwise
+    # ("language_model.model.layers..."), and in a quantised one they end otherwise ("...qweight").
     middles = []
     for index in range(layers):
-        for prefix in layer_prefixes(index, family):
-            _, _, without_root = prefix.partition(".")  # "layers.0." for "model.layers.0."
-            middle = without_root or prefix
-            middles += [f".{middle}{projection}." for projection in projections]
+        for prefix in layer_prefixes(index, family):  # such as "model.layers.0."
+            _, _, without_root = prefix.partition(".")  # "layers.0."
+            layer_name = without_root or prefix
+            middles += [f".{layer_name}{projection}." for projection in projections]
+
+    # a dot is put before a name, so that one that begins with the layer is found too
     for name in names:
         is_of_draft = DRAFT_PART.search(name) is not None
         if is_of_draft:

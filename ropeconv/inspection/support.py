@@ -86,7 +86,8 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         if status not in ranges_by_status:
             continue
         label = _describe_ranges(ranges_by_status[status])
-        if read_as and status not in UNREAD:  # the runtime reads the config
+        reads_config = status not in UNREAD
+        if read_as and reads_config:
             label = f"as {read_as}: {label}"
         rows.append((status, label))
     return rows
@@ -178,7 +179,7 @@ def by_runtime(verdicts: Iterable[VerdictLike]) -> dict[str, list[VerdictLike]]:
 def support(
     verdicts: Sequence[VerdictLike],
     named: Mapping[str, VerdictLike] = {},
-    elsewhere: Collection[str] = (),
+    not_run_here: Collection[str] = (),
 ) -> list[tuple[str, str]]:
     """Return the rows of the short table of support: a word such as "supported", and runtimes.
 
@@ -187,9 +188,9 @@ def support(
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
-        named: The runtimes that the user named, with the verdict on the version that counts;
-            without any, the popular ones are shown.
-        elsewhere: The named runtimes that were not run here, where they could be if installed.
+        named: The runtimes that the user named, each with the verdict on the version that the user
+            named, or else on its newest version. Without any, the popular runtimes are shown.
+        not_run_here: The named runtimes that ropeconv would have run if they were installed here.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20-0.33, SGLang 0.5.23")`. Only versions that were
@@ -199,16 +200,18 @@ def support(
     runtimes = by_runtime(verdicts)
     labels_by_word: dict[str, list[str]] = {}
     for name in named or POPULAR:
-        versions = runtimes.get(name, [])  # the newest is the last
-        names_older_version = name in named and named[name] not in versions[-1:]
-        if names_older_version:
-            word = WORDS[named[name].status]
-            label = named[name].display_name
+        versions = runtimes.get(name, [])  # verdicts, that on the newest version last
+        newest_verdict = versions[-1] if versions else None
+        named_verdict = named.get(name)  # None for a runtime that the user has not named
+        if named_verdict is not None and named_verdict != newest_verdict:
+            # the user has named an older version, which is shown in place of the newest one
+            word = WORDS[named_verdict.status]
+            label = named_verdict.display_name
         elif versions:
             word, label = _newest(versions)
         else:
             continue
-        if name in elsewhere:
+        if name in not_run_here:
             label += " (not run here)"
         labels_by_word.setdefault(word, []).append(label)
 
@@ -272,30 +275,33 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
     Args:
         rows: The verdicts on a runtime, oldest version first.
     """
-    # versions are named where a test says something about them
+    # versions are only named where a test says something about them
     newest = rows[-1]
     word = WORDS[newest.status]
     title = title_of(newest)
     if word in ("untested", "unsupported"):
         return word, title
+    # llama.cpp is named by a commit and not by a version
+    if title.startswith("llama.cpp"):
+        return word, title
 
-    # from the newest row back to the oldest with the same word; untested rows between them do not
-    # end it. A row is a range of versions, such as 0.20 to 0.33.
-    oldest = newest
+    # Since which version it is so: from the newest row back to the oldest one with the same word.
+    # A row is a range of versions, such as 0.20 to 0.33. An untested row in between is passed over;
+    # a row with another word ends the search.
+    oldest_with_word = newest
     for row in reversed(rows):
         if WORDS[row.status] == word:
-            oldest = row
+            oldest_with_word = row
         elif WORDS[row.status] != "untested":
             break
 
     newest_range = _range(newest)
-    first_version = _range(oldest).first
+    first_version = _range(oldest_with_word).first
     last_version = newest_range.last
-    # llama.cpp is named by a commit and not by a version
     has_versions = bool(first_version and last_version)
-    if not has_versions or title.startswith("llama.cpp"):
+    if not has_versions:
         return word, title
-    if oldest is newest:
+    if oldest_with_word is newest:
         return word, f"{title} {newest_range.versions}"
     return word, f"{title} {first_version}-{last_version}"
 

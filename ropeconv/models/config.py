@@ -74,23 +74,26 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
         # `--family` cannot make a language model of a tower for images, or of a config without one
         has_known_type = config.get("model_type") in by_model_type()
         if text_config(config) is None and not has_known_type:
-            _check_kind(config)
+            _check_has_text_model(config)
         family = assumed_family(config, assumed)
     else:
         family = _by_model_type(config, shapes)
 
-    # The types and ranges of the values that are read; then that the keys are where the class of
-    # the family reads them, and its own reasons against a config (`hooks.refusal`). A family with a
-    # reason in `refuse` cannot be extended anyway, except some as GGUF.
+    # check the types and ranges of the values that are read
     parts = text_parts(config, family)
     check_config(config, parts, family)
-    if not family.refuse or family.gguf_only:
-        _check_place(config)
+
+    # Check that the class of the family reads the keys where they are, and by these names; then the
+    # conditions of the family itself. A family with a reason in `refuse` is not extended anyway,
+    # except that some are extended as GGUF.
+    can_be_extended = not family.refuse or family.gguf_only
+    if can_be_extended:
+        _check_keys_are_in_text_part(config)
         for part in parts:
-            _check_layout(part, family)
-            refusal = family.hooks.refusal(part)
-            if refusal:
-                raise BadSource(refusal)
+            _check_names_of_sizes(part, family)
+            reason_against = family.hooks.refusal(part)  # a sentence, or "" for a good config
+            if reason_against:
+                raise BadSource(reason_against)
 
     # Two facts about a family follow from a config. Some families become one of several
     # architectures in GGUF, and a decoder may be made an encoder.
@@ -188,12 +191,12 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             )
         raise BadSource(f"model_type {shown(type_name)} {reason}")
     if text is None:
-        _check_kind(config)
+        _check_has_text_model(config)
     advice = suggestion(config, shapes())
     raise UnknownModelType(f"model_type {shown(model_type)} is not supported; {advice}")
 
 
-def _check_kind(config: Config) -> None:
+def _check_has_text_model(config: Config) -> None:
     """Raise BadSource for a config that has no text model, by its model_type.
 
     It may be of a multimodal model, such as LLaVA, without the text_config that its class reads. Or
@@ -206,7 +209,7 @@ def _check_kind(config: Config) -> None:
             raise _text_model_is_absent(name, text_path)
 
     words = set(str(name).lower().split("_"))
-    is_tower = bool(TOWERS & words)
+    is_tower = bool(TOWER_WORDS & words)
     has_vocabulary = any(key in config for key in VOCABULARY)
     if is_tower and not has_vocabulary:
         raise BadSource(
@@ -215,7 +218,7 @@ def _check_kind(config: Config) -> None:
         )
 
 
-def _check_place(config: Config) -> None:
+def _check_keys_are_in_text_part(config: Config) -> None:
     """Raise BadSource for a config that has the keys of a text model where its class ignores them.
 
     The class of step3p7 reads only text_config. Tools that flatten configs write its keys at the
@@ -238,7 +241,7 @@ def _text_model_is_absent(name: str, path: str) -> BadSource:
     )
 
 
-TOWERS = frozenset({"vision", "visual", "vit", "audio", "speech"})
+TOWER_WORDS = frozenset({"vision", "visual", "vit", "audio", "speech"})
 """Words in the model types of towers."""
 
 
@@ -410,7 +413,7 @@ def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
     return width or head_dim
 
 
-def _check_layout(part: Config, family: Family) -> None:
+def _check_names_of_sizes(part: Config, family: Family) -> None:
     """Raise BadSource for a config with the keys of a model's own code, and not of the stock class.
 
     NomicBERT was published with code of its own, which reads n_embd. transformers 5 has a class for
@@ -460,9 +463,8 @@ def _head_dim(part: Config, family: Family) -> int:
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     """Return the share of a head that rotates, as the config has it: 0.5 for half of it.
 
-    It is looked for in the RoPE dictionary, at the top level, and in the class default, in this
-    order. A class may have another default for layers with a window, and for a dictionary without
-    the key.
+    The first of these that has a share counts: the RoPE dictionary, a list with a share for each
+    layer, the top level of the config, and the default of the class in transformers.
 
     Args:
         part: The text part of the config.
@@ -471,39 +473,42 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
             frequencies of their own, such as Gemma 3's layers with a window.
     """
     defaults = family.defaults
-    class_default = defaults.partial_rotary_factor
+    default_share = defaults.partial_rotary_factor
     if kind == "local" and defaults.local_partial is not None:
-        class_default = defaults.local_partial
-    keys = family.keys.partial
+        default_share = defaults.local_partial
+    keys = family.keys.partial  # the names that the share has at the top level
     if not keys:  # the class reads no share
-        return class_default
+        return default_share
 
-    # The RoPE dictionary. transformers uses rope_scaling in place of rope_parameters where a config
-    # has both, and completes it by a share of the top level (configuration_utils.py).
-    at_top = first_present(part, keys)
+    # 1. The RoPE dictionary. transformers uses rope_scaling in place of rope_parameters where a
+    # config has both, and completes it by a share of the top level (configuration_utils.py).
+    share_at_top = first_present(part, keys)
     uses_rope_scaling = not family.writing.nested and bool(part.get("rope_scaling"))
-    if uses_rope_scaling and at_top is not None:
-        settings = {"partial_rotary_factor": at_top, **part["rope_scaling"]}
+    if uses_rope_scaling and share_at_top is not None:
+        settings = {"partial_rotary_factor": share_at_top, **part["rope_scaling"]}
     else:
         settings = nested_settings(part, family, kind)
-    in_dictionary = settings.get("partial_rotary_factor")
-    if in_dictionary is not None:
-        return in_dictionary
+    share_in_dictionary = settings.get("partial_rotary_factor")
+    if share_in_dictionary is not None:
+        return share_in_dictionary
 
+    # some classes have another default for a dictionary that states no share
     has_dictionary = bool(settings)
     if has_dictionary and defaults.unstated_partial is not None:
-        class_default = defaults.unstated_partial
+        default_share = defaults.unstated_partial
 
-    # the top level: one share, or a list with a share for each layer, of which those of one kind
-    # are alike
-    shares = part.get(LAYER_SHARES)
-    if not shares:
-        return class_default if at_top is None else at_top
-    kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
-    for share, layer_kind in zip(shares, kinds, strict=False):
-        if layer_kind == kind:
-            return share
-    return class_default
+    # 2. A list with a share for each layer. All layers of a kind have the same share, so the first
+    # layer of the kind counts.
+    share_by_layer = part.get(LAYER_SHARES)
+    if share_by_layer:
+        kind_by_layer = kinds_of(part, family, layer_names(part, family, len(share_by_layer)))
+        for share, layer_kind in zip(share_by_layer, kind_by_layer, strict=False):
+            if layer_kind == kind:
+                return share
+        return default_share
+
+    # 3. The top level, and the default.
+    return default_share if share_at_top is None else share_at_top
 
 
 def _states_share(part: Config, family: Family, kind: Kind) -> bool:
@@ -635,40 +640,45 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     # latent attention caches a latent vector, from which keys and values are computed, and the part
     # of the keys that rotates.
     if family.mla:
-        latent = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
-        of_global = (latent, sizes.head_dim)
-        of_local = of_global
+        latent_width = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
+        numbers_of_global = (latent_width, sizes.head_dim)
+        numbers_of_local = numbers_of_global
     else:
-        of_global = _numbers_per_token(part, family, sizes, "global", heads)
-        of_local = _numbers_per_token(part, family, sizes, "local", heads)
+        numbers_of_global = _numbers_per_token(part, family, sizes, "global", heads)
+        numbers_of_local = _numbers_per_token(part, family, sizes, "local", heads)
 
-    # equal layers are counted, each as a CachedLayers whose own count is still 0
+    # Count the layers that cache the same. The key is a CachedLayers without a count; `windows` has
+    # None for a layer that sees the whole context, and 0 for one without attention over it.
     layer_count = len(sizes.layers)
     names = layer_names(part, family, layer_count)
-    key_layer = key_layers(part, family, layer_count)
+    maker_of_keys = key_layers(part, family, layer_count)  # for each layer, whose keys it uses
     index_widths = _index_widths(part, family, layer_count)
     listed_heads = family.hooks.kv_heads_by_layer(part, heads)
-    caches: Counter[CachedLayers] = Counter()
-    states = 0
+    counts: Counter[CachedLayers] = Counter()
+    layers_with_state = 0
     for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
-        if name in STATES or window == 0:  # 0 tokens are kept of the context
-            states += 1
+        has_state = name in STATES  # such as "mamba"
+        if has_state or window == 0:
+            layers_with_state += 1
             continue
-        if key_layer[layer] != layer:  # it uses the keys and values of an earlier layer
+        if maker_of_keys[layer] != layer:  # it uses the keys and values of an earlier layer
             continue
-        keys, values = of_local if sizes.layers[layer] == "local" else of_global
+        keys, values = numbers_of_global
+        if sizes.layers[layer] == "local":
+            keys, values = numbers_of_local
         if listed_heads is not None:
             if listed_heads[layer] == 0:  # a layer without attention
                 continue
             keys = values = listed_heads[layer] * sizes.head_dim
-        cache = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
-        # a layer that runs several times has a cache for each
-        caches[cache] += family.hooks.runs(part, layer)
+        keys += index_widths[layer]
+        cache_of_layer = CachedLayers(count=0, keys=keys, values=values, window=window)
+        # a layer that runs several times has a cache for each run
+        counts[cache_of_layer] += family.hooks.runs(part, layer)
 
     # layers that see the whole context first, then by the size of the window
-    layers = [replace(cache, count=count) for cache, count in caches.items()]
+    layers = [replace(cache, count=count) for cache, count in counts.items()]
     layers.sort(key=lambda cache: (cache.window is not None, cache.window or 0))
-    return tuple(layers), states
+    return tuple(layers), layers_with_state
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
@@ -697,16 +707,23 @@ def _numbers_per_token(
 
 
 def _index_widths(part: Config, family: Family, count: int) -> list[int]:
-    """Return the numbers per token that the indexer of each layer keeps, 0 for a layer without.
+    """Return the numbers per token that the indexer of each layer caches, 0 for a layer without.
 
-    DeepSeek-V3.2 has a small attention that chooses the tokens for the large one, with keys of its
-    own.
+    The indexer of DeepSeek-V3.2 is a small attention with keys of its own. It chooses the tokens
+    that the large attention sees.
+
+    Args:
+        part: The text part of the config.
+        family: The family; `cache.index_key` is the config key with the width of these keys, and
+            empty for a family without indexers.
+        count: The number of layers.
     """
     rules = family.cache
     widths = [0] * count
     if not rules.index_key:
         return widths
 
+    # a config may list a type for each layer, of which "full" has an indexer
     width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0
     types = part.get("indexer_types")
     if isinstance(types, list) and types:
@@ -715,19 +732,19 @@ def _index_widths(part: Config, family: Family, count: int) -> list[int]:
                 widths[layer] = width
         return widths
 
-    # the first two layers have one, then one layer in each interval: with 4 these are the layers
-    # 0, 1, 5, 9, ...
+    # else layer 0 has one, and from layer 1 on one layer in each interval: 0, 1, 5, 9, ... for 4
     for layer in range(count):
-        if max(layer - 1, 0) % rules.index_interval == 0:
+        is_first_of_interval = layer >= 1 and (layer - 1) % rules.index_interval == 0
+        if layer == 0 or is_first_of_interval:
             widths[layer] = width
     return widths
 
 
-HEADS = 8
+SAMPLE_HEADS = 8
 """The heads of a sample."""
-HEAD_DIM = 128
+SAMPLE_HEAD_DIM = 128
 """The width of one of them."""
-CONTEXT = 4096
+SAMPLE_CONTEXT = 4096
 """The context that it declares, in tokens."""
 
 
@@ -736,15 +753,15 @@ def sample_config(family: Family) -> Config:
 
     It has the schema that publishers use: {"model_type": "llama", "hidden_size": 4096, ...}.
     """
-    # of several keys for one thing, the first is the usual one
+    # `family.keys` lists the names that a key may have in a config; the first is the usual one
     keys = family.keys
     theta = family.defaults.theta
     config: Config = {
         "model_type": family.model_types[0],
-        keys.hidden[0]: HEADS * HEAD_DIM,
-        keys.heads[0]: HEADS,
+        keys.hidden[0]: SAMPLE_HEADS * SAMPLE_HEAD_DIM,
+        keys.heads[0]: SAMPLE_HEADS,
         keys.layers[0]: family.defaults.layers or 2,
-        keys.context[0]: CONTEXT,
+        keys.context[0]: SAMPLE_CONTEXT,
         keys.theta[0]: theta,
     }
     config["rope_theta"] = theta  # also where the family has another key for it
@@ -753,19 +770,19 @@ def sample_config(family: Family) -> Config:
     if family.mla:
         config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
     elif family.writing.head_dim:
-        config[keys.head_dim[0]] = HEAD_DIM
+        config[keys.head_dim[0]] = SAMPLE_HEAD_DIM
     if keys.partial and family.defaults.partial_rotary_factor != 1:
         config[keys.partial[0]] = family.defaults.partial_rotary_factor
     if not family.halves:
         return config
 
-    # a model of two language models has the same config in both places, such as
-    # thinker_config.text_config
+    # A model with an encoder and a decoder has these keys twice. `halves` are the places of both,
+    # such as ("encoder", "decoder"), with dots between nested keys.
     whole: Config = {"model_type": config.pop("model_type")}
     for path in family.halves:
-        *outer, last = path.split(".")
-        part = whole
-        for key in outer:
-            part = part.setdefault(key, {})
-        part[last] = dict(config)
+        *outer_keys, last_key = path.split(".")
+        outer = whole
+        for key in outer_keys:
+            outer = outer.setdefault(key, {})
+        outer[last_key] = dict(config)
     return whole

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from ..errors import BadSource
 from ..formats.disk import FileIdentity, text_digest, weights_digest
 from ..formats.gguf.file import SHARD, GgufFile, Shard
-from ..formats.gguf.header import MAX_HEADER, Beyond, GgufHeader, parse_header
+from ..formats.gguf.header import MAX_HEADER, GgufHeader, MoreBytesNeeded, parse_header
 from ..formats.gguf.inplace import refuse_changing
 from ..formats.kind import kind_of, refusal
 from . import ollama
@@ -129,7 +129,7 @@ class HubShard(Shard):
             self._head += self._range(len(self._head), stop)
             try:
                 self._header = parse_header(self._head, self._size, self.name)
-            except Beyond as more:
+            except MoreBytesNeeded as more:
                 have = len(self._head)
                 ahead = have + max(min(3 * have, AHEAD), have)
                 stop = max(more.stop, min(ahead, self._size, MAX_HEADER))

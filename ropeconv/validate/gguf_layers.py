@@ -21,7 +21,7 @@ from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError, overrides
 from ..engines.transformers.first_layers import NoLayerRuns
 from ..formats.disk import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import COUNT, Edit, recount, write_new
+from ..formats.gguf.edit import COUNT, Edit, add_to_count, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ARRAY, STRING, TYPES, GgufValue, array, u32
 from ..inspection.receipts.receipt import LayerRecord, LayersRecord
@@ -346,7 +346,7 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
     # EmbeddingGemma, which belong to no layer
     changed_keys = _keys_of_first_layers(file, layers)
     if COUNT in file.header.values:  # the number of tensors in all shards
-        changed_keys[COUNT] = recount(file.header.values[COUNT], -len(removed_tensors))
+        changed_keys[COUNT] = add_to_count(file.header.values[COUNT], -len(removed_tensors))
     prefix = f"{arch_of(file).name}.{PROJECTIONS}"
     removed_keys = frozenset(key for key in file.header.values if key.startswith(prefix))
 

@@ -126,7 +126,7 @@ def in_llama_cpp(keys: dict[str, GgufValue], texts: Sequence[str]) -> list[list[
     }
     with scratch() as folder:
         path = folder / "vocabulary.gguf"
-        write_file(path, RewrittenHeader(values, {}, alignment=32, kept=0).plain())
+        write_file(path, RewrittenHeader(values, {}, alignment=32, kept_size=0).plain())
         with LlamaCppProcess(Load(path=str(path), vocabulary_only=True)) as engine:
             return [engine.encode(text) for text in texts]
 

@@ -170,7 +170,7 @@ def compare_pieces(model: Path, texts: Sequence[str]) -> list[str]:
             "tokenizer.ggml.add_bos_token": boolean(False),
         }
         path = folder / "vocabulary.gguf"
-        write_file(path, RewrittenHeader(values, {}, alignment=32, kept=0).plain())
+        write_file(path, RewrittenHeader(values, {}, alignment=32, kept_size=0).plain())
         with LlamaCppProcess(Load(path=str(path), vocabulary_only=True)) as engine:
             return [text for text in texts if engine.encode(text) != processor.encode(text)]
 
@@ -247,7 +247,7 @@ def compare_ranks(path: Path, texts: Sequence[str]) -> tuple[str, list[str]]:
     differing = []
     with scratch() as folder:
         vocabulary = folder / "vocabulary.gguf"
-        write_file(vocabulary, RewrittenHeader(values, {}, alignment=32, kept=0).plain())
+        write_file(vocabulary, RewrittenHeader(values, {}, alignment=32, kept_size=0).plain())
         with LlamaCppProcess(Load(path=str(vocabulary), vocabulary_only=True)) as engine:
             for text in texts:
                 if engine.encode(text) != encoding.encode_ordinary(text):

@@ -261,7 +261,7 @@ def test_a_fifo_in_a_set_is_written_to_at_once(tmp_path: Path) -> None:
 def test_two_sets_that_wait_for_each_other_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafts, "PATIENCE", 0.2)
+    monkeypatch.setattr(drafts, "PATIENCE_SECONDS", 0.2)
     barrier = threading.Barrier(2)
     problems = list[str]()
 

@@ -69,7 +69,11 @@ EXPORT = made(
         (UploadSet({}, made(), 64), NO_OPTIONS, ("", "")),
         (UploadSet({}, EXPORT, 64), NO_OPTIONS, ("base/tiny", "c" * 40)),
         (UploadSet({}, made(), 64, card=OWN_CARD), NO_OPTIONS, ("somebody/model", "")),
-        (UploadSet({}, made(), 64, known={"base_model": "keys/say"}), NO_OPTIONS, ("keys/say", "")),
+        (
+            UploadSet({}, made(), 64, card_metadata={"base_model": "keys/say"}),
+            NO_OPTIONS,
+            ("keys/say", ""),
+        ),
         (
             UploadSet({}, made(), 64, card="---\nbase_model: [one/a, two/b]\n---\n"),
             NO_OPTIONS,
@@ -103,14 +107,14 @@ def test_what_the_keys_of_a_file_say(tmp_path: Path) -> None:
     source = write(tmp_path / "m.gguf", extra=keys)
     out = apply(make_plan(source, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "m-yarn4.gguf"))
     upload = from_gguf(out)
-    assert upload.known == {
+    assert upload.card_metadata == {
         "license": "apache-2.0",
         "language": ["en", "fr"],
         "tags": ["chat"],
         "base_model": "somebody/model",
     }
     data = data_of(
-        card(upload, "me/m-GGUF", BaseModel("somebody/model", upload.known), upload.gguf)
+        card(upload, "me/m-GGUF", BaseModel("somebody/model", upload.card_metadata), upload.gguf)
     )
     assert (data.license, data.language, data.base_model) == (
         "apache-2.0",

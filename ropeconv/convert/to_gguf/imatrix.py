@@ -269,5 +269,5 @@ def imatrix_file(
         padding = bytes(padded_size - len(data))
         parts.append(data + padding)
         offset += padded_size
-    header = RewrittenHeader(values=values, tensors=tensors, alignment=32, kept=0)
+    header = RewrittenHeader(values=values, tensors=tensors, alignment=32, kept_size=0)
     return header.plain() + b"".join(parts)

@@ -146,7 +146,7 @@ class Quantisation:
             # llama.cpp reads only the header in a dry run, so the tensors are a hole; and it writes
             # no file, but needs a name for one
             floats = folder / "header.gguf"
-            head = header.place(0)
+            head = header.bytes_with_reserve(0)
             floats.write_bytes(head)
             with floats.open("r+b") as file:
                 file.truncate(len(head) + header.data_size)

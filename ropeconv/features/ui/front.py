@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from ropeconv.formats.package_data import render
 
 from .forms import PageForm
-from .job import CANCELLED, PageJob, failure
+from .job import CANCELLED_MESSAGE, PageJob, failure
 from .sheet import PageAnswer, PageProgress
 
 ANSWER_SECONDS = 300.0
 """An answer may take so long; a bake may take any time."""
-BUSY = "a bake is running on this page; cancel it, or wait for it"
-MOST_CANCELLED = 10_000
+BUSY_MESSAGE = "a bake is running on this page; cancel it, or wait for it"
+MOST_CANCELLED_PAGES = 10_000
 """Pages that are remembered."""
 
 
@@ -53,9 +53,10 @@ class Front:
             yield failure(refusal).html
             return
         if older_job is not None:
-            older_job.stop()  # its page has asked for something else
+            older_job.stop()  # the page has asked for something else meanwhile
 
-        # the older job and this one may both have messages for a moment: only the newest is shown
+        # A later request of the page may replace this job. Its messages are then not shown, but are
+        # read to the end, while the process cleans up.
         try:
             for message in job.messages():
                 was_replaced = self._jobs.get(session) is not job
@@ -79,10 +80,10 @@ class Front:
         """
         was_cancelled_in_queue = baking and session in self._cancelled
         if was_cancelled_in_queue:
-            return CANCELLED
+            return CANCELLED_MESSAGE
         running = self._jobs.get(session)
         if running is not None and running.baking:
-            return BUSY
+            return BUSY_MESSAGE
         return ""
 
     def begin(self, session: str) -> None:
@@ -96,7 +97,7 @@ class Front:
             jobs = [job for owner, job in self._jobs.items() if session in (None, owner)]
             if session is not None:
                 self._cancelled[session] = None
-                while len(self._cancelled) > MOST_CANCELLED:
+                while len(self._cancelled) > MOST_CANCELLED_PAGES:
                     oldest = next(iter(self._cancelled))
                     del self._cancelled[oldest]
         for job in jobs:

@@ -26,7 +26,7 @@ from .sheet import HtmlSheet, PageAnswer, PageProgress, TaskContext
 
 Message = PageProgress | PageAnswer
 DECODER = msgspec.json.Decoder[Message](Message)
-CANCELLED = "cancelled: nothing was kept"
+CANCELLED_MESSAGE = "cancelled: nothing was kept"
 
 
 def work(connection: Connection, task: str, form: PageForm) -> None:
@@ -47,7 +47,7 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
         answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except StopRequest:  # raised by _stop at any moment, also in the line above, and only once
-        answer = failure(CANCELLED)
+        answer = failure(CANCELLED_MESSAGE)
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.send_bytes(msgspec.json.encode(answer))
     os._exit(0)  # without waiting for the thread of a download that hangs
@@ -114,16 +114,16 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise StopRequest
 
 
-POLL = 0.2
+POLL_SECONDS = 0.2
 """Seconds between two looks at the limits."""
-GRACE = 20.0
+GRACE_SECONDS = 20.0
 """Seconds that a process has for cleaning up."""
-LOST = "this ended without an answer, probably because memory ran out"
-UNFINISHED = (
+WORDS_WITHOUT_ANSWER = "this ended without an answer, probably because memory ran out"
+WORDS_NOT_CLEANED_UP = (
     "this was stopped, and did not clean up in time; look for what it left, and run it again"
 )
-ELSEWHERE = "run `ropeconv` on a larger machine"
-CONTEXT = multiprocessing.get_context("forkserver")
+WORDS_OF_REPAIR = "run `ropeconv` on a larger machine"
+PROCESSES = multiprocessing.get_context("forkserver")
 """Processes begin with what `preload` has imported, and share nothing else with the page."""
 
 
@@ -134,7 +134,7 @@ def prepare() -> None:
     """
     from multiprocessing.forkserver import ensure_running
 
-    CONTEXT.set_forkserver_preload(["ropeconv.features.ui.preload"])
+    PROCESSES.set_forkserver_preload(["ropeconv.features.ui.preload"])
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits this
     try:
         ensure_running()
@@ -154,15 +154,18 @@ class PageJob:
             task: The name of the task.
             form: The values of the page.
             seconds: The limit of its time; None for none.
-            baking: Whether it writes.
+            baking: Whether the task writes files, validates or publishes, so that `Front` does not
+                let another task of the page stop it.
         """
         self.seconds = seconds
         self.baking = baking
-        self._stopped_at: float | None = None
-        self._connection, other_end = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=work, args=(other_end, task, form), daemon=True)
+        self._stopped_at: float | None = None  # the time of the first `stop`, by time.monotonic
+        self._connection, other_end = PROCESSES.Pipe()
+        self._process = PROCESSES.Process(target=work, args=(other_end, task, form), daemon=True)
         self._process.start()
-        other_end.close()  # the process has a copy; without this, its end would not be noticed here
+        # the process has a copy of `other_end`; while this one is open too, the connection does not
+        # report that the process has ended
+        other_end.close()
 
     def stop(self) -> None:
         """Let the process clean up and end, from any thread; its answer then says so."""
@@ -193,7 +196,7 @@ class PageJob:
                     is_late = True
                     self.stop()
                 try:
-                    has_message = self._connection.poll(POLL)
+                    has_message = self._connection.poll(POLL_SECONDS)
                     if not has_message:
                         continue
                     message = DECODER.decode(self._connection.recv_bytes())
@@ -205,37 +208,38 @@ class PageJob:
                     yield message
         finally:
             self._end()
-        yield self._last_message(answer, is_late)
+        yield self._answer_to_show(answer, is_late)
 
-    def _last_message(self, answer: PageAnswer | None, is_late: bool) -> PageAnswer:
-        """Return the answer, or why there is none.
+    def _answer_to_show(self, answer: PageAnswer | None, is_late: bool) -> PageAnswer:
+        """Return the answer of the process, or one that says why there is none.
 
         Args:
             answer: The answer of the process; None where it ended without one.
             is_late: Whether it took longer than its limit.
         """
-        # an answer that came in spite of the limit is shown
-        if is_late and (answer is None or answer.failed):
-            return failure(
-                f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}"
-            )
+        # a good answer that came in spite of the limit is shown
+        has_good_answer = answer is not None and not answer.failed
+        if is_late and not has_good_answer:
+            limit = f"the limit of {self.seconds:.0f} seconds"
+            return failure(f"this takes longer than {limit}; {WORDS_OF_REPAIR}")
         if answer is not None:
             return answer
-        if self._stopped_at is not None:
-            return failure(UNFINISHED)
-        return failure(f"{LOST}; {ELSEWHERE}")
+        was_stopped = self._stopped_at is not None
+        if was_stopped:
+            return failure(WORDS_NOT_CLEANED_UP)
+        return failure(f"{WORDS_WITHOUT_ANSWER}; {WORDS_OF_REPAIR}")
 
     def _is_overdue(self) -> bool:
         """Whether the process was stopped so long ago that it is not going to answer."""
         if self._stopped_at is None:
             return False
-        return time.monotonic() - self._stopped_at > GRACE
+        return time.monotonic() - self._stopped_at > GRACE_SECONDS
 
     def _end(self) -> None:
         """Wait for the end of the process, and kill it where it does not come."""
         with suppress(OSError):
             self._connection.close()
-        self._process.join(GRACE)
+        self._process.join(GRACE_SECONDS)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

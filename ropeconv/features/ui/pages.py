@@ -39,13 +39,13 @@ from .forms import (
 from .front import Front
 from .tasks import WRITINGS, family_names, runtime_names, runtimes_html
 
-AT_ONCE = 8
-"""Requests that run."""
-SOURCE = (
+MOST_REQUESTS = 8
+"""Requests that run at the same time."""
+MODEL_INFO = (
     "owner/name on the Hub, with @revision or /file.gguf if needed; or the path of a folder,"
     " config.json or GGUF file"
 )
-WORDS = "Extend the context of a language model, in a form that your runtime computes correctly."
+PURPOSE = "Extend the context of a language model, in a form that your runtime computes correctly."
 EXAMPLES = (
     ("Qwen/Qwen3-8B", "128k"),
     ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "32k"),
@@ -68,12 +68,16 @@ def add_model(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
     Args:
         dropped: The files that may be dropped, in words.
     """
-    source = gr.Textbox(label="Model", info=SOURCE, max_lines=1, elem_id="source")
+    source = gr.Textbox(label="Model", info=MODEL_INFO, max_lines=1, elem_id="source")
     return {"source": source, **add_upload(dropped)}
 
 
 def add_upload(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
-    """Add the place for a dropped file, and return it by name. Parameters as in `add_model`."""
+    """Add the place for a dropped file, and return {"upload": it}.
+
+    Args:
+        dropped: The files that may be dropped, in words.
+    """
     with gr.Accordion(f"Or drop a {dropped}", open=False):
         file = gr.File(label=dropped, file_types=[".json", ".gguf"], height=140, elem_id="upload")
     return {"upload": file}
@@ -108,8 +112,8 @@ def add_options(
 
     Args:
         kind: The class.
-        choices: As for `add_option`, by name.
-        without: Names to leave out.
+        choices: The values to choose from, by the name of the option, where it lists none.
+        without: Names of options to leave out.
     """
     components = {}
     for option in options(kind):
@@ -123,7 +127,7 @@ def add_answer() -> gr.HTML:
     return gr.HTML(elem_id="answer", apply_default_css=False)
 
 
-ADDRESS = """(...values) => {
+ADDRESS_SCRIPT = """(...values) => {
   const address = new URL(window.location);
   %s.forEach((name, place) => {
     const value = Array.isArray(values[place]) ? values[place].join(",") : values[place];
@@ -136,9 +140,9 @@ ADDRESS = """(...values) => {
 """JavaScript that keeps the values of components in the address; %s is the list of their names."""
 Answers = Callable[[Any, gr.Request], Iterator[str]]
 """Yields the HTML of a page for its form: progress, and at last the answer."""
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+NOT_IN_API: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 """Arguments of all events: none is a part of an API, and answers show their progress."""
-LIMITED: dict[str, Any] = {"concurrency_limit": AT_ONCE, "concurrency_id": "requests"}
+WITH_LIMIT: dict[str, Any] = {"concurrency_limit": MOST_REQUESTS, "concurrency_id": "requests"}
 """Arguments of events that run a task, which all share one limit."""
 
 
@@ -157,25 +161,26 @@ class Page:
     answer: gr.HTML
     """The place of answers."""
 
-    def ask(self, task: str, triggers: list[Any], baking: bool = False) -> None:
+    def run_task_on(self, triggers: list[Any], task: str, baking: bool = False) -> None:
         """Let events, such as clicks of a button, run a task whose answer the page then shows.
 
         Args:
-            task: The name of the task.
             triggers: Events, such as clicks of a button.
-            baking: Whether the task may take any time.
+            task: The name of the task.
+            baking: Whether the task writes, validates or publishes. Such a task has no time limit,
+                and may wait in Gradio's queue before it begins.
         """
 
         def begin(request: gr.Request) -> None:
             self.front.begin(request.session_hash or "")
 
-        # A bake may have to wait in Gradio's queue. Its beginning is noted without the queue, so
-        # that a Cancel from now on is for this bake, and an earlier one is forgotten.
+        # The click is noted at once, without the queue: a Cancel from now on is for this task, and
+        # an earlier Cancel is forgotten.
         if baking:
-            gr.on(triggers, begin, inputs=None, outputs=None, queue=False, **PRIVATE)
-        self.on(triggers, self.task(task, baking))
+            gr.on(triggers, begin, inputs=None, outputs=None, queue=False, **NOT_IN_API)
+        self.answer_on(triggers, self.answers_of_task(task, baking))
 
-    def on(
+    def answer_on(
         self,
         triggers: list[Any],
         answers: Answers,
@@ -188,10 +193,10 @@ class Page:
 
         Args:
             triggers: Events, such as clicks of a button.
-            answers: Answers a form, by yielding HTML.
-            last: Triggers that come while another one is answered are dropped. With `last`, the
-                last of them is answered afterwards.
-            place: The place of the answers, by default that of the page.
+            answers: Called with the form; yields HTML, which the page shows.
+            last: Events that come while another one is answered are dropped. With `last`, the last
+                of them is answered afterwards.
+            place: The component that shows the answers, by default `answer` of the page.
         """
 
         def answer_form(typed: dict[Component, object], request: gr.Request) -> Iterator[str]:
@@ -201,8 +206,8 @@ class Page:
         # JavaScript in the browser writes the values into the address, without a request
         names = address_fields(self.kind)
         components = [self.fields[name] for name in names]
-        keep = ADDRESS % json.dumps(names)
-        gr.on(triggers, None, inputs=components, outputs=None, js=keep, queue=False, **PRIVATE)
+        script = ADDRESS_SCRIPT % json.dumps(names)
+        gr.on(triggers, None, inputs=components, outputs=None, js=script, queue=False, **NOT_IN_API)
 
         # Gradio gives a function whose inputs are a set one dict of all values
         gr.on(
@@ -211,53 +216,62 @@ class Page:
             inputs=set(self.fields.values()),
             outputs=place or self.answer,
             trigger_mode="always_last" if last else "once",
-            **PRIVATE,
-            **LIMITED,
+            **NOT_IN_API,
+            **WITH_LIMIT,
         )
 
-    def from_address(
-        self, page: gr.Blocks, answers: Answers, complete: Callable[[Any], bool]
+    def fill_on_load(
+        self, blocks: gr.Blocks, answers: Answers, is_complete: Callable[[Any], bool]
     ) -> None:
         """Fill the form of a page from its address when it is opened, and answer a complete one.
 
         /?source=Qwen/Qwen3-8B&context=128k opens with the model and the length filled in.
 
         Args:
-            page: The page.
-            answers: Answers a form, by yielding HTML.
-            complete: Whether a form can be answered; then the page opens with its answer.
+            blocks: The page in Gradio.
+            answers: Called with the form; yields HTML, which the page shows.
+            is_complete: Says whether a form can be answered, such as one with a model. Then the
+                page opens with its answer.
         """
         # the components that Gradio fills: those of the form in this order, and the answer last
         names = address_fields(self.kind)
         outputs = [*(self.fields[name] for name in names), self.answer]
 
         def load(request: gr.Request) -> Iterator[list[object]]:
-            """Yield lists of new values, one for each of `outputs`; Gradio shows each at once."""
+            """Yield lists with a new value for each of `outputs`; Gradio shows each list at once.
+
+            gr.skip() in a list leaves its component unchanged.
+            """
             in_address = from_address(self.kind, dict(request.query_params))
             values = {}
             for name in names:
                 values[name] = _known_value(self.fields[name], getattr(in_address, name))
             form = fill_form(self.kind, values)
 
-            # first the form; an address without values must not clear what the user has typed since
-            # the page came
+            # First the form. An address without values changes nothing there: the user may have
+            # typed something since the page was shown.
             unchanged_form = [gr.skip() for _ in names]
             no_answer = ""
-            is_empty_form = form == self.kind()
-            if is_empty_form:
-                yield [*unchanged_form, no_answer]
-            else:
+            address_has_values = form != self.kind()
+            if address_has_values:
                 yield [*values.values(), no_answer]
+            else:
+                yield [*unchanged_form, no_answer]
 
             # then the progress and the answer, which replace each other
-            if complete(form):
+            if is_complete(form):
                 for html in answers(form, request):
                     yield [*unchanged_form, html]
 
-        page.load(load, inputs=None, outputs=outputs, **PRIVATE, **LIMITED)
+        blocks.load(load, inputs=None, outputs=outputs, **NOT_IN_API, **WITH_LIMIT)
 
-    def task(self, name: str, baking: bool = False) -> Answers:
-        """Return the answers of a task. Parameters as in `ask`."""
+    def answers_of_task(self, name: str, baking: bool = False) -> Answers:
+        """Return a function that runs a task on a form, and yields its progress and answer as HTML.
+
+        Args:
+            name: The name of the task.
+            baking: Whether the task writes, validates or publishes.
+        """
 
         def answers(form: PageForm, request: gr.Request) -> Iterator[str]:
             yield from self.front.answers(name, form, request.session_hash or "", baking)
@@ -307,11 +321,11 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
     fields |= {"context": context, "measured": measured}
     button = gr.Button("Compare", variant="primary", elem_id="ask")
     compare_page = Page(front=front, kind=CompareForm, fields=fields, answer=add_answer())
-    compare_page.ask("compare", [button.click, fields["source"].submit, context.submit])
-    compare_page.from_address(
+    compare_page.run_task_on([button.click, fields["source"].submit, context.submit], "compare")
+    compare_page.fill_on_load(
         page,
-        compare_page.task("compare"),
-        complete=lambda form: bool(form.source and form.context),
+        compare_page.answers_of_task("compare"),
+        is_complete=lambda form: bool(form.source and form.context),
     )
 
 
@@ -332,30 +346,42 @@ def build_results(front: Front, page: gr.Blocks) -> None:
 
 
 def _ask_about_model(
-    front: Front, page: gr.Blocks, task: str, label: str, fields: dict[str, Any]
+    front: Front, blocks: gr.Blocks, task: str, label: str, fields: dict[str, Any]
 ) -> None:
     """Add a button that runs a task on a model, and the place of its answer.
 
+    A page whose address names a model runs the task when it is opened.
+
     Args:
         front: Runs the requests of the page.
-        page: The page.
+        blocks: The page in Gradio.
         task: The name of the task.
         label: The text on the button.
         fields: The components that name the model, from `add_model`.
     """
     button = gr.Button(label, variant="primary", elem_id="ask")
-    model_page = Page(front=front, kind=ModelForm, fields=fields, answer=add_answer())
-    model_page.ask(task, [button.click, fields["source"].submit])
-    model_page.from_address(page, model_page.task(task), complete=lambda form: bool(form.source))
+    page = Page(front=front, kind=ModelForm, fields=fields, answer=add_answer())
+    page.run_task_on([button.click, fields["source"].submit], task)
+
+    def names_model(form: ModelForm) -> bool:
+        return bool(form.source)
+
+    page.fill_on_load(blocks, page.answers_of_task(task), is_complete=names_model)
 
 
 def build_runtimes(front: Front, page: gr.Blocks) -> None:
-    """Build the page with the table of runtimes, which needs no process of its own."""
+    """Build the page with the table of runtimes, by method, family and runtime.
+
+    Args:
+        front: Runs the requests of pages. The table needs none of its processes.
+        page: The page in Gradio.
+    """
     add_heading("Runtimes", "Which runtimes support a method, by model family.")
     with gr.Row():
+        # a method is chosen by its form in a config, such as the keys of YaRN ("writing")
         writings = [(title, name) for name, title in WRITINGS.items()]
-        _, first = writings[0]
-        writing = gr.Dropdown(writings, value=first, label="Method", elem_id="writing")
+        _, first_writing = writings[0]
+        writing = gr.Dropdown(writings, value=first_writing, label="Method", elem_id="writing")
         about = "Type to search"
         family = gr.Dropdown(
             [("all", ""), *family_names()], value="", label="Family", info=about, elem_id="family"
@@ -375,9 +401,9 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
         yield runtimes_html(form)
 
     # `last`: when several choices change quickly, the table is that of the last one
-    table_page.on([field.change for field in fields.values()], answers, last=True)
+    table_page.answer_on([field.change for field in fields.values()], answers, last=True)
     # every form is complete: without choices the table has all families and runtimes
-    table_page.from_address(page, answers, complete=lambda form: True)
+    table_page.fill_on_load(page, answers, is_complete=lambda form: True)
 
 
 CHOICES = {
@@ -387,9 +413,9 @@ CHOICES = {
 """Values of options that do not list them all."""
 
 
-NARROW = 220
+LEAST_WIDTH = 220
 """Pixels below which a part of a row gets a row of its own, as on a telephone."""
-MACHINES = tuple(preset.memory for preset in PRESETS.values())
+OFFERED_MEMORY_SIZES = tuple(preset.memory for preset in PRESETS.values())
 """Sizes that are offered; any other can be typed."""
 
 
@@ -399,45 +425,56 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
     From top to bottom it has the model, the length and the runtimes, the machine, the method, and
     the places to write and publish to. `_connect_bake` says what its buttons do.
     """
-    add_heading("ropeconv", f'{WORDS}</p><p class="examples">For example: {_example_links()}')
+    # `add_heading` puts the words into <p>...</p>; this closes it, and opens one for the examples
+    examples = f"For example: {_example_links()}"
+    add_heading("ropeconv", f'{PURPOSE}</p><p class="examples">{examples}')
     buttons: dict[str, gr.Button] = {}
     with gr.Row():
         source = gr.Textbox(
-            label="Model", info=SOURCE, max_lines=1, elem_id="source", scale=5, min_width=260
+            label="Model", info=MODEL_INFO, max_lines=1, elem_id="source", scale=5, min_width=260
         )
         buttons["search"] = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
     matches = gr.HTML(elem_id="found", apply_default_css=False)
     fields = {"source": source, **add_upload(), **_add_goal()}
 
-    # a button for each machine, which fills four fields
+    # a button for each machine, which fills the four fields in `chosen`
     with gr.Row():
         preset_buttons = {
-            name: gr.Button(preset.label, size="sm", elem_id=name, min_width=NARROW)
+            name: gr.Button(preset.label, size="sm", elem_id=name, min_width=LEAST_WIDTH)
             for name, preset in PRESETS.items()
         }
     fields |= _add_method()
     for name, button in preset_buttons.items():
         chosen = [fields[field] for field in ("memory", "runtimes", "to", "outtype")]
         button.click(
-            PRESETS[name].values, inputs=fields["source"], outputs=chosen, queue=False, **PRIVATE
+            PRESETS[name].values, inputs=fields["source"], outputs=chosen, queue=False, **NOT_IN_API
         )
     buttons["plan"] = gr.Button("Plan", variant="primary", elem_id="plan")
     answer = add_answer()
 
-    out_info = "A folder or GGUF file. By default it is named after model and method"
-    fields["out"], (buttons["write"], buttons["validate"]) = _add_place(
-        "out", "Write to", out_info, {"write": "Write", "validate": "Validate"}
+    # two rows: a field for a place, and the buttons that write or publish there
+    fields["out"], write_buttons = _add_place(
+        name="out",
+        label="Write to",
+        info="A folder or GGUF file. By default it is named after model and method",
+        buttons={"write": "Write", "validate": "Validate"},
     )
-    fields["repo_id"], (buttons["publish"],) = _add_place(
-        "repo_id", "Publish to", "owner/name on the Hub", {"publish": "Publish"}
+    fields["repo_id"], publish_buttons = _add_place(
+        name="repo_id",
+        label="Publish to",
+        info="owner/name on the Hub",
+        buttons={"publish": "Publish"},
     )
+    buttons |= write_buttons | publish_buttons
     with gr.Accordion("Options of publishing", open=False):
         fields |= add_options(PushOptions, {})
     buttons["cancel"] = gr.Button("Cancel", size="sm", elem_id="cancel")
 
     bake_page = Page(front=front, kind=BakeForm, fields=fields, answer=answer)
     _connect_bake(bake_page, buttons, matches)
-    bake_page.from_address(page, bake_page.task("plan"), complete=lambda form: bool(form.source))
+    bake_page.fill_on_load(
+        page, bake_page.answers_of_task("plan"), is_complete=lambda form: bool(form.source)
+    )
 
 
 def _connect_bake(page: Page, buttons: Mapping[str, gr.Button], matches: gr.HTML) -> None:
@@ -448,19 +485,19 @@ def _connect_bake(page: Page, buttons: Mapping[str, gr.Button], matches: gr.HTML
         buttons: The buttons by name: "search", "plan", "write", "validate", "publish", "cancel".
         matches: The place of the models that a search has found.
     """
-    page.on([buttons["search"].click], page.task("search"), place=matches)
+    page.answer_on([buttons["search"].click], page.answers_of_task("search"), place=matches)
 
     # Enter in a field plans too
     entered = [page.fields[name].submit for name in ("source", "context", "value")]
-    page.ask("plan", [buttons["plan"].click, *entered])
+    page.run_task_on([buttons["plan"].click, *entered], "plan")
     for name in ("write", "validate", "publish"):
-        page.ask(name, [buttons[name].click], baking=True)
+        page.run_task_on([buttons[name].click], name, baking=True)
 
     def stop(request: gr.Request) -> None:
         page.front.stop(request.session_hash or "")
 
     # outside of the queue, in which the bake may still wait
-    buttons["cancel"].click(stop, inputs=None, outputs=None, queue=False, **PRIVATE)
+    buttons["cancel"].click(stop, inputs=None, outputs=None, queue=False, **NOT_IN_API)
 
 
 def _example_links() -> str:
@@ -481,7 +518,7 @@ def _add_goal() -> dict[str, Any]:
             info="Tokens, or a factor such as 4",
             max_lines=1,
             elem_id="context",
-            min_width=NARROW,
+            min_width=LEAST_WIDTH,
         )
         runtimes = gr.Dropdown(
             [*runtime_names(), *reader_names()],
@@ -490,16 +527,16 @@ def _add_goal() -> dict[str, Any]:
             label="Runtime",
             info="Optional: where it must run correctly",
             elem_id="runtimes",
-            min_width=NARROW,
+            min_width=LEAST_WIDTH,
         )
         memory = gr.Dropdown(
-            ["", *MACHINES],
+            ["", *OFFERED_MEMORY_SIZES],
             value="",
             allow_custom_value=True,
             label="Memory",
             info="Such as 24GB; by default that of this machine",
             elem_id="memory",
-            min_width=NARROW,
+            min_width=LEAST_WIDTH,
         )
     return {"context": context, "runtimes": runtimes, "memory": memory}
 
@@ -532,8 +569,10 @@ def _add_method() -> dict[str, Any]:
 
 def _add_place(
     name: str, label: str, info: str, buttons: Mapping[str, str]
-) -> tuple[gr.Textbox, list[gr.Button]]:
-    """Add a row with the place of an output, and the buttons that do something there.
+) -> tuple[gr.Textbox, dict[str, gr.Button]]:
+    """Add a row with a field for the place of an output, and the buttons that do something there.
+
+    The field is returned, and the buttons by their names.
 
     Args:
         name: The name of the field, by which the page and its tests find it.
@@ -545,11 +584,11 @@ def _add_place(
         place = gr.Textbox(
             label=label, info=info, max_lines=1, elem_id=name, scale=5, min_width=260
         )
-        made = [
-            gr.Button(text, elem_id=button_id, scale=1, min_width=130)
-            for button_id, text in buttons.items()
-        ]
-    return place, made
+        added_buttons = {
+            button_name: gr.Button(text, elem_id=button_name, scale=1, min_width=130)
+            for button_name, text in buttons.items()
+        }
+    return place, added_buttons
 
 
 PAGES = {
@@ -558,29 +597,36 @@ PAGES = {
     "Runtimes": build_runtimes,
     "Results": build_results,
 }
-KEPT = (600, 7200)
-"""Seconds between two looks at dropped files, and after which they are removed."""
-QUIET = "#59636e"
+CHECK_AND_KEEP_SECONDS = (600, 7200)
+"""Seconds between two looks at dropped files, and those after which a file is removed."""
+SMALL_TYPE_COLOUR = "#59636e"
 """The colour of small type, with a contrast of at least 4.5 to what is behind it."""
-QUIET_DARK = "#a3abb3"
+SMALL_TYPE_COLOUR_DARK = "#a3abb3"
 """The same in dark pages."""
-HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
+HEAD_HTML = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
 
 
 def application(front: Front) -> gr.Blocks:
-    """Return the pages, whose requests `front` runs."""
+    """Return the pages as an application of Gradio.
 
-    def left(request: gr.Request) -> None:
+    Args:
+        front: Runs the requests of the pages.
+    """
+
+    def stop_jobs_of_page(request: gr.Request) -> None:
         front.stop(request.session_hash or "")
 
-    with gr.Blocks(title="ropeconv", analytics_enabled=False, delete_cache=KEPT) as demo:
+    with gr.Blocks(
+        title="ropeconv", analytics_enabled=False, delete_cache=CHECK_AND_KEEP_SECONDS
+    ) as demo:
         _build_page(front, demo, build_bake)
-        demo.unload(left)
+        demo.unload(stop_jobs_of_page)  # when the user closes it or goes elsewhere
     for name, build in PAGES.items():
         with demo.route(name) as page:
             _build_page(front, page, build)
     demo.queue(api_open=False)
-    # seconds; with the 0.001 of Gradio an idle page takes 7 % of a core
+    # Seconds between two looks at the queue, for which Gradio has no public setting. With its
+    # default of 0.001 an idle page takes 7 % of a core.
     demo._queue.sleep_when_free = 0.02
     return demo  # type: ignore[no-any-return]
 
@@ -591,16 +637,16 @@ def looks() -> dict[str, Any]:
     mono = ["ui-monospace", "monospace"]
     theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=mono)
     theme.set(
-        body_text_color_subdued=QUIET,
-        body_text_color_subdued_dark=QUIET_DARK,
-        block_info_text_color=QUIET,
-        block_info_text_color_dark=QUIET_DARK,
+        body_text_color_subdued=SMALL_TYPE_COLOUR,
+        body_text_color_subdued_dark=SMALL_TYPE_COLOUR_DARK,
+        block_info_text_color=SMALL_TYPE_COLOUR,
+        block_info_text_color_dark=SMALL_TYPE_COLOUR_DARK,
         button_primary_background_fill="*primary_600",
     )
     return {
         "theme": theme,
         # not as `css`, which Gradio puts below selectors of its own
-        "head": HEAD % (render("ui/style.css"), render("ui/page.js")),
+        "head": HEAD_HTML % (render("ui/style.css"), render("ui/page.js")),
         "footer_links": [],
         "run_history": False,
     }

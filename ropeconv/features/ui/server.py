@@ -19,25 +19,25 @@ from ropeconv.rope.errors import RopeconvError
 
 from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
 from .front import Front
-from .job import prepare
+from .job import prepare as prepare_processes
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 HOST = "127.0.0.1"
-PORT = 7860
+FIRST_PORT = 7860
 """The first port that is tried."""
-PORTS = 20
+PORTS_TO_TRY = 20
 """How many ports are tried."""
-POLL = 0.02
+POLL_SECONDS = 0.02
 """Seconds between two checks whether the server has started."""
-GRACE = 3
+GRACE_SECONDS = 3
 """Seconds that open requests have to finish when the server stops."""
 
 
 @contextmanager
 def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
-    """Serve the pages to browsers on this machine, while it is entered.
+    """Serve the pages to browsers on this machine during a `with` block.
 
     It yields the address that opens them, such as http://127.0.0.1:7860/?key=....
 
@@ -56,23 +56,24 @@ def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
     with _listening(HOST, port) as listener:
         _, number = listener.getsockname()
 
-        def address_of(key: str) -> str:
-            return f"http://{HOST}:{number}/?{PARAMETER}={key}"
+        def address_with(some_key: str) -> str:
+            return f"http://{HOST}:{number}/?{PARAMETER}={some_key}"
 
-        def tell_next(key: str) -> None:
-            renewed(address_of(key))
+        def tell_next_address(next_key: str) -> None:
+            renewed(address_with(next_key))
 
         def guard(app: ASGIApp) -> ASGIApp:
-            with_key = KeyMiddleware(app, path, key, f"ropeconv-{number}", tell_next)
+            cookie = f"ropeconv-{number}"
+            with_key = KeyMiddleware(app, path, key, cookie, renewed=tell_next_address)
             return OriginMiddleware(with_key)
 
         with _serve(listener, f"/{path}", guard):
-            yield address_of(key)
+            yield address_with(key)
 
 
 @contextmanager
 def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
-    """Listen on a port, while it is entered.
+    """Listen on a port during a `with` block.
 
     Args:
         host: The address of the interface.
@@ -82,8 +83,8 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
         RopeconvError: The port is taken, or may not be used.
     """
     if port is None:
-        numbers = list(range(PORT, PORT + PORTS))
-        taken = f"ports {PORT} to {PORT + PORTS - 1} are taken"
+        numbers = list(range(FIRST_PORT, FIRST_PORT + PORTS_TO_TRY))
+        taken = f"ports {FIRST_PORT} to {FIRST_PORT + PORTS_TO_TRY - 1} are taken"
     else:
         numbers = [port]
         taken = f"port {port} is taken"
@@ -111,9 +112,9 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
 def _serve(
     listener: socket.socket, path: str, guard: Callable[[ASGIApp], ASGIApp]
 ) -> Iterator[None]:
-    """Run the web server in a thread, while it is entered.
+    """Run the web server in a thread during a `with` block.
 
-    Entering waits until the server answers, and leaving ends all requests.
+    The block begins when the server answers, and its end ends all requests.
 
     Args:
         listener: The socket, which listens already.
@@ -123,24 +124,26 @@ def _serve(
     Raises:
         RopeconvError: The server did not start.
     """
-    # Gradio reads both variables when it is imported, which `.pages` does
+    # Gradio reads both variables when it is imported, which the module `.pages` does
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with scratch() as folder:
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
-        prepare()
+        prepare_processes()
         from .pages import application
 
-        # `front` runs the jobs of the pages, and `pages` is their Gradio application
-        front = Front()
+        # the application of Gradio within one of FastAPI, and the server that runs it
+        front = Front()  # runs the requests of the pages
         pages = application(front)
         app = _mount(pages, path)
+        mounted_gradio = app.routes[-1].app  # `_mount` adds it last
         server = _make_server(guard(app))
         run = partial(server.run, sockets=[listener])
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
+
         try:
             while not server.started and thread.is_alive():
-                time.sleep(POLL)
+                time.sleep(POLL_SECONDS)
             if not server.started:
                 raise RopeconvError("the page did not start; see the messages above")
             yield
@@ -148,10 +151,9 @@ def _serve(
             # jobs first, then the streams of pages that are open, then the server and its thread
             front.stop()
             pages.close(verbose=False)
-            gradio = app.routes[-1].app  # `_mount` adds it last
-            gradio.stop_event.set()
+            mounted_gradio.stop_event.set()
             server.should_exit = True
-            thread.join(2 * GRACE)
+            thread.join(2 * GRACE_SECONDS)
 
 
 def _mount(pages: Any, path: str) -> Any:
@@ -189,6 +191,6 @@ def _make_server(app: ASGIApp) -> Any:
         log_level="warning",
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
     return uvicorn.Server(config)

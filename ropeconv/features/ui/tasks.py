@@ -71,9 +71,9 @@ CONFIG = "config.json"
 
 
 def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show a plan as `ropeconv apply --dry-run` does, with the rest folded.
+    """Show a plan as `ropeconv apply --dry-run` does, and what a publication would do.
 
-    It also shows what a publication would do.
+    Frequencies, all runtimes and the files are in a part that the user can unfold.
 
     Args:
         form: The values of the page.
@@ -81,7 +81,7 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
-    _show_answers(output_plan, sheet)
+    _show_plan_with_fit(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
     _show_details(output_plan, sheet)
 
@@ -99,19 +99,19 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet.pictures(pictures)
 
 
-def _show_answers(output_plan: Plan, sheet: HtmlSheet) -> None:
+def _show_plan_with_fit(output_plan: Plan, sheet: HtmlSheet) -> None:
     """Show a plan, whether its output fits, and what was measured about its method."""
     show_plan(output_plan, sheet)
     if output_plan.fit:
         sheet.say(f"Fits: {output_plan.fit.sentence}")
-    # what was measured is shown as pictures too; else the command that measures it
+    # what was measured, or the command that measures it
     words = quality(output_plan)
     if words:
         sheet.say(f"Quality: {words}")
 
 
 def _show_details(output_plan: Plan, sheet: HtmlSheet) -> None:
-    """Show what a plan has beside its first lines, folded."""
+    """Show all of a plan in a part that the user can unfold, and its new config.json."""
     with sheet.folded("Details: frequencies, every runtime, files"):
         show_plan(output_plan, sheet, explain=True)
     for file in output_plan.files:
@@ -130,10 +130,10 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
-    # if an earlier run was killed and has left files to continue with, these stay when this one
-    # fails
+    # an earlier run that was killed may have left files to continue with, which are not removed
     was_begun_before = HiddenFolder(output_plan.out).root.exists()
-    # stopping a validation would look as if nothing had been written
+    # It is not validated here: a Cancel during the validation would say that nothing was kept, and
+    # the output would be there. The default of ValidationChoice is not to validate.
     without_validation = ValidationChoice()
     try:
         output = write_output(
@@ -146,9 +146,10 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         task.finish()
     except BaseException as problem:
         if not was_begun_before:
-            with suppress(RopeconvError):  # another run is writing there
+            with suppress(RopeconvError):  # where another run is writing
                 discard_stopped_run(output_plan.out)
-            # its message says that the same command continues, which is wrong after `discard`
+            # The message of an Interruption says that the same command continues the run. Now that
+            # its files are removed, that is wrong, so that the page gets a plain stop.
             if isinstance(problem, Interruption):
                 raise StopRequest from None
         raise
@@ -156,7 +157,8 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     sheet.good(f"{output.place}.")
     if output.reason:
         sheet.note(f"Not checked: {output.reason}.")
-    show_outcome(replace(output, path=None), sheet)  # the line above has said the path
+    without_path = replace(output, path=None)  # the page shows the path already (`output.place`)
+    show_outcome(without_path, sheet)
 
     # the answer replaces the plan on the page, which people still want to read
     sheet.title("The plan")
@@ -196,7 +198,7 @@ def validate(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     sheet.title("The same on the command line")
     sheet.copyable(command_line("validate", out, "--against", form.source or Path(source).name))
     sheet.title("The plan")
-    _show_answers(output_plan, sheet)
+    _show_plan_with_fit(output_plan, sheet)
     _show_details(output_plan, sheet)
 
 
@@ -240,7 +242,9 @@ def _publication(form: BakeForm) -> PublishOptions:
 
 
 def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show a model as `ropeconv inspect` does, with the rest folded, and draw its frequencies.
+    """Show a model as `ropeconv inspect` does, and draw its frequencies.
+
+    All numbers and runtimes are in a part that the user can unfold.
 
     Args:
         form: The model, by its name or as a dropped file.
@@ -251,6 +255,8 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
     # runtimes that are installed beside ropeconv are asked what they compute from the config
     with asking_installed(names=None, python="", tell=sheet.note):
         inspection = inspect_opened(source)
+
+    # the summary, links to other pages, and the details
     sheet.note(inspection.assumption)
     show_inspection(inspection, sheet)
     if form.source:  # a dropped file has no name that an address could hold
@@ -259,8 +265,9 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
             ("compare methods", to_page("compare", CompareForm(source=form.source))),
         )
         sheet.ways("On these pages", links)
+    fixes = repairs(source, inspection)  # commands that repair the problems of its config
     with sheet.folded("Details: every number, every runtime"):
-        show_inspection(inspection, sheet, repairs(source, inspection), explain=True)
+        show_inspection(inspection, sheet, fixes, explain=True)
 
     # the pictures have the unscaled frequencies; those of a scaled model are drawn beside them
     spec = inspection.spec
@@ -271,7 +278,7 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
     sheet.pictures(pictures_of(spec, curves, spec.context))
 
 
-SEARCHED = 8
+MOST_MATCHES = 8
 """Models that a search shows."""
 
 
@@ -292,7 +299,7 @@ def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     api = HfApi(library_name="ropeconv")
     links = []
     with answers(form.source):  # an error of the Hub becomes a sentence for the user
-        for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED):
+        for match in api.list_models(search=form.source, sort="downloads", limit=MOST_MATCHES):
             address = to_page("", replace(form, source=match.id))
             links.append((match.id, address))
     if links:
@@ -303,7 +310,7 @@ def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 MOST_SHARDS = 64
 """Files of weights whose headers are read, as a conversion needs them."""
-DRAWN = 5
+MOST_DRAWN = 5
 """Methods that are drawn, the first of the table."""
 
 
@@ -355,10 +362,10 @@ def _link_methods(source: str, methods: Sequence[Advice], sheet: HtmlSheet) -> N
 
 def _draw_methods(advice: RankedMethods, sheet: HtmlSheet) -> None:
     """Draw the frequencies of the first methods over those of the unscaled model."""
-    is_a_part = len(advice.methods) > DRAWN
-    drawn = f"The first {DRAWN} methods" if is_a_part else "The methods"
+    is_a_part = len(advice.methods) > MOST_DRAWN
+    drawn = f"The first {MOST_DRAWN} methods" if is_a_part else "The methods"
     sheet.title(f"{drawn} in pictures")
-    curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
+    curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:MOST_DRAWN]}
     sheet.pictures(pictures_of(advice.inspection.first_spec, curves, advice.context))
 
 
@@ -395,7 +402,9 @@ def _show_dropped(path: Path, sheet: HtmlSheet) -> None:
     text = read_text(path, path.name)
     data = jsontext.parse(text, path.name)
     if "cells" in data:
-        pictures = hook("show_evaluation")(path, sheet)
+        # a function of the feature `evaluation`, which this one cannot import
+        show_evaluation = hook("show_evaluation")
+        pictures = show_evaluation(path, sheet)
         sheet.pictures(pictures)
     elif "buckets" in data:
         _show_validation(data, path.name, sheet)
@@ -501,34 +510,41 @@ def runtimes_html(form: RuntimesForm) -> str:
         form: The family and the runtime, empty for all, and how RoPE is written.
     """
     # a cell is the verdict of one version of a runtime on a family, for one way to write RoPE
+    # (`writing`, such as "yarn")
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
     runtime_columns = [name for name in runtime_names() if form.runtime in ("", name)]
     writing = form.writing
     if writing not in WRITINGS:
         writing = next(iter(WRITINGS))
 
-    # cells are in the order of versions, so that the newest one replaces the older ones
-    newest = {}
+    # the verdicts by (family, writing, runtime); cells are in the order of versions, so that the
+    # newest one replaces the older ones
+    newest_verdicts = {}
     for cell in cells:
-        newest[cell.family, cell.writing, _runtime_of(cell)] = cell.verdict
+        newest_verdicts[cell.family, cell.writing, _runtime_of(cell)] = cell.verdict
     titles = {}
-    for (_, _, runtime), verdict in newest.items():
+    for (_, _, runtime), verdict in newest_verdicts.items():
         titles[runtime] = title_of(verdict)
 
+    # a row such as ("llama", "supported", "-", "ignored")
     shown_families = {cell.family for cell in cells}
     rows = []
     for family in family_names():
-        if family in shown_families:
-            words = [_word(newest.get((family, writing, runtime))) for runtime in runtime_columns]
-            rows.append((family, *words))
+        if family not in shown_families:
+            continue
+        row = [family]
+        for runtime in runtime_columns:
+            verdict_or_none = newest_verdicts.get((family, writing, runtime))
+            row.append(_support_word(verdict_or_none))
+        rows.append(tuple(row))
 
     sheet = HtmlSheet()
     sheet.say(LEGEND)
     headings = [titles.get(runtime, runtime) for runtime in runtime_columns]
     sheet.table(f"{WRITINGS[writing]}, in the newest version", ["", *headings], rows)
     if form.family:
-        of_writing = [cell for cell in cells if cell.writing == writing]
-        details = _version_rows(of_writing, runtime_columns)
+        cells_of_writing = [cell for cell in cells if cell.writing == writing]
+        details = _version_rows(cells_of_writing, runtime_columns)
         sheet.table("Every version", ("runtime", "support", "reason", "evidence"), details)
     else:
         sheet.note("Choose a family to see every version, with reasons and evidence.")
@@ -559,8 +575,8 @@ def _runtime_of(cell: MatrixCell) -> str:
     return name
 
 
-def _word(verdict: Verdict | None) -> str:
-    """Return the word of the table for a verdict."""
+def _support_word(verdict: Verdict | None) -> str:
+    """Return the word of the table for a verdict, such as "supported"; "-" where it has none."""
     if verdict is None or WORDS[verdict.status] == "unsupported":
         return "-"
     return WORDS[verdict.status] or "-"

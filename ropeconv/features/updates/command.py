@@ -101,10 +101,11 @@ def _show(update: DataUpdate, check: bool, screen: Screen) -> None:
     """
     # the release is the one that is used, or an earlier one
     if not update.is_newer:
-        reason = "the latest"
-        if update.available != update.before:
-            reason = f"and {update.source} has {update.available}"
-        screen.say(f"ropeconv uses the runtime data {update.before}, {reason}; nothing to do.")
+        used = f"ropeconv uses the runtime data {update.before}"
+        if update.available == update.before:
+            screen.say(f"{used}, the latest; nothing to do.")
+        else:
+            screen.say(f"{used}, and {update.source} has {update.available}; nothing to do.")
         return
 
     rows = list(update.changes.items())  # such as ("data/vllm.toml", "changed")

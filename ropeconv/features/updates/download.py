@@ -14,15 +14,15 @@ from ropeconv.rope.errors import RopeconvError
 if TYPE_CHECKING:
     import httpx2 as httpx
 
-CONNECT = 10.0
-"""Seconds to connect."""
-READ = 60.0
-"""Seconds without a byte."""
-WHOLE = 600.0
-"""Seconds for a whole file: a server could send a byte now and then."""
-REDIRECTS = 5
+CONNECT_SECONDS = 10.0
+"""How long a connection may take."""
+READ_SECONDS = 60.0
+"""How long a server may send no byte."""
+WHOLE_SECONDS = 600.0
+"""How long a whole file may take: a server could send a byte now and then."""
+MOST_REDIRECTS = 5
 """The assets of a release on GitHub are behind one."""
-LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def is_url(place: str) -> bool:
@@ -44,7 +44,7 @@ def check_place(place: str, pinned: bool) -> None:
     """
     if not place.startswith("http://") or pinned:
         return
-    if urlsplit(place).hostname not in LOCAL:
+    if urlsplit(place).hostname not in LOCAL_HOSTS:
         raise UsageError(
             f"--from {redacted(place)} is not https, so that others could change the data on its"
             " way; use https, or give the SHA-256 of the manifest with --sha256"
@@ -91,11 +91,21 @@ def _check_size(place: str, content: bytes | bytearray, limit: int) -> None:
 
 
 def _download(url: str, limit: int) -> bytes:
-    """Return the body of an answer. Raises RopeconvError where there is none."""
-    require("httpx2", "update-data")
-    import httpx2 as httpx
+    """Return the bytes at an https or http address.
 
-    client = httpx.Client(timeout=httpx.Timeout(READ, connect=CONNECT), follow_redirects=False)
+    Args:
+        url: The address.
+        limit: The most bytes that it may have.
+
+    Raises:
+        RopeconvError: It does not answer, or not with a file of that size.
+    """
+    require("httpx2", "update-data")
+    import httpx2 as httpx  # it has the API of httpx
+
+    # redirections are followed by `_follow`, which refuses those from https to http
+    timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+    client = httpx.Client(timeout=timeout, follow_redirects=False)
     try:
         with client:
             return _follow(client, url, limit)
@@ -115,28 +125,28 @@ def _follow(client: httpx.Client, url: str, limit: int) -> bytes:
         url: The address. A redirection from https to http is refused.
         limit: The most bytes of the body.
     """
-    first = url  # the address that the user knows, for messages
-    deadline = time.monotonic() + WHOLE
+    first_url = url  # the address that the user knows, for messages
+    deadline = time.monotonic() + WHOLE_SECONDS
     uncompressed = {"Accept-Encoding": "identity"}  # a few compressed bytes could be gigabytes
-    for _ in range(REDIRECTS + 1):
+    for _ in range(MOST_REDIRECTS + 1):
         with client.stream("GET", url, headers=uncompressed) as response:
-            # to another address, which must not be less safe than the first
+            # a redirection to another address, which must not be less safe than the first
             if response.is_redirect:
                 target = urljoin(url, response.headers.get("Location", ""))
-                loses_https = first.startswith("https://") and not target.startswith("https://")
-                if loses_https:
-                    raise RopeconvError(f"{redacted(first)} leads to an address without https")
+                had_https = first_url.startswith("https://")
+                if had_https and not target.startswith("https://"):
+                    raise RopeconvError(f"{redacted(first_url)} leads to an address without https")
                 url = target
                 continue
 
             if response.status_code != 200:
                 raise RopeconvError(
-                    f"{redacted(first)} answers {response.status_code}; correct --from, or run the"
-                    " command again later"
+                    f"{redacted(first_url)} answers {response.status_code}; correct --from, or run"
+                    " the command again later"
                 )
 
-            return _read_body(response, first, limit, deadline)
-    raise RopeconvError(f"{redacted(first)} leads from one address to another without an end")
+            return _read_body(response, first_url, limit, deadline)
+    raise RopeconvError(f"{redacted(first_url)} leads from one address to another without an end")
 
 
 def _read_body(response: httpx.Response, url: str, limit: int, deadline: float) -> bytes:
@@ -154,7 +164,7 @@ def _read_body(response: httpx.Response, url: str, limit: int, deadline: float) 
         _check_size(url, content, limit)
         if time.monotonic() > deadline:
             raise RopeconvError(
-                f"{redacted(url)} takes longer than {WHOLE:.0f} seconds; run the command again"
-                " later"
+                f"{redacted(url)} takes longer than {WHOLE_SECONDS:.0f} seconds; run the command"
+                " again later"
             )
     return bytes(content)

@@ -166,21 +166,24 @@ def check_data(data: StoredData) -> None:
 
     All of it is read as ropeconv reads it: each row, each record and each statement.
     """
-    place = ABOUT  # the file that is checked, which the message names
+    checked_place = ABOUT  # the file that the message of an error names
     try:
         check_hashes(data)
         for place, text in data.files.items():
+            checked_place = place
             is_known = any(_matches(place, pattern) for pattern in PATTERNS)
             if not is_known:
                 raise ValueError("ropeconv has no such file")
             _check_file(place, text)
-        about = decode_text(ABOUT, data.files[ABOUT], About)
-        if about != About(data.form, data.version):
+
+        # the form and the version are in a file too, and must be those of the data
+        stated = decode_text(ABOUT, data.files[ABOUT], About)
+        if stated != About(form=data.form, version=data.version):
             raise ValueError("it is of another version")
     except (ValueError, KeyError) as problem:
         raise BadSource(
-            f"the data {data.version} cannot be used: {place}: {problem}; report it, and keep the"
-            " data that you have"
+            f"the data {data.version} cannot be used: {checked_place}: {problem}; report it, and"
+            " keep the data that you have"
         ) from None
 
     # without its file, a runtime that ropeconv knows would be unknown
@@ -198,7 +201,10 @@ def _matches(place: str, pattern: str) -> bool:
 
 
 def _check_file(place: str, text: str) -> None:
-    """Check that ropeconv can read a file of the data. Raises ValueError or KeyError if not.
+    """Read a file of the data as ropeconv reads it, and drop the result.
+
+    A file that ropeconv cannot read raises ValueError or KeyError. `check_data` has refused files
+    that ropeconv does not know.
 
     Args:
         place: Its place, such as data/vllm.toml or drafts.toml.
@@ -212,8 +218,8 @@ def _check_file(place: str, text: str) -> None:
             msgspec.convert(row, Reader)
     elif folder == "lab":
         file = decode_text(place, text, LabFile)
-        list(full_records(file))  # a generator, which reads the records only when they are taken
-        full_keys(file)
+        list(full_records(file))  # a generator, which reads a record only when it is taken
+        full_keys(file)  # builds the config keys of each version from those of the one before
     elif place == "drafts.toml":
         decode_text(place, text, DraftTable)
     elif place == "programs.toml":

@@ -34,13 +34,17 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-TOP = 20
+TOP_TOKENS = 20
 """Likeliest tokens that a server is asked for: the default limit of vLLM."""
+COMPUTES_ANOTHER = 1
+"""The exit code for an engine that does not compute the RoPE of the packet."""
+CANNOT_READ = 2
+"""The exit code where the engine, the packet or the command line cannot be read."""
 RIGHT = "right"
 """The name of the right RoPE among the candidates."""
 APIS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama-server"}
 """The names of the servers, by `owned_by` in /v1/models."""
-SECONDS = 600.0
+TIMEOUT_SECONDS = 600.0
 """How long a server may take for an answer."""
 
 
@@ -49,15 +53,15 @@ def main(arguments: list[str] | None = None) -> int:
     given = parse(arguments)
     packet = Packet.read(given.packet)
     if given.dtype not in packet.precisions:
-        stop(2, f"--dtype {given.dtype}: choose {', '.join(packet.precisions)}")
+        stop(CANNOT_READ, f"--dtype {given.dtype}: choose {', '.join(packet.precisions)}")
     verdict = judge(packet, ask(packet, given), given.dtype)
     print(json.dumps(verdict.to_dict(), indent=2) if given.json else verdict.sentence)
     return 0 if verdict.passed else 1
 
 
 def stop(code: int, words: str) -> NoReturn:
-    """End the test: 1 for an engine that is wrong, 2 for one that cannot be read."""
-    if code == 1:
+    """Print why the test ends, and exit with COMPUTES_ANOTHER or CANNOT_READ."""
+    if code == COMPUTES_ANOTHER:
         print(f"FAIL: {words}")
     else:
         print(f"check_rope: {words}", file=sys.stderr)
@@ -135,7 +139,7 @@ class Packet:
                 precisions=data["precisions"],
             )
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            stop(2, f"{folder} is not a packet: {problem}")
+            stop(CANNOT_READ, f"{folder} is not a packet: {problem}")
 
     @property
     def rows(self) -> int:
@@ -165,19 +169,19 @@ def from_file(packet: Packet, path: Path) -> Array:
     try:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as problem:
-        stop(2, f"{path} cannot be read: {problem}")
+        stop(CANNOT_READ, f"{path} cannot be read: {problem}")
     # an .npy file has one array, for a packet of one prompt
     if isinstance(loaded, np.ndarray):
         if len(packet.prompts) > 1:
             names = ", ".join(prompt.name for prompt in packet.prompts)
-            stop(2, f"{path} has logits of one prompt; save an .npz with {names}")
+            stop(CANNOT_READ, f"{path} has logits of one prompt; save an .npz with {names}")
         return compared_rows(packet, packet.prompts[0], loaded)
 
     # an .npz file has an array for each prompt
     blocks = []
     for prompt in packet.prompts:
         if prompt.name not in loaded.files:
-            stop(2, f"{path} has no array {prompt.name}")
+            stop(CANNOT_READ, f"{path} has no array {prompt.name}")
         blocks.append(compared_rows(packet, prompt, loaded[prompt.name]))
     return np.concatenate(blocks)
 
@@ -196,13 +200,13 @@ def from_call(packet: Packet, name: str) -> Array:
     try:
         logits_of = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as problem:
-        stop(2, f"--call {name}: {problem}")
+        stop(CANNOT_READ, f"--call {name}: {problem}")
     blocks = []
     for prompt in packet.prompts:
         try:
             logits = np.asarray(logits_of(list(prompt.ids)))
         except Exception as problem:
-            stop(2, f"--call {name} fails: {problem!r}")
+            stop(CANNOT_READ, f"--call {name} fails: {problem!r}")
         blocks.append(compared_rows(packet, prompt, logits))
     return np.concatenate(blocks)
 
@@ -220,7 +224,7 @@ def compared_rows(packet: Packet, prompt: PromptIds, logits: Any) -> Array:
         logits = logits[0]
     if logits.ndim != 2 or logits.shape[1] < packet.vocabulary:
         stop(
-            2,
+            CANNOT_READ,
             f"{prompt.name}: logits of shape {list(logits.shape)}, and"
             f" [{len(prompt.ids)}, {packet.vocabulary}] is expected",
         )
@@ -228,7 +232,7 @@ def compared_rows(packet: Packet, prompt: PromptIds, logits: Any) -> Array:
         logits = logits[prompt.positions]
     if len(logits) != len(prompt.positions):
         stop(
-            2,
+            CANNOT_READ,
             f"{prompt.name}: {len(logits)} rows, and {len(prompt.ids)} are expected, or the"
             f" {len(prompt.positions)} at its positions",
         )
@@ -242,14 +246,16 @@ def from_server(packet: Packet, url: str, api: str | None, model: str) -> list[d
     Args:
         packet: The prompts.
         url: The address of the server.
-        api: Its kind, one of the values of APIS; None to go by its own words.
+        api: Its kind: "vllm", "sglang" or "llama-server". None for the kind that the server
+            states in /v1/models; one that states none of these is asked as a llama-server.
         model: Which of its models; empty for the first.
     """
-    models = request(f"{url}/v1/models").get("data") or [{}]
+    # its models, such as [{"id": "qwen3", "owned_by": "vllm"}]
+    models = request_json(f"{url}/v1/models").get("data") or [{}]
     names = [entry.get("id", "") for entry in models]
     if model and model not in names:
-        stop(2, f"the server has no model {model}; it has {', '.join(names)}")
-    chosen = model or names[0]
+        stop(CANNOT_READ, f"the server has no model {model}; it has {', '.join(names)}")
+    chosen_model = model or names[0]
     if not api:
         api = APIS.get(str(models[0].get("owned_by")))
 
@@ -257,13 +263,15 @@ def from_server(packet: Packet, url: str, api: str | None, model: str) -> list[d
     for prompt in packet.prompts:
         try:
             if api == "vllm":
-                rows += from_vllm(url, chosen, prompt)
+                rows += from_vllm(url, chosen_model, prompt)
             elif api == "sglang":
                 rows += from_sglang(url, prompt)
             else:
-                rows += from_llama_server(url, chosen, prompt, packet.letter)
+                # the token `letter` is the one that it generates, since it gives no probabilities
+                # without generating
+                rows += from_llama_server(url, chosen_model, prompt, packet.letter)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
-            stop(2, f"the answer of {api} has another form ({problem!r})")
+            stop(CANNOT_READ, f"the answer of {api} has another form ({problem!r})")
     return rows
 
 
@@ -277,9 +285,9 @@ def from_vllm(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]
         "prompt": prompt.ids,
         "max_tokens": 1,
         "temperature": 0,
-        "prompt_logprobs": TOP,
+        "prompt_logprobs": TOP_TOKENS,
     }
-    answer = request(f"{url}/v1/completions", body)
+    answer = request_json(f"{url}/v1/completions", body)
     # the entry of a token has what was predicted before it; the first token has none
     entries = answer["choices"][0]["prompt_logprobs"]
     rows = []
@@ -299,11 +307,12 @@ def from_sglang(url: str, prompt: PromptIds) -> list[dict[int, float]]:
         "sampling_params": {"max_new_tokens": 1, "temperature": 0},
         "return_logprob": True,
         "logprob_start_len": 0,
-        "top_logprobs_num": TOP,
+        "top_logprobs_num": TOP_TOKENS,
     }
     # the entry of a token has what was predicted before it: [log-probability, token, text] of each
     # of the likeliest tokens
-    entries = request(f"{url}/generate", body)["meta_info"]["input_top_logprobs"]
+    answer = request_json(f"{url}/generate", body)
+    entries = answer["meta_info"]["input_top_logprobs"]
     rows = []
     for position in prompt.positions:
         row = {}
@@ -333,7 +342,7 @@ def from_llama_server(
             "model": model,
             "prompt": prompt.ids[: position + 1],
             "n_predict": 1,
-            "n_probs": TOP,
+            "n_probs": TOP_TOKENS,
             # below 0, log-probabilities are those of the logits, whatever the sampler does
             "temperature": -1,
             "id_slot": 0,
@@ -342,28 +351,33 @@ def from_llama_server(
             # that is a part of a character
             "logit_bias": [[letter, 1e6]],
         }
-        answer = request(f"{url}/completion", body)
+        answer = request_json(f"{url}/completion", body)
         record = answer["completion_probabilities"][0]
         entries = record.get("top_logprobs") or record["probs"]
         rows.append({int(entry["id"]): float(entry["logprob"]) for entry in entries})
     return rows
 
 
-def request(url: str, body: Any = None) -> Any:
-    """Return the answer to a request in JSON."""
+def request_json(url: str, body: Any = None) -> Any:
+    """Return the JSON that a server answers; without an answer in JSON the test ends.
+
+    Args:
+        url: The address.
+        body: The content of a POST, which is sent as JSON; None for a GET.
+    """
     headers = {"Content-Type": "application/json"}
     if os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {os.environ['OPENAI_API_KEY']}"
     data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(url, data, headers)
+    http_request = urllib.request.Request(url, data, headers)
     try:
-        with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+        with urllib.request.urlopen(http_request, timeout=TIMEOUT_SECONDS) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as problem:
         words = problem.read(1000).decode("utf-8", "replace")
-        stop(2, f"{url} refuses ({problem.code}): {words}")
+        stop(CANNOT_READ, f"{url} refuses ({problem.code}): {words}")
     except (OSError, ValueError) as problem:
-        stop(2, f"{url} does not answer in JSON: {problem}")
+        stop(CANNOT_READ, f"{url} does not answer in JSON: {problem}")
 
 
 # --- the verdict
@@ -387,14 +401,14 @@ class EngineVerdict:
     allowed: float
     """The distance within which a candidate fits."""
 
-    first: float
-    """The distance of the right one at position 0, which no RoPE changes."""
+    distance_at_zero: float
+    """The distance from the right one at position 0, where no RoPE changes the logits."""
 
-    limit: float
-    """The distance at position 0 from which on something else than RoPE is wrong."""
+    most_at_zero: float
+    """The largest distance at position 0 that rounding explains."""
 
-    unseen: list[str] = field(default_factory=list)
-    """Mistakes that cannot be told from the right one in this precision."""
+    too_near: list[str] = field(default_factory=list)
+    """Mistakes whose logits are too near to the right ones to be told apart in this precision."""
 
     @property
     def passed(self) -> bool:
@@ -409,35 +423,38 @@ class EngineVerdict:
         3.1e-01 (5.0e-04 is allowed in float32). Runner-up: ...". Candidates are the right RoPE
         (`RIGHT`) and known mistakes; those within the allowed distance are in `fits`.
         """
-        # the candidates that the first sentence names, and that sentence
-        nearest = next(iter(self.distances))
+        # the first sentence, and the candidates that it names
+        nearest = next(iter(self.distances))  # `distances` has the nearest candidate first
         allowed = f"{self.allowed:.1e} is allowed in {self.dtype}"
         if self.passed:
             named = self.fits
             text = f"pass: {self.title}, distance {self.distances[RIGHT]:.1e} ({allowed})"
-        elif self.fits:
+        elif self.fits:  # it computes a known mistake
             named = self.fits
-            computed = " or ".join(self._phrase(name) for name in named)
+            computed = " or ".join(self._name_with_distance(name) for name in named)
             right = self.distances[RIGHT]
             text = f"FAIL: it computes {computed}. From {self.title}: {right:.1e} ({allowed})"
-        else:
+        else:  # it computes neither the right RoPE nor a known mistake
             named = [nearest]
-            text = f"FAIL: none of these. The nearest is {self._phrase(nearest)} ({allowed})"
+            closest = self._name_with_distance(nearest)
+            text = f"FAIL: none of these. The nearest is {closest} ({allowed})"
 
-        # the nearest of the others; `distances` has the nearest first
+        # the nearest candidate that was not named
         others = [name for name in self.distances if name not in named]
         if others:
-            text += f". Runner-up: {self._phrase(others[0])}"
-        if self.first > self.limit:
+            text += f". Runner-up: {self._name_with_distance(others[0])}"
+        if self.distance_at_zero > self.most_at_zero:
             text += (
-                f". At position 0, where no RoPE matters, the distance is {self.first:.1e}: other"
-                " weights, other tokens, or a lower precision than --dtype says"
+                f". At position 0, where no RoPE matters, the distance is"
+                f" {self.distance_at_zero:.1e}: other weights, other tokens, or a lower precision"
+                " than --dtype says"
             )
-        if self.unseen:
-            text += f". Too near to be told from the method: {', '.join(self.unseen)}"
+        if self.too_near:
+            text += f". Too near to be told from the method: {', '.join(self.too_near)}"
         return f"{text}."
 
-    def _phrase(self, name: str) -> str:
+    def _name_with_distance(self, name: str) -> str:
+        """Return a candidate as "linear (position interpolation; 1.2e-04)"."""
         return f"{name} ({self.words[name]}; {self.distances[name]:.1e})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -449,8 +466,8 @@ class EngineVerdict:
             "fits": self.fits,
             "distances": self.distances,
             "allowed": self.allowed,
-            "first": self.first,
-            "unseen": self.unseen,
+            "first": self.distance_at_zero,
+            "unseen": self.too_near,
             "sentence": self.sentence,
         }
 
@@ -459,10 +476,12 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
     """Return which candidate the answers of an engine fit: the right RoPE or a known mistake.
 
     The distance of two models is the root mean square of the differences of their log-probabilities
-    in nats. A candidate fits if its distance from the answers is within what is allowed, which is
-    the tolerance of the precision. At position 0 a token attends only to itself, so no RoPE changes
-    its logits, and a distance there is one of rounding. Where an engine is farther away there, as
-    with a table for GELU, `margin` times that distance is allowed, up to the tolerance of float16.
+    in nats. A candidate fits if its distance from the answers is at most the allowed distance.
+
+    The allowed distance is the tolerance of the precision, or more for an engine that rounds more,
+    such as one that looks GELU up in a table. The rounding is seen at position 0: a token attends
+    only to itself there, so that no RoPE changes its logits. `margin` times the distance at
+    position 0 is allowed, up to the tolerance of float16.
 
     A mistake within twice the allowed distance of the right candidate is left out: an engine could
     fit both.
@@ -480,39 +499,38 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
         expected[name] = np.take_along_axis(log_softmax(packet.logits[name]), tokens, axis=1)
     right = expected[RIGHT]
 
-    # the distance at position 0, where only rounding and other weights count
+    # the distance at position 0, which comes only from rounding or other weights
     positions: list[int] = []  # one for each row of the tables
     for prompt in packet.prompts:
         positions += prompt.positions
-    first_rows = [row for row, position in enumerate(positions) if position == 0]
-    first = distance(answered[first_rows], right[first_rows])
+    rows_at_zero = [row for row, position in enumerate(positions) if position == 0]
+    distance_at_zero = distance(answered[rows_at_zero], right[rows_at_zero])
 
-    # the allowed distance: the tolerance, or more where the engine rounds more, but no more than
-    # for float16
+    # the allowed distance, between the tolerance of the precision and that of float16
     tolerance = packet.precisions[dtype]["tolerance"]
-    most = max(tolerance, packet.precisions["float16"]["tolerance"])
-    allowed = max(tolerance, packet.margin * first)
-    allowed = min(allowed, most)
+    most_allowed = max(tolerance, packet.precisions["float16"]["tolerance"])
+    allowed = max(tolerance, packet.margin * distance_at_zero)
+    allowed = min(allowed, most_allowed)
 
     # the distance of each candidate that can be told from the right one
     distances = {}
-    unseen = []  # mistakes that are too near to the right candidate
+    too_near = []  # mistakes that cannot
     for name, log_probs in expected.items():
         if name != RIGHT and distance(log_probs, right) <= 2 * allowed:
-            unseen.append(name)
+            too_near.append(name)
         else:
             distances[name] = distance(answered, log_probs)
-    in_order = sorted(distances, key=lambda name: distances[name])
+    nearest_first = sorted(distances, key=lambda name: distances[name])
     return EngineVerdict(
         title=packet.title,
         dtype=dtype,
-        fits=[name for name in in_order if distances[name] <= allowed],
-        distances={name: distances[name] for name in in_order},
+        fits=[name for name in nearest_first if distances[name] <= allowed],
+        distances={name: distances[name] for name in nearest_first},
         words=packet.words,
         allowed=allowed,
-        first=first,
-        limit=most,
-        unseen=unseen,
+        distance_at_zero=distance_at_zero,
+        most_at_zero=most_allowed,
+        too_near=too_near,
     )
 
 
@@ -521,19 +539,28 @@ def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]
 
     A server names the likeliest tokens of each position, and for some positions one more. The table
     has as many columns as the shortest row, with the likeliest tokens of each row.
+
+    Numbers that are not finite end the test as those of a wrong engine.
+
+    Args:
+        packet: The prompts, with the size of the vocabulary.
+        answers: Logits of all tokens as an array, or {token: log-probability} for each position.
     """
     # logits of all tokens
     if isinstance(answers, np.ndarray):
         if not np.isfinite(answers).all():
             is_wrong = ~np.isfinite(answers).all(axis=1)
-            stop(1, f"compared row {int(np.argmax(is_wrong))} has a logit that is not finite.")
+            stop(
+                COMPUTES_ANOTHER,
+                f"compared row {int(np.argmax(is_wrong))} has a logit that is not finite.",
+            )
         tokens = np.broadcast_to(np.arange(packet.vocabulary), answers.shape)
         return log_softmax(answers), tokens
 
     # log-probabilities of some tokens
     count = min(len(row) for row in answers)
     if count == 0:
-        stop(2, "the server gives no log-probabilities for a position")
+        stop(CANNOT_READ, "the server gives no log-probabilities for a position")
     log_probs = []
     ids = []
     for row in answers:
@@ -542,9 +569,11 @@ def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]
         log_probs.append([value for _, value in likeliest])
     token_ids = np.array(ids, dtype=np.int64)
     if token_ids.min() < 0 or token_ids.max() >= packet.vocabulary:
-        stop(2, f"token {token_ids.max()} is not in the vocabulary of {packet.vocabulary}")
+        stop(
+            CANNOT_READ, f"token {token_ids.max()} is not in the vocabulary of {packet.vocabulary}"
+        )
     if not np.isfinite(log_probs).all():
-        stop(1, "the server gives a log-probability that is not finite.")
+        stop(COMPUTES_ANOTHER, "the server gives a log-probability that is not finite.")
     return np.array(log_probs, dtype=np.float64), token_ids
 
 

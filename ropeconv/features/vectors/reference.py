@@ -126,19 +126,28 @@ class Reference:
         """
         import torch
 
+        # how queries are scaled by their position; a mistake may be in log-n, one form of that
         case = self.subject.case
-        scale = self.subject.scale
-        # a mistake may be in log-n, the scaling of queries by position
+        query_scaling = self.subject.scale
         if candidate.schedule.log_n != case.schedule.log_n:
-            scale = candidate.schedule.log_n
+            query_scaling = candidate.schedule.log_n
+
         with ExitStack() as stack, torch.no_grad():
-            undo = patch(model, candidate.schedule, case.source.mla, scale, self.subject.queries)
+            # the stack undoes both patches at its end
+            undo = patch(
+                model,
+                candidate.schedule,
+                case.source.mla,
+                query_scaling,
+                self.subject.queries,  # the layers whose queries are scaled
+            )
             stack.callback(undo)
             # a mistake may also be in the structure, such as the layout of the pairs
             if candidate.change is not None:
                 candidate.change(stack, model)
-            # `patch` rounds frequencies to float32. Two lists of them, for short and long prompts,
-            # are chosen in the forward pass, so that one list cannot be set in their place.
+            # `patch` has set frequencies rounded to float32, and a model in float64 gets the exact
+            # ones. That cannot be done for a schedule with two lists of frequencies, for short and
+            # long prompts, since the forward pass chooses the list.
             has_two_lists = candidate.schedule.short_inv_freq is not None
             if model.dtype == float64 and not has_two_lists:
                 _set_frequencies(model, candidate)

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 TRAINED = 64
 """The trained length of every tiny model, in tokens."""
-SHARPNESS = 1.5
-"""The spread of queries and keys: scores of attention have a spread of about its square."""
-SPREAD = 3.0
-"""The spread of the logits."""
+QUERY_KEY_DEVIATION = 1.5
+"""The standard deviation of queries and keys; that of scores of attention is about its square."""
+LOGIT_DEVIATION = 3.0
+"""The standard deviation of the logits."""
 
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -196,7 +196,8 @@ def write_tiny(tiny: TinyModel, folder: Path, seed: int) -> None:
     fill(model, seed)
     model.save_pretrained(folder)
 
-    # as publishers write it: the base at the top, from which both schemas are baked
+    # The config as publishers write it: rope_theta at the top level. transformers has saved it in
+    # `rope_parameters` (the schema of release 5), which is removed unless `settings` have it too.
     path = folder / "config.json"
     saved = json.loads(path.read_text(encoding="utf-8"))
     saved.pop("rope_parameters", None)
@@ -229,9 +230,9 @@ def _values(
 ) -> np.ndarray[Any, Any]:
     """Return random numbers for a parameter of a tiny model.
 
-    They are such that every part of the model changes the logits, so that an engine that leaves one
-    out, as a bias, or 1 + weight of a norm, is noticed. 0.3 is large enough for that, and keeps a
-    norm's weights positive.
+    Each part of the model must change the logits, so that a mistake of an engine is noticed: one
+    that ignores a bias, for example, or multiplies by weight where a norm has 1 + weight. Biases
+    and weights of norms vary by 0.3 for that, which also keeps the weights of norms positive.
 
     Args:
         name: The name of the parameter.
@@ -250,16 +251,16 @@ def _values(
             start = 0.0
         return np.asarray(start + 0.3 * generator.random(shape))
 
-    # [outputs, inputs]: 1 / sqrt(inputs) keeps the size of the hidden states
+    # [outputs, inputs]: a standard deviation of 1 / sqrt(inputs) keeps the size of hidden states
     inputs = shape[-1]
-    spread = inputs**-0.5
+    deviation = inputs**-0.5
     # queries and keys are larger, so that attention prefers some tokens
     is_query_or_key = any(part in name for part in ("q_proj", "k_proj", "qkv", "query_key", "q_b"))
     if is_query_or_key:
-        spread *= SHARPNESS
+        deviation *= QUERY_KEY_DEVIATION
     # the last projection too, so that logits differ
     is_head = "lm_head" in name or "embed_out" in name
     is_tied_head = is_tied and "embed" in name
     if is_head or is_tied_head:
-        spread *= SPREAD
-    return np.asarray(spread * generator.standard_normal(shape))
+        deviation *= LOGIT_DEVIATION
+    return np.asarray(deviation * generator.standard_normal(shape))

@@ -25,8 +25,8 @@ from .file import GgufFile
 from .header import F32, GgufHeader, GgufValue, TensorInfo, pad_size, string
 
 RESERVED = "ropeconv.reserved"
-ROOM = 4096
-"""Bytes of the reserve at least."""
+LEAST_RESERVE_BYTES = 4096
+"""The least bytes for the reserve."""
 PAGE = 65536
 """Bytes by whose multiples data moves: the kernel copies such pieces as fast as a whole file."""
 
@@ -83,27 +83,32 @@ class Edit:
     """Vectors of 32-bit floats to append, as little-endian bytes, by name."""
 
     base: Mapping[str, GgufValue] | None = None
-    """Keys to start from, None for the file's own."""
+    """Only for an edit that restores an earlier file: its keys, from which the edit starts.
+
+    None stands for the keys of the file that is edited.
+    """
 
     removed: frozenset[str] = frozenset()
     """Names of tensors that are left out before any are added."""
 
     layout: Layout | None = None
-    """Only for an edit that restores an earlier file."""
+    """Only for an edit that restores an earlier file: where its header and its data ended."""
 
     def merge(self, other: Edit) -> Edit:
         """Return both edits as one; where both set the same key or tensor, `other` wins.
 
-        {"a": 1, "b": 1} and {"b": 2}, without "a", give {"b": 2}, without "a".
+        This edit sets "a" and "b" to 1. `other` removes "a" and sets "b" to 2. Together they remove
+        "a" and set "b" to 2.
+
+        Args:
+            other: An edit that does not restore an earlier file, so that its `base` and `removed`
+                are empty.
         """
-        # A key that one edit sets and the other removes gets what `other` wants: `rewrite` removes
-        # keys before it sets others. `base` and `removed` are those of an edit that restores an
-        # earlier file, and such an edit comes first.
-        values = {key: value for key, value in self.values.items() if key not in other.dropped}
-        dropped = self.dropped - other.values.keys()
+        set_here = {key: value for key, value in self.values.items() if key not in other.dropped}
+        dropped_here = self.dropped - other.values.keys()
         return Edit(
-            values={**values, **other.values},
-            dropped=dropped | other.dropped,
+            values={**set_here, **other.values},
+            dropped=dropped_here | other.dropped,
             arch=other.arch or self.arch,
             changes={**self.changes, **other.changes},
             added={**self.added, **other.added},
@@ -128,7 +133,7 @@ class RewrittenHeader:
     values: dict[str, GgufValue]
     tensors: dict[str, TensorInfo]
     alignment: int
-    kept: int
+    kept_size: int
     """Size in bytes of the data that remains, from its beginning, before tensors that are added."""
 
     @property
@@ -150,28 +155,32 @@ class RewrittenHeader:
         """
         ranges: list[tuple[int, int, int]] = []
         for name, info in self.tensors.items():
-            # added tensors are behind all that stay, also one that has the name of a removed one
             old = header.tensors.get(name)
-            if old is None or info.offset >= self.kept:
+            if old is None:  # an added tensor, which has no old data
+                continue
+            if info.offset >= self.kept_size:  # an added tensor with the name of a removed one
                 continue
 
-            # a tensor that moves as far as the one before it belongs to the same range, together
+            # a tensor that moves as far as the range before it makes that range longer, together
             # with the padding between them
             if ranges:
-                first_old, first_new, _ = ranges[-1]
-                moves_alike = old.offset - info.offset == first_old - first_new
-                if moves_alike:
-                    size = old.offset + old.size - first_old
-                    ranges[-1] = (first_old, first_new, size)
+                range_old, range_new, _ = ranges[-1]
+                moves_as_range = old.offset - info.offset == range_old - range_new
+                if moves_as_range:
+                    end_of_tensor = old.offset + old.size
+                    ranges[-1] = (range_old, range_new, end_of_tensor - range_old)
                     continue
             ranges.append((old.offset, info.offset, old.size))
         return ranges
 
-    def exact(self, layout: Layout) -> bytes:
-        """Return the header as in an earlier file.
+    def bytes_as_before(self, layout: Layout) -> bytes:
+        """Return the bytes of the header as an earlier file had them, with the padding behind.
+
+        Args:
+            layout: The GGUF version of the earlier file, and where its data began.
 
         Raises:
-            BadSource: Where it does not fit into its place.
+            BadSource: The header is longer than the place before the data.
         """
         bare = self._render(self.values, layout.version)
         if len(bare) > layout.data_start:
@@ -180,11 +189,11 @@ class RewrittenHeader:
             )
         return bare + bytes(layout.data_start - len(bare))
 
-    def layout(self, start: int) -> bytes | None:
-        """Return the header filled up to exactly `start` bytes; None if that cannot be.
+    def bytes_of_length(self, start: int) -> bytes | None:
+        """Return the bytes of the header, filled up to exactly `start` bytes.
 
         The data of the tensors then begins at `start`. A file that is changed in place needs that,
-        since its data does not move.
+        since its data does not move. Returns None where the header cannot have that length.
         """
         bare = self._render(self.values)
         gap = start - len(bare)
@@ -210,7 +219,7 @@ class RewrittenHeader:
         bare = self._render(self.values)
         return bare + bytes(-len(bare) % self.alignment)
 
-    def place(self, before: int) -> bytes:
+    def bytes_with_reserve(self, before: int) -> bytes:
         """Return the bytes of the header, with space for keys that later edits add.
 
         The space is a key of blanks, the reserve. Filesystems with reflinks let a copy share the
@@ -221,21 +230,21 @@ class RewrittenHeader:
         Args:
             before: The length of the header in the original file, 0 for a new one.
         """
-        # The shortest length with space for the reserve that is whole pages away from the old one.
-        # From 100 KiB, lengths such as 36, 100 and 164 KiB are.
-        least = len(self._render(self.values)) + ROOM
-        pages = math.ceil((least - before) / PAGE)  # below 0 for a header that becomes shorter
+        # The shortest length with space for the reserve that is whole pages from the old length.
+        # From an old length of 100 KiB, such lengths are 36, 100 and 164 KiB.
+        shortest = len(self._render(self.values)) + LEAST_RESERVE_BYTES
+        pages = math.ceil((shortest - before) / PAGE)  # below 0 for a header that becomes shorter
         length = before + pages * PAGE
 
-        # `layout` gives None for a length that it cannot fill, since that is not aligned, or leaves
-        # a gap too short for a key. Then the next longer one is tried: by pages, unless the old
-        # length is not aligned, since then no length by pages is.
-        can_share = before % self.alignment == 0
-        step = PAGE if can_share else 1
-        head = self.layout(length)
+        # `bytes_of_length` gives None for a length that is not aligned, and for one that leaves a
+        # gap too short for a key; then a longer one is tried. From an aligned old length, all
+        # lengths by pages are aligned. From another one none is, so that every length is tried.
+        old_length_is_aligned = before % self.alignment == 0
+        step = PAGE if old_length_is_aligned else 1
+        head = self.bytes_of_length(length)
         while head is None:
             length += step
-            head = self.layout(length)
+            head = self.bytes_of_length(length)
         return head
 
     def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
@@ -279,10 +288,12 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         header: The header before.
         edit: The changes.
     """
-    # the keys: those of the file, or those that an edit which restores a file starts from
+    # an edit that restores an earlier file starts from the keys of that file (`base`), with the
+    # reserve that it had; any other starts from the keys of the file, and its reserve is made anew
     keys_before = header.values if edit.base is None else edit.base
+    restores_file = edit.layout is not None
     values = dict(keys_before)
-    if edit.layout is None:  # a file that is restored gets back the reserve that it had
+    if not restores_file:
         values.pop(RESERVED, None)
     if edit.arch:  # first, since the keys of the edit have the name of the new architecture
         values = _rename_arch(values, edit.arch)
@@ -290,18 +301,18 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         values.pop(key, None)
     values |= edit.values
     if edit.added and COUNT in values:
-        values[COUNT] = recount(values[COUNT], len(edit.added))
+        values[COUNT] = add_to_count(values[COUNT], len(edit.added))
 
     # the tensors that stay fill the gaps of those that are removed
     tensors: dict[str, TensorInfo] = {}
-    kept = 0  # the bytes of data up to the end of the last of them
+    kept_size = 0  # the bytes of data up to the end of the last tensor that stays
     next_offset = 0
     for name, info in header.tensors.items():
         if name in edit.removed:
             continue
         tensors[name] = replace(info, offset=next_offset)
-        kept = next_offset + info.size
-        next_offset = pad_size(kept, header.alignment)
+        kept_size = next_offset + info.size
+        next_offset = pad_size(kept_size, header.alignment)
 
     # new ones, vectors of 32-bit floats, come behind them
     for name, data in edit.added.items():
@@ -310,10 +321,12 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
             name=name, shape=(count,), type=F32, offset=next_offset, size=len(data)
         )
         next_offset = pad_size(next_offset + len(data), header.alignment)
-    return RewrittenHeader(values=values, tensors=tensors, alignment=header.alignment, kept=kept)
+    return RewrittenHeader(
+        values=values, tensors=tensors, alignment=header.alignment, kept_size=kept_size
+    )
 
 
-def recount(value: GgufValue, more: int) -> GgufValue:
+def add_to_count(value: GgufValue, more: int) -> GgufValue:
     """Return the value of split.tensors.count, the number of tensors in all shards, plus `more`.
 
     An i32 of 290 and 2 more give an i32 of 292.
@@ -328,16 +341,16 @@ def recount(value: GgufValue, more: int) -> GgufValue:
     number = value.decode()
     is_whole = isinstance(number, int) and not isinstance(number, bool)
 
-    # gguf-py writes an i32. The number keeps the width that it has in the file, and the new one
-    # must not exceed the largest signed number of that width, which suits an unsigned one too.
+    # gguf-py writes an i32. The new number gets the type of the old one. Its limit is that of a
+    # signed number of as many bytes, which is safe for an unsigned one too: 2**31 - 1 for 4 bytes.
     width = len(value.raw)  # in bytes
-    most = (1 << (8 * width - 1)) - 1
-    fits = is_whole and 0 <= number + more <= most
+    largest = (1 << (8 * width - 1)) - 1
+    fits = is_whole and 0 <= number + more <= largest
     if not fits:
-        most_before = most - max(0, more)
+        largest_to_add_to = largest - max(0, more)
         raise BadSource(
             f"the header has {COUNT} = {shown(number)}, where a whole number from 0 to"
-            f" {most_before:,} belongs; fetch the file again"
+            f" {largest_to_add_to:,} belongs; fetch the file again"
         )
     return replace(value, raw=(number + more).to_bytes(width, "little"))
 
@@ -457,12 +470,13 @@ def head_bytes(
     """
     # an edit that restores an earlier file knows the length that its header had
     if edit.layout is not None:
-        return edited.exact(edit.layout)
+        return edited.bytes_as_before(edit.layout)
     if keep_data:
-        same_length = edited.layout(header.data_start)
-        if same_length is not None:
-            return same_length
-    return edited.place(header.data_start)
+        head_of_same_length = edited.bytes_of_length(header.data_start)
+        if head_of_same_length is not None:
+            return head_of_same_length
+    # a new length: the data moves, and the header gets space for keys of later edits
+    return edited.bytes_with_reserve(header.data_start)
 
 
 def write_changes(
@@ -476,6 +490,7 @@ def write_changes(
         start: Where its data begins.
         changes: By the names of tensors, the functions that compute the new bytes from the old.
     """
+    # `file` may be open for writing only, so the old contents are read through a second handle
     with open(file.name, "rb") as reader:
         for at, block in changed_pieces(reader.fileno(), header, start, changes):
             file.seek(at)

@@ -94,16 +94,17 @@ def _shard_count(name: str, header: GgufHeader) -> int:
     """
     name_of_shard = SHARD.match(name)  # None for a name without a number
 
-    # it must be the first; gguf-split counts shards from 0 in split.no, and from 1 in file names
-    number_in_name = 0
+    # It must be the first shard, which is number 0 in the key split.no, and 1 in its file name
+    # (gguf-split of llama.cpp).
+    index_in_name = 0
     if name_of_shard:
-        number_in_name = int(name_of_shard["number"]) - 1
-    number = header.whole("split.no", number_in_name)
-    if number != 0:
+        index_in_name = int(name_of_shard["number"]) - 1
+    index = header.whole("split.no", index_in_name)
+    if index != 0:
         first = "the first one"
         if name_of_shard:
             first = f"{name_of_shard['stem']}-00001-of-{name_of_shard['count']}.gguf"
-        raise BadSource(f"{name} is shard {number + 1} of a split model; give {first}")
+        raise BadSource(f"{name} is shard {index + 1} of a split model; give {first}")
 
     # the number of shards; a whole model may have the key too, with 1 or 0
     count = header.whole("split.count") or 1

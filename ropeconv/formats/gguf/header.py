@@ -238,7 +238,7 @@ MAX_HEADER = MAX_VALUES + (1 << 24)
 
 These are the values, and some hundred thousand for keys and tensors.
 """
-LEAST = 24  # bytes of the shortest file
+SHORTEST_FILE = 24  # bytes: the magic, the version and two counts
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
@@ -328,25 +328,25 @@ def read_header(path: Path) -> GgufHeader:
             llama.cpp.
     """
     size = path.stat().st_size
-    if size < LEAST:
+    if size < SHORTEST_FILE:
         return parse_header(b"", size, path.name)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         return parse_header(view, len(view), path.name)
 
 
 def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
-    """Return the header of a GGUF file, of which the beginning or all has been read.
+    """Return the header of a GGUF file, from its first bytes.
 
     Args:
-        view: The first bytes of the file.
+        view: The first bytes of the file, or all of them.
         size: The bytes of the whole file.
         name: The name of the file, for messages.
 
     Raises:
-        Beyond: Where the header is longer than `view`.
-        BadSource: As `read_header`.
+        MoreBytesNeeded: The header is longer than `view`, and the file has more bytes.
+        BadSource: The header is damaged, or llama.cpp would reject it.
     """
-    if size < LEAST:
+    if size < SHORTEST_FILE:
         raise BadSource(f"{name} is {size} bytes, too short for GGUF; download it again")
     return _HeaderReader(view, size, name).header()
 
@@ -377,7 +377,7 @@ def read_value(kind: int, raw: bytes) -> GgufValue:
     return value
 
 
-class Beyond(RopeconvError):
+class MoreBytesNeeded(RopeconvError):
     """More of a file is needed to read its header: at least `stop` bytes."""
 
     def __init__(self, stop: int) -> None:
@@ -393,7 +393,7 @@ class _HeaderReader:
         self.size = size
         self.name = name
         self.at = 0
-        self.values = 0  # bytes of all values so far
+        self.bytes_of_values = 0  # those of all values so far
 
     def header(self) -> GgufHeader:
         """Read the whole header."""
@@ -491,14 +491,17 @@ class _HeaderReader:
         return data
 
     def _reach(self, stop: int) -> None:
-        """Refuse a place that no header has, or raise Beyond for one behind the view."""
+        """Raise MoreBytesNeeded where the first `stop` bytes of the file are not all in the view.
+
+        More bytes than any header has are refused.
+        """
         if stop > MAX_HEADER:
             raise self._bad(
                 f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many;"
                 f" {TOO_MANY}"
             )
         if stop > len(self.view):
-            raise Beyond(stop)
+            raise MoreBytesNeeded(stop)
 
     def _number(self, form: struct.Struct) -> int:
         """Read a number."""
@@ -527,26 +530,26 @@ class _HeaderReader:
         elif kind == STRING:
             self._skip_strings(1, key)
         elif kind in SIZES:
-            self._take_over(SIZES[kind], key)
+            self._skip_bytes(SIZES[kind], key)
         else:
             raise self._bad(f"has a value of unknown type {kind} under {key!r}")
 
-        # a limit for the bytes of all values; `_reach` asks for more of a file that is not here yet
+        # a limit for the bytes of all values; `_reach` raises where the view ends within this one
         length = self.at - start
         self._refuse_long(length, key)
-        self.values += length
+        self.bytes_of_values += length
         self._reach(self.at)
         return GgufValue(kind, self.view[start : self.at])
 
     def _refuse_long(self, length: int, key: str) -> None:
         """Refuse values that take more bytes than those of any model."""
-        if self.values + length > MAX_VALUES:
+        if self.bytes_of_values + length > MAX_VALUES:
             raise self._bad(
                 f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as"
                 f" many; {TOO_MANY}"
             )
 
-    def _take_over(self, length: int, key: str) -> None:
+    def _skip_bytes(self, length: int, key: str) -> None:
         """Pass over bytes of a value, without reading them."""
         if length > self.size - self.at:
             raise self._bad(f"is cut off within {key!r}, or its length there is wrong")
@@ -559,7 +562,7 @@ class _HeaderReader:
         if element == STRING:
             self._skip_strings(count, key)
         elif element in SIZES:
-            self._take_over(count * SIZES[element], key)
+            self._skip_bytes(count * SIZES[element], key)
         else:
             raise self._bad(f"has an array of type {NAMES.get(element, element)} under {key!r}")
 
@@ -574,7 +577,7 @@ class _HeaderReader:
 
         Raises:
             BadSource: A length leads beyond the end of the file.
-            Beyond: A length is behind the bytes of the file that are in `view`.
+            MoreBytesNeeded: A string begins behind the end of `view`, and the file is longer.
         """
         # even empty strings take 8 bytes each, so the claimed number is checked before the loop
         most_bytes = min(self.size - self.at, MAX_VALUES)
@@ -585,10 +588,10 @@ class _HeaderReader:
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
         view = self.view
         at = self.at  # where the next string begins, with its length
-        last_in_view = len(self.view) - 8
+        last_start_in_view = len(self.view) - 8  # from here on, a length is not all in the view
         for _ in range(count):
-            if at > last_in_view:
-                self._refuse_string(at, key)
+            if at > last_start_in_view:
+                self._raise_for_string_behind_view(at, key)
             (length,) = unpack(view, at)
             at += 8 + length
 
@@ -596,25 +599,27 @@ class _HeaderReader:
             raise self._bad(f"is cut off within {key!r}, or a length there is wrong")
         self.at = at
 
-    def _refuse_string(self, at: int, key: str) -> None:
-        """Raise for a string of an array that begins behind the view.
+    def _raise_for_string_behind_view(self, at: int, key: str) -> None:
+        """Raise the exception for a string of an array whose length is not in the view.
 
-        The view may be only the beginning of a file on the Hub. Beyond then says how many bytes are
-        needed, and the caller reads so many.
+        For a file on the Hub, the view may have only the first bytes. Then MoreBytesNeeded says how
+        many bytes are needed, and its catcher reads them and begins again.
 
         Args:
-            at: Where the string begins.
+            at: Where the string begins, with its length.
             key: The key of the array, whose strings begin at `self.at`.
 
         Raises:
-            BadSource: The file ends before that, or the strings up to there are longer than all
-                values of a header may be, so that a length is wrong.
-            Beyond: The file has the string.
+            BadSource: The file ends before the string, or the strings before it are longer than
+                all values of a model, so that one of their lengths must be wrong.
+            MoreBytesNeeded: The file is long enough for the string.
         """
-        if at > self.size - 8:
+        end_of_length = at + 8
+        if end_of_length > self.size:
             raise self._bad(f"is cut off within {key!r}")
-        self._refuse_long(at - self.at, key)
-        self._reach(at + 8)
+        bytes_before = at - self.at
+        self._refuse_long(bytes_before, key)
+        self._reach(end_of_length)
 
     def _alignment(self, value: GgufValue | None) -> int:
         """Return the alignment of tensors in bytes, from the value of general.alignment.

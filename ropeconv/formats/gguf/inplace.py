@@ -39,8 +39,8 @@ from .file import GgufFile
 from .header import GgufHeader, read_header
 
 MAGIC = b"ropeconv journal 3\n"
-FIXED = struct.Struct("<QQqQ")
-ENTRY = struct.Struct("<QQ")
+FIXED_FIELDS = struct.Struct("<QQqQ")
+ENTRY_FIELDS = struct.Struct("<QQ")
 BODY = len(MAGIC) + hashlib.sha256().digest_size
 MAX_KEPT = 1 << 30
 """The most bytes that are kept in a journal."""
@@ -195,19 +195,21 @@ def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[
 
     Args:
         header: The header before.
-        edit: The changes.
-        rewritten: The header after.
+        edit: The changes. One that restores an earlier file has its `layout`.
+        rewritten: The header after, which knows the size of the data that stays (`kept_size`).
     """
-    places = [(0, header.data_start)]
+    places = [(0, header.data_start)]  # the header
     for name in edit.changes:
         if name not in edit.removed:
             info = header.tensors[name]
             places.append((header.data_start + info.offset, info.size))
 
-    # all that is behind the last tensor that stays: removed tensors, or padding that others need
-    if edit.added or edit.removed or edit.layout:
-        end = header.data_start + rewritten.kept
-        places.append((end, header.size - end))
+    # all bytes behind the last tensor that stays: removed tensors, or padding, where added tensors
+    # go or the end of the file is cut off
+    changes_end = edit.added or edit.removed or edit.layout
+    if changes_end:
+        end_of_kept = header.data_start + rewritten.kept_size
+        places.append((end_of_kept, header.size - end_of_kept))
     return places
 
 
@@ -378,7 +380,7 @@ def _write_journal(
     """
     os.ftruncate(journal_file, 0)
     digest = hashlib.sha256()
-    end = BODY  # behind the place of the digest
+    end = BODY  # where the body begins, behind the magic word and the digest
     for data in _journal_body(file, shift, places, neighbour):
         digest.update(data)
         end += write_at(journal_file, data, end)
@@ -391,18 +393,24 @@ def _write_journal(
 def _journal_body(
     file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a journal behind its digest, with the parameters of `_write_journal`.
+    """Yield the bytes of a journal behind its digest.
 
     A journal has what an undo needs: the size of the file, the bytes that the change overwrites,
     and the text beside the file.
+
+    Args:
+        file: Descriptor of the file, which has not changed yet.
+        shift: Bytes that will be inserted at its front, negative where they are removed.
+        places: The ranges that are overwritten or cut off, as (first byte, length).
+        neighbour: The text that changes together with the file; None without one.
     """
-    # which file it is of, its size, and how many ranges follow
+    # the inode of the file, its size, by how much its data will move, and how many ranges follow
     status = os.fstat(file)
-    yield FIXED.pack(status.st_ino, status.st_size, shift, len(places))
+    yield FIXED_FIELDS.pack(status.st_ino, status.st_size, shift, len(places))
 
     # each range: its place, and the bytes that the file has there now
     for place, length in places:
-        yield ENTRY.pack(place, length)
+        yield ENTRY_FIELDS.pack(place, length)
         for _, block in pieces_of(file, place, length):
             yield block
 
@@ -441,8 +449,8 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
     damaged = BadSource(
         f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it"
     )
-    largest = MAX_KEPT + MAX_ENTRIES * ENTRY.size + MAX_NEIGHBOUR
-    if not BODY + FIXED.size <= journal_size <= largest:
+    largest = MAX_KEPT + MAX_ENTRIES * ENTRY_FIELDS.size + MAX_NEIGHBOUR
+    if not BODY + FIXED_FIELDS.size <= journal_size <= largest:
         raise damaged
 
     # a journal that a kill cut off has no digest
@@ -453,7 +461,7 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
         raise damaged
 
     # a model that was downloaded again has the name, and must not get bytes of the earlier one
-    inode, size, shift, count = FIXED.unpack(os.pread(journal_file, FIXED.size, BODY))
+    inode, size, shift, count = FIXED_FIELDS.unpack(os.pread(journal_file, FIXED_FIELDS.size, BODY))
     if inode != status.st_ino:
         raise BadSource(
             f"{name} is of another file than the present {path.name}; if that is complete, remove"
@@ -462,12 +470,12 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
 
     # the ranges that were to be overwritten: first byte, length, and the old bytes behind them
     entries = []
-    at = BODY + FIXED.size
+    at = BODY + FIXED_FIELDS.size
     for _ in range(count):
-        if at + ENTRY.size > journal_size:
+        if at + ENTRY_FIELDS.size > journal_size:
             raise damaged
-        place, length = ENTRY.unpack(os.pread(journal_file, ENTRY.size, at))
-        at += ENTRY.size
+        place, length = ENTRY_FIELDS.unpack(os.pread(journal_file, ENTRY_FIELDS.size, at))
+        at += ENTRY_FIELDS.size
         if place + length > size:
             raise damaged
         entries.append((place, length, at))
@@ -623,15 +631,16 @@ def keep_journal(
         sync_folder(folder)
         yield
 
-        # the block has waited until the last byte is on the disk: without its journal, the change
-        # cannot be undone any more
+        # the block has waited until its last byte is on the disk, so the journal can go
         block_has_ended = True
         journal.unlink()
         sync_folder(folder)
     except (Exception, KeyboardInterrupt) as problem:
+        # without its journal the change cannot be undone, and the error says that it was made
         is_final = block_has_ended and not os.path.lexists(journal)
         if is_final:
             _raise_after_change(path, problem)
+        # any other error undoes the change; the one that is raised says whether that worked
         raise _undo_failed(path, file, journal_file, problem) from None
     finally:
         os.close(journal_file)
@@ -701,12 +710,14 @@ def _undo(path: Path, file: int, journal_file: int) -> None:
     # some), the ranges that it overwrote, and the text that it changed beside the file
     old_size, shift, entries, neighbour = _read_journal(path, file, journal_file)
 
-    # First the data moves back, if the change had moved it: then the file has another size than
-    # before (`_refuse_not_undoable` sees to that). What the change added at the end is cut off
-    # before, and a kill after the move leaves the old size, so that it does not move twice.
-    data_has_moved = os.fstat(file).st_size != old_size
-    if shift and data_has_moved:
-        os.ftruncate(file, old_size + shift)
+    # First the data moves back by -shift, if the change had moved it. Then the file has another
+    # size than before the change: `_refuse_not_undoable` refuses changes that would keep the size.
+    has_other_size = os.fstat(file).st_size != old_size
+    if shift != 0 and has_other_size:
+        # Without the bytes that the change has added at the end, the file has its old size again
+        # after the move. So a kill after the move does not let the data move a second time.
+        size_with_shift = old_size + shift
+        os.ftruncate(file, size_with_shift)
         move_data(file, -shift)
     os.ftruncate(file, old_size)
 
@@ -751,16 +762,19 @@ def _undo_failed(path: Path, file: int, journal_file: int, problem: BaseExceptio
         journal_file: Descriptor of its journal.
         problem: The error that ended the change.
     """
-    # The file has a journal from before its first byte changes until the last one is restored. So
-    # without a journal it has its old content, also where an error came after the restoring.
+    # The journal is there from before the first byte of the file changes until the last one is
+    # restored. So a file without a journal has its old content.
     reason = _reason_of(problem)
     journal = journal_of(path)
     try:
         if journal.exists():
             _undo(path, file, journal_file)
-    except (OSError, RopeconvError) as worse:
-        if journal.exists():
-            why_not = getattr(worse, "strerror", None) or worse
+    except (OSError, RopeconvError) as undo_problem:
+        # An error that comes after the journal is removed (the sync of its folder) does no harm:
+        # the old content is restored then.
+        is_not_restored = journal.exists()
+        if is_not_restored:
+            why_not = getattr(undo_problem, "strerror", None) or undo_problem
             return RopeconvError(
                 f"{path} could not be changed in place ({reason}), nor restored ({why_not}); do not"
                 " use it before the same command has run again, which undoes the change first from"

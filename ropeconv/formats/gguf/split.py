@@ -90,7 +90,7 @@ def write_part(
     header = read_header(whole)
     tensors = _follow([header.tensors[name] for name in groups[number]])
     values = _keys(header, number, len(groups))
-    head = RewrittenHeader(values, tensors, DEFAULT_ALIGNMENT, kept=0).plain()
+    head = RewrittenHeader(values, tensors, DEFAULT_ALIGNMENT, kept_size=0).plain()
     target.write_bytes(head)
 
     # the data of the tensors, copied from the whole model

@@ -16,10 +16,10 @@ from .machine import GIB, Machine, given_memory, size, this_machine
 from .runtime import MEMORY, RuntimeMemory
 from .shape import ModelShape
 
-LONGEST = 1 << 24
+MOST_TOKENS = 1 << 24
 """Tokens up to which the longest context is searched."""
 STEP = 256
-"""It is a multiple of so many tokens."""
+"""The longest context is a multiple of so many tokens."""
 USUAL_TYPES = ("bfloat16", "float16", "float32", "f16")
 """Types of a cache that need no option."""
 
@@ -113,11 +113,12 @@ class Fit:
         """Whether the model fits, in a line.
 
         For instance `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`, or `no, 30.1 of
-        24.0 GiB RAM in llama.cpp; up to 8,192 tokens, 16,384 with OPTIONS`, which are those of a
-        smaller cache.
+        24.0 GiB RAM in llama.cpp; up to 8,192 tokens, 16,384 with OPTIONS`. The options are those
+        for a smaller type of the cache.
         """
+        # such as "12.3 of 24.0 GiB RAM in llama.cpp"
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
-        share = f"{_bare(self.need.total)} of {where}"  # "12.3 of 24.0 GiB RAM in llama.cpp"
+        share = f"{_gib_without_unit(self.need.total)} of {where}"
         if not self.is_known:
             return f"unknown without weights; the rest takes {share}"
         if self.fits:
@@ -125,29 +126,31 @@ class Fit:
             if self.devices > 1:
                 text += f", over {self.devices} of them"
             text += f"; up to {self._up_to} tokens"
-            if self.setting:
+            if self.setting:  # an option that the command lacks, such as that of the cache type
                 text += f", with {self.setting}"
             return text
 
         # it does not fit; without the weights, the longest context that fits is only a bound
         has_weights = self.need.weights is not None
         answer = f"no, {share}" if has_weights else f"no, without weights already {share}"
-        if not self.longest:
-            reach = self._too_large
+        no_length_fits = self.longest == 0
+        if no_length_fits:
+            what_fits = self._why_no_length_fits
         elif has_weights:
-            reach = f"up to {self._up_to} tokens"
+            what_fits = f"up to {self._up_to} tokens"
         else:
-            reach = f"at most {self._up_to} tokens"
+            what_fits = f"at most {self._up_to} tokens"
 
-        # a smaller type of the cache, such as q8_0, lets more tokens fit
+        # more tokens fit with a smaller type of the cache, such as q8_0
         with_smaller_cache = ""
-        if self.thrift:
-            with_smaller_cache = f", {self.thrift.longest:,} with {self.thrift.option}"
-        return f"{answer}; {reach}{with_smaller_cache}"
+        smaller_cache = self.thrift
+        if smaller_cache:
+            with_smaller_cache = f", {smaller_cache.longest:,} with {smaller_cache.option}"
+        return f"{answer}; {what_fits}{with_smaller_cache}"
 
     @property
-    def _too_large(self) -> str:
-        """The part that is too large where no length fits."""
+    def _why_no_length_fits(self) -> str:
+        """The part that is too large where no length fits, in words."""
         devices = self.machine.count
         weights = self.need.weights or 0
         usable = self.runtime.usable(self.machine) * devices
@@ -160,7 +163,7 @@ class Fit:
     @property
     def _up_to(self) -> str:
         """The longest context for people; layers that all have a window fit any."""
-        return "any number of" if self.longest >= LONGEST else f"{self.longest:,}"
+        return "any number of" if self.longest >= MOST_TOKENS else f"{self.longest:,}"
 
     @property
     def short(self) -> str:
@@ -248,11 +251,13 @@ def check_machine(options: MachineOptions) -> None:
     Raises:
         UsageError: The memory is not a size, or no runtime has the type.
     """
-    chosen_machine(options)
-    name = options.cache_type
+    chosen_machine(options)  # raises for a memory that is not a size; the machine is not needed
+
+    # the types of all runtimes, each once and in this order (the keys of a dict)
     known = dict.fromkeys(USUAL_TYPES)
     for runtime in MEMORY.values():
         known |= dict.fromkeys(runtime.cache_options)
+    name = options.cache_type
     if name and name not in known:
         raise UsageError(
             f"--cache-type {name}: no runtime has it; choose one of {', '.join(known)}"
@@ -279,11 +284,18 @@ def find_fit(
     devices = _devices(formulas, need, machine)
 
     # a smaller type of the cache is named where the context does not fit, and nobody chose a type
-    thrift = None
     longest = _longest(formulas, shape, machine, need.cache_type)
+    smaller_cache = None
     if not devices and not cache_type:
-        thrift = _thrift(formulas, shape, machine, longest)
-    return Fit(formulas, need, machine, devices, longest, thrift)
+        smaller_cache = _find_smaller_cache(formulas, shape, machine, longest)
+    return Fit(
+        runtime=formulas,
+        need=need,
+        machine=machine,
+        devices=devices,
+        longest=longest,
+        thrift=smaller_cache,
+    )
 
 
 def all_fits(
@@ -330,7 +342,7 @@ def _longest(runtime: RuntimeMemory, shape: ModelShape, machine: Machine, cache_
     """Return the longest context that fits a machine, a multiple of STEP; 0 where none does."""
     # the need grows with the length, so the boundary is found by halving
     low = 0
-    high = LONGEST // STEP
+    high = MOST_TOKENS // STEP
     while low < high:
         middle = (low + high + 1) // 2
         need = needed(runtime, shape, middle * STEP, machine, cache_type)
@@ -341,7 +353,7 @@ def _longest(runtime: RuntimeMemory, shape: ModelShape, machine: Machine, cache_
     return low * STEP
 
 
-def _thrift(
+def _find_smaller_cache(
     runtime: RuntimeMemory, shape: ModelShape, machine: Machine, longest: int
 ) -> Thrift | None:
     """Return the first type of the cache with which a longer context fits; None without one."""
@@ -355,7 +367,7 @@ def _thrift(
     return None
 
 
-def _bare(number: int) -> str:
+def _gib_without_unit(number: int) -> str:
     """Return a number of bytes as GiB without the unit, which stands behind the next number."""
     if number < GIB:
         return size(number)

@@ -262,14 +262,17 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
     if 0 in (vocabulary, hidden, heads):
         return None
 
-    # the width of all queries
+    # the width of all queries; with multi-head latent attention (MLA), a head of queries has
+    # dimensions that rotate (rope) and others (nope)
     head_dim = _whole(file.get("attention.key_length")) or hidden // heads
     queries = heads * head_dim
     latent = _gguf_latent(file, head_dim)
     if latent is not None:
         queries = heads * (latent.nope + latent.rope)
 
-    # a model with experts may have an ordinary MLP in some of its layers
+    # A model with experts may have an ordinary MLP in some of its layers. A header without
+    # expert_feed_forward_length, as that of Mixtral, has the width of its experts in
+    # feed_forward_length.
     experts = _whole(file.get("expert_used_count"))
     expert_width = _whole(file.get("expert_feed_forward_length"))
     mlp_width = _whole(file.get("feed_forward_length"))
@@ -312,13 +315,15 @@ def _gguf_latent(file: ArchKeys, cached_width: int) -> Latent | None:
         cached_width: Its `attention.key_length`. With MLA these are the numbers that are cached:
             the latent vector and the part that rotates, 512 + 64 in DeepSeek V3.
     """
-    rank = _whole(file.get("attention.kv_lora_rank"))
-    value_width = _whole(file.get("attention.value_length_mla"))
-    if not rank or not value_width:
+    # `_whole` is 0 for a key that is missing; the numbers behind are those of DeepSeek V3
+    latent_width = _whole(file.get("attention.kv_lora_rank"))  # 512
+    value_width = _whole(file.get("attention.value_length_mla"))  # 128
+    if not latent_width or not value_width:
         return None
-    rotating = cached_width - rank
-    width_of_head = _whole(file.get("attention.key_length_mla"))  # 192 in DeepSeek V3
-    return Latent(rank=rank, rope=rotating, nope=width_of_head - rotating, value=value_width)
+    head_width = _whole(file.get("attention.key_length_mla"))  # 192
+    rotating = cached_width - latent_width  # 64
+    not_rotating = head_width - rotating  # 128
+    return Latent(rank=latent_width, rope=rotating, nope=not_rotating, value=value_width)
 
 
 def checkpoint_bytes(source: Source) -> int | None:

@@ -28,13 +28,15 @@ from .receipt import (
     OriginalRecord,
     Receipt,
     SourceRecord,
+    StepRecord,
     TextRecord,
 )
 from .storage import no_receipt, parse_receipt
 
-WEIGHTS = ".safetensors"
+WEIGHTS_SUFFIX = ".safetensors"
 """The suffix of weights. Only these files and README.md are renamed."""
-LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have longer names
+LONGEST_NAME = 240
+"""The most bytes of a name. Filesystems have 255, and drafts of files have longer names."""
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
@@ -52,19 +54,23 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
         BadSource: The record names files outside the folder, files that `ropeconv apply` never
             writes, or a name twice.
     """
-    # anybody can publish a model with a receipt: its names must not lead out of the folder, nor
-    # turn a text of the receipt into code or settings that ropeconv never writes
+    # Anybody can publish a model with a receipt. Its names must not lead out of the folder, and its
+    # texts must not become code or settings that ropeconv never writes. Files that the output has
+    # added or left out are not written by a restore, so a safe name is enough for them.
     for name in (*record.added, *record.skipped):
         if not safe_name(name):
             raise _distrust(reference, f"names a file {name!r}, outside it")
+    # files that a restore writes must not be hidden either, nor have names that are too long
     texts = [text.name for text in record.texts]
     for name in (*record.renamed, *record.renamed.values(), *texts):
         if not _is_plain_name(name):
-            raise _distrust(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
+            shown_name = name[:LONGEST_NAME]
+            raise _distrust(reference, f"names a file {shown_name!r}, outside it or hidden")
 
     # only weights are renamed, and the model card, in whose place the output has its own
     for name_in_output, original_name in record.renamed.items():
-        are_weights = name_in_output.endswith(WEIGHTS) and original_name.endswith(WEIGHTS)
+        both_names = (name_in_output, original_name)
+        are_weights = all(name.endswith(WEIGHTS_SUFFIX) for name in both_names)
         is_card = name_in_output == SOURCE_CARD and original_name == CARD
         if not are_weights and not is_card:
             raise _distrust(
@@ -73,12 +79,12 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
                 " renamed",
             )
     for name in texts:
-        if name == RECEIPT or name.endswith(WEIGHTS):
+        if name == RECEIPT or name.endswith(WEIGHTS_SUFFIX):
             raise _distrust(reference, f"has another text of {name!r}")
-    _check_tree(record, files, reference)
+    _check_names_fit_together(record, files, reference)
 
 
-def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
+def _check_names_fit_together(record: FolderRecord, files: Iterable[str], reference: str) -> None:
     """Check that a restored source has each name once, and no file that is also a folder.
 
     Args:
@@ -87,16 +93,20 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
         files: The names of the files in the output.
         reference: The output, for the message.
     """
-    # the names of all files of the source: those with a recorded text, and all files of the output
-    # that ropeconv did not add
-    names = [text.name for text in record.texts]
-    skipped = {RECEIPT, *record.added, *names}  # a text that was changed is in `names` already
+    # The names of all files of the first source. Those with a recorded text are in the record. The
+    # others are files of the output, by their old names; those that ropeconv added are not.
+    texts = [text.name for text in record.texts]
+    names = list(texts)
+    not_copied = {RECEIPT, *record.added, *texts}
     for name in files:
-        if name not in skipped:
-            names.append(record.renamed.get(name, name))
+        if name not in not_copied:
+            original_name = record.renamed.get(name, name)
+            names.append(original_name)
 
-    for listed in (names, list(record.renamed.values())):
-        for name, count in Counter(listed).items():
+    # neither the source nor the list of renamed files has a name twice
+    original_names = list(record.renamed.values())
+    for name_list in (names, original_names):
+        for name, count in Counter(name_list).items():
             if count > 1:
                 raise _distrust(reference, f"gives {name!r} twice")
 
@@ -104,9 +114,10 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
     folders = set()
     for name in names:
         folders |= {str(folder) for folder in PurePosixPath(name).parents}
-    both = folders & set(names)
-    if both:
-        raise _distrust(reference, f"has {min(both)!r} as a file and as a folder")
+    files_and_folders = folders & set(names)
+    if files_and_folders:
+        name = min(files_and_folders)
+        raise _distrust(reference, f"has {name!r} as a file and as a folder")
 
 
 def _is_plain_name(name: str) -> bool:
@@ -117,7 +128,7 @@ def _is_plain_name(name: str) -> bool:
         return False
     for part in path.parts:
         is_hidden = part.startswith(".")
-        is_too_long = len(part.encode()) > LONGEST
+        is_too_long = len(part.encode()) > LONGEST_NAME
         if is_hidden or is_too_long:
             return False
     return True
@@ -233,22 +244,25 @@ class OriginalSource(Source):
         self.reference = inner.reference
         self.commit = inner.commit
         self.treat_as = inner.treat_as or receipt.source.family
+        # a receipt may be written by anybody, so the names in its record are checked
         names_in_output = {file.name for file in inner.files()}
         check_folder(record, names_in_output, inner.reference)
 
-        # `record.renamed` has the names in the first source by those in the output. The Hub can
-        # copy files from one repository to another only under the same names. With renamed files it
-        # cannot, so the first source is then treated like a local folder.
-        self.kind = inner.kind
-        if names_in_output & record.renamed.keys():
-            self.kind = "folder"
-
-        # both by the names in the first source
+        # The texts of the first source, by name; and for files that the output has renamed, the
+        # name in the output by the name in the first source.
         self._texts = {text.name: self._restore(text) for text in record.texts}
         self._inner_names = {
             original_name: name_in_output
             for name_in_output, original_name in record.renamed.items()
         }
+
+        # A source on the Hub has the kind "hub", and the Hub copies its unchanged files into a new
+        # repository, by their names in this one. Renamed files have other names in the first
+        # source, so that it has the kind "folder", whose files are uploaded.
+        self.kind = inner.kind
+        has_renamed_files = bool(names_in_output & record.renamed.keys())
+        if has_renamed_files:
+            self.kind = "folder"
 
     def files(self) -> tuple[SourceFile, ...]:
         omitted = {RECEIPT, *self.record.added, *self._texts}
@@ -362,7 +376,7 @@ def _first_edited(source: Source, receipt: Receipt, names: Iterable[str]) -> str
     return ""
 
 
-WHOLE = ("config.json",)
+RECORDED_AS_WHOLE = ("config.json",)
 """Files whose text is recorded as a whole, so that people can read it.
 
 Others are recorded by the part that differs.
@@ -454,9 +468,9 @@ def original_record(
 ) -> OriginalRecord:
     """Return the record of the model that an output comes from, for the receipt of the output.
 
-    It is the first source, the model before the first run of `ropeconv apply`: an output can be
-    the source of a further run. If llama became llama-yarn2, and that llama-yarn4, the first source
-    of both is llama, and the record of llama-yarn4 also has the first run (its `steps`).
+    This is the first source, the model before the first run of `ropeconv apply`. Say that llama was
+    extended to llama-yarn2, and that llama-yarn2 is extended to llama-yarn4 now. Then the record of
+    llama-yarn4 names llama, and has the run that made llama-yarn2 (its `steps`).
 
     Args:
         source: The source of the output; its receipt names the first source where it has one.
@@ -464,17 +478,20 @@ def original_record(
         folder: The parts of a folder that the output changes.
         gguf: The parts of a GGUF file that the output changes.
     """
-    # with --replace, the output starts from the first source again, so no earlier run is in it
-    starts_again = isinstance(source, OriginalSource)
-    receipt = source.receipt if isinstance(source, OriginalSource) else valid_receipt(source)
-    if receipt is None:  # the source is not an output of ropeconv, so it is the first source
-        return OriginalRecord(source=record, folder=folder, gguf=gguf, steps=())
+    # The receipt of the source. With --replace, the source is an OriginalSource: an output that is
+    # read as its first source, so that no earlier run is a step of the new output.
+    if isinstance(source, OriginalSource):
+        receipt: Receipt | None = source.receipt
+        earlier_steps: tuple[StepRecord, ...] = ()
+    else:
+        receipt = valid_receipt(source)
+        earlier_steps = receipt.steps if receipt is not None else ()
 
+    # without a receipt, the source is not an output of ropeconv, so it is the first source
     first_source = record
-    if receipt.original is not None:
+    if receipt is not None and receipt.original is not None:
         first_source = receipt.original.source
-    steps = () if starts_again else receipt.steps
-    return OriginalRecord(source=first_source, folder=folder, gguf=gguf, steps=steps)
+    return OriginalRecord(source=first_source, folder=folder, gguf=gguf, steps=earlier_steps)
 
 
 def _text_record(name: str, old: bytes, new: bytes) -> TextRecord:
@@ -489,7 +506,7 @@ def _text_record(name: str, old: bytes, new: bytes) -> TextRecord:
         new: Its content in the output.
     """
     digest = hashlib.sha256(old).hexdigest()
-    if name in WHOLE:
+    if name in RECORDED_AS_WHOLE:
         return TextRecord(name, digest, old.decode())
 
     # only the middle that differs is recorded, cut at whole characters since a receipt is text;

@@ -23,8 +23,8 @@ from ...formats.gguf.edit import (
     Edit,
     Layout,
     RewrittenHeader,
+    add_to_count,
     deinterleave,
-    recount,
     rewrite,
 )
 from ...formats.gguf.file import GgufFile
@@ -49,29 +49,30 @@ from .storage import parse_receipt
 
 ARCH = "general.architecture"
 """The key with the architecture, with which the names of many other keys begin."""
-SMALL = 1 << 16
+MOST_SMALL_BYTES = 1 << 16
 """The most bytes of changed tensors in a receipt, before base64, and of zeros after the last."""
-SPACES = 1 << 24
+MOST_SPACES = 1 << 24
 """The most spaces of a receipt: reserves of earlier headers."""
-HEAD_DIM = 1 << 13
+WIDEST_HEAD = 1 << 13
 """The most rows of a head."""
-KEY = 0xFFFF
+LONGEST_KEY = 0xFFFF
 """The most bytes of a key, as llama.cpp reads them."""
 
 
 def value_of(record: ValueRecord) -> GgufValue:
     """Return the value of a GGUF key from a receipt.
 
-    A text of spaces, which earlier versions of ropeconv reserved in a header, is recorded by its
-    length (`spaces`) and without bytes (`raw`).
+    A text of nothing but spaces is recorded by their number (`spaces`), without bytes (`raw`):
+    earlier versions of ropeconv reserved space in a header by such a text.
 
     Raises:
         ValueError: Its bytes are not of its kind.
     """
-    if not record.raw:
-        if record.kind != STRING:
-            raise ValueError(f"no bytes for a value of kind {record.kind}")
+    is_only_spaces = not record.raw and record.kind == STRING
+    if is_only_spaces:
         return string(" " * record.spaces)
+    if not record.raw:
+        raise ValueError(f"no bytes for a value of kind {record.kind}")
     raw = base64.b64decode(record.raw, validate=True)
     try:
         return read_value(record.kind, raw)
@@ -95,27 +96,27 @@ def _distrust(file: GgufFile, fault: str) -> BadSource:
 
 
 def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
-    """Yield what is wrong with a record, as ends of the sentence `the receipt of FILE ...`.
+    """Yield what is wrong with a record, such as "has no general.architecture".
 
-    A record describes the file as it was before `ropeconv apply` extended it (its first source), so
-    that it can be restored. For instance, "has no general.architecture" is wrong with a record
-    without that key. The caller stops at the first fault: later checks rely on earlier ones.
+    Each fault is the end of a sentence that begins with "the receipt of FILE". The caller stops at
+    the first one: later checks rely on earlier ones.
 
     Args:
-        record: The record, from the receipt in the file. Anybody can have written it. It has the
-            names of all keys of the first source (`keys`), but only those values (`values`) that
-            the file does not have any more.
+        record: The record from the receipt in the file, by which the file can be restored as it was
+            before the first run of `ropeconv apply`. It has the names of all keys of that file
+            (`keys`), the values that were changed since (`values`), and those that ropeconv wrote
+            in their place (`written`).
         file: The file.
     """
     # the layout of the first source: the byte where data began, and the bytes behind all data
     if record.version not in (2, 3):
         yield f"says GGUF version {record.version}"
-    if record.data_start < 0 or not 0 <= record.tail <= SMALL:
+    if record.data_start < 0 or not 0 <= record.tail <= MOST_SMALL_BYTES:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
 
     # the names of its keys
     has_repeated_keys = len(set(record.keys)) != len(record.keys)
-    has_long_keys = any(len(key.encode()) > KEY for key in record.keys)
+    has_long_keys = any(len(key.encode()) > LONGEST_KEY for key in record.keys)
     if has_repeated_keys or has_long_keys:
         yield "names keys twice, or too long"
     if ARCH not in record.keys:
@@ -124,13 +125,14 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     if _changes_alignment(record, file.header.alignment):
         yield f"has another {ALIGNMENT}"
 
-    # Its values. A text that is nothing but spaces is recorded by their number (`spaces`, 0 for all
-    # other values): as many would be made in memory, so a limit holds for all together.
+    # Its values. A text of nothing but spaces is recorded by their number (`spaces`), which is 0
+    # for all other values. A restore makes these texts in memory, so their sum has a limit.
     recorded_values = [*record.values.values(), *record.written.values()]
     numbers_of_spaces = [value.spaces for value in recorded_values]
-    all_spaces = sum(numbers_of_spaces)
-    if min(numbers_of_spaces, default=0) < 0 or all_spaces > SPACES:
-        yield f"asks for {all_spaces} spaces"
+    sum_of_spaces = sum(numbers_of_spaces)
+    has_negative_number = min(numbers_of_spaces, default=0) < 0
+    if has_negative_number or sum_of_spaces > MOST_SPACES:
+        yield f"asks for {sum_of_spaces} spaces"
     yield from _faults_of_values(record.values)
     yield from _faults_of_values(record.written)
     yield from _faults_of_tensors(record, file)
@@ -145,12 +147,16 @@ def _changes_alignment(record: GgufRecord, alignment: int) -> bool:
         record: The record.
         alignment: The alignment of the file, in bytes.
     """
-    # a record has the values that were changed, and the alignment never is
-    if ALIGNMENT in record.values:
+    # a changed value is recorded, and an unchanged one is not
+    has_recorded_value = ALIGNMENT in record.values
+    if has_recorded_value:
         return True
-    # a first source without the key had the default, and then the file has it too
-    had_key = ALIGNMENT in record.keys
-    return not had_key and alignment != DEFAULT_ALIGNMENT
+    # a first source with the key has the value that the file has
+    first_source_has_key = ALIGNMENT in record.keys
+    if first_source_has_key:
+        return False
+    # a first source without the key had the default
+    return alignment != DEFAULT_ALIGNMENT
 
 
 def _faults_of_values(values: Mapping[str, ValueRecord]) -> Iterator[str]:
@@ -183,12 +189,17 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
-    # projections whose rows were reordered within each head; a rope tensor has no rows
+    # projections whose rows were reordered within each head
     for name in record.interleaved:
-        tensor = file.tensors.get(name)  # if it is None, `_first_tensors` raises an error later
-        has_no_heads = tensor is not None and not _has_heads(tensor, record.head_dim)
-        if has_no_heads or name in ROPE_TENSORS:
-            yield f"says that the rows of {name} were reordered by {record.head_dim}"
+        fault = f"says that the rows of {name} were reordered by {record.head_dim}"
+        if name in ROPE_TENSORS:  # a rope tensor has no rows
+            yield fault
+            continue
+        tensor = file.tensors.get(name)
+        if tensor is None:  # a missing tensor is refused with a message of its own, when it is used
+            continue
+        if not _has_heads(tensor, record.head_dim):
+            yield fault
 
 
 def _are_divisors(data: bytes) -> bool:
@@ -198,7 +209,7 @@ def _are_divisors(data: bytes) -> bool:
 
 def _has_heads(info: TensorInfo, head_dim: int) -> bool:
     """Whether the rows of a weight, or the numbers of a bias, form heads of `head_dim` rows."""
-    is_possible_width = 0 < head_dim <= HEAD_DIM and head_dim % 2 == 0
+    is_possible_width = 0 < head_dim <= WIDEST_HEAD and head_dim % 2 == 0
     if not is_possible_width:
         return False
     rows = info.shape[0]
@@ -210,7 +221,7 @@ def _has_heads(info: TensorInfo, head_dim: int) -> bool:
     return info.size > 0 and info.size % rows == 0
 
 
-CLOSE = 1e-5
+FREQUENCY_TOLERANCE = 1e-5
 """The relative difference that frequencies of a file may have from its receipt."""
 
 
@@ -248,7 +259,7 @@ def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
     computed = spec.form.inv_freq(spec.rotary_dim)
     if recorded.shape != computed.shape:
         return None
-    if not np.allclose(recorded, computed, rtol=CLOSE, atol=0):
+    if not np.allclose(recorded, computed, rtol=FREQUENCY_TOLERANCE, atol=0):
         return None
     return receipt
 
@@ -276,8 +287,8 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
 def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
     """Return the edit that makes of a file what it was before ropeconv changed it, for `--replace`.
 
-    A receipt that does not say what was before (`original`) counts as none, and so does that of
-    another RoPE than the file has, if it does not say which keys ropeconv wrote.
+    A receipt counts as none if it does not say what was before (`original`), or if the file now has
+    another RoPE than it says.
 
     Args:
         file: The file.
@@ -292,13 +303,17 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
     receipt = _readable_receipt(file)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
         return None
-    # The file of an edited RoPE is no start for another method either: beside these keys, weights
-    # may be folded or reordered, which only the receipt knows.
+    # A key that ropeconv wrote and that was edited since is refused first. Beside such keys,
+    # ropeconv may have folded or reordered weights, so that another method cannot start from the
+    # file.
     record = receipt.original.gguf
-    for fault in _faults_of_values(record.written):
-        raise _distrust(file, fault)
+    first_fault = next(_faults_of_values(record.written), None)
+    if first_fault is not None:
+        raise _distrust(file, first_fault)
     _refuse_edited_keys(file, record, receipt.first.described)
 
+    # A receipt of an early version does not list the keys that ropeconv wrote, so that the check
+    # above finds nothing. Then the RoPE of the file is compared with that of its receipt.
     if valid_gguf_receipt(file, spec) is None:
         return None
     return earlier(file, receipt, whole=True).edit
@@ -311,7 +326,8 @@ def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: 
         file: A file that ropeconv wrote.
         record: The record of the changes, from its receipt.
         first: The first source in words, for messages.
-        whole: Whether all tensors must be restored, and not only the keys and RoPE tensors.
+        whole: Whether all tensors must be restored, and not only the keys and RoPE tensors; edited
+            keys are then refused too.
 
     Raises:
         BadSource: The record does not fit the file, a tensor cannot be restored, or a key was
@@ -370,9 +386,9 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
         removed=frozenset(record.added),
     )
 
-    # the header that the edit gives, with the layout of the first source: some versions of ropeconv
-    # reserved spaces in the header, and with the layout they stay among its keys
-    layout = Layout(record.version, record.data_start, record.tail)
+    # The header that the edit gives. An edit with a layout restores a file, so that `rewrite` keeps
+    # all of its keys, also a key of blanks that ropeconv had reserved for later keys.
+    layout = Layout(version=record.version, data_start=record.data_start, tail=record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
     # it is only read and never a file, so it has neither a size nor a place where data begins
     header = GgufHeader(
@@ -397,19 +413,21 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
 
 
 def was_written(record: GgufRecord, header: GgufHeader) -> bool:
-    """Return whether a GGUF file was once on the disk without the changes of ropeconv.
+    """Return whether the first source of a file, with the same shards, was a file on the disk.
 
-    That file, the first source, then has the same shards as the present one. It was not on the disk
-    in two cases. The present file was split or merged since, so that it has other shards. Or it was
-    converted from a checkpoint and extended at once: the conversion without scaling was never
-    written, and `record.data_start`, the byte where its data began, is 0.
+    The first source is the file without the changes of ropeconv. There are two cases without such a
+    file on the disk:
+
+    - The present file was split or merged since, so that it has other shards than the first source.
+    - It was converted from a checkpoint and extended at once, so that the conversion without
+      scaling was never written. The record then has 0 for the byte where its data began.
 
     Args:
         record: The record from the receipt of the file.
         header: The header of the file.
     """
-    recorded = {key for key in record.keys if key.startswith(SPLIT)}
-    has_same_shards = split_keys(header).keys() == recorded
+    recorded_split_keys = {key for key in record.keys if key.startswith(SPLIT)}
+    has_same_shards = split_keys(header).keys() == recorded_split_keys
     was_a_file = record.data_start > 0
     return was_a_file and has_same_shards
 
@@ -427,20 +445,21 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
         edit: The edit that brings the first source back.
 
     Raises:
-        BadSource: The header of the first source is too short for its data to begin there.
+        BadSource: The header of the first source ends long before that place.
     """
-    # a first source that was not a file of these shards has no layout to restore: it gets that of
-    # gguf-py, padded to the alignment in front of the data (`plain`) and behind the last tensor
+    # A first source that was never on the disk has no layout to restore. It gets the one that
+    # gguf-py writes, with padding to the alignment in front of the data and behind the last tensor.
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
         padding = -rewritten.data_size % rewritten.alignment
         return Layout(version=3, data_start=len(rewritten.plain()), tail=padding)
 
-    # Data can begin no later than behind the header and its padding. A later place is one that
-    # somebody has written into the receipt.
-    layout = Layout(record.version, record.data_start, record.tail)
+    # The data begins behind the header and its padding, and not later: a receipt with a later place
+    # was edited.
+    layout = Layout(version=record.version, data_start=record.data_start, tail=record.tail)
     restored = rewrite(header, replace(edit, layout=layout))
-    if record.data_start > len(restored.plain()):
+    latest_data_start = len(restored.plain())
+    if record.data_start > latest_data_start:
         raise BadSource(
             "the receipt of this file has another place for its data than its header can have; take"
             " its source again"
@@ -463,6 +482,9 @@ def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, G
         record: The record in its receipt: all keys of the first source, and the values that were
             changed since. The others are still in the file.
         first: The first source in words, for messages.
+
+    Raises:
+        BadSource: A key of the first source is not in the file any more.
     """
     # `ropeconv apply` can change the architecture, with which the names of keys begin
     new_arch = str(file.get(ARCH))
@@ -479,10 +501,16 @@ def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, G
         value = file.header.values.get(key_in_file)
         if value is not None:
             values[key] = value
-        elif record.data_start:  # 0 for a conversion, which was never a file with these keys
+            continue
+        # A conversion that was extended at once was never a file (its `data_start` is 0). Its list
+        # has keys that llama.cpp's quantiser may add, and those need not be there.
+        was_a_file = record.data_start > 0
+        if was_a_file:
             raise BadSource(
                 f"{file.name} has no {key_in_file} any more; take the source again, {first}"
             )
+
+    # keys that other programs have added since, and those about shards, are as in the present file
     for key in keys_of_others(file, record):
         values[key] = file.header.values[key]
     return values | split_keys(file.header, frozenset(record.added))
@@ -512,8 +540,8 @@ def _refuse_edited_keys(file: GgufFile, record: GgufRecord, first: str) -> None:
 def keys_of_others(file: GgufFile, record: GgufRecord) -> tuple[str, ...]:
     """Return the keys that other programs have added to a file since ropeconv wrote it.
 
-    They are neither among the keys that ropeconv has written, nor among those of the first source,
-    the file before ropeconv changed it.
+    These are keys that ropeconv has not written, and that the first source, the file before
+    ropeconv changed it, did not have.
 
     Args:
         file: A file that ropeconv wrote.
@@ -527,18 +555,24 @@ def keys_of_others(file: GgufFile, record: GgufRecord) -> tuple[str, ...]:
     if ARCH in record.values:
         old_arch = str(value_of(record.values[ARCH]).decode())
 
-    known = set(record.written)
-    for key in record.keys:  # of the first source
-        # a key in `values` was changed or removed: ropeconv has written it, or the file lacks it
-        is_unchanged = key not in record.values
-        if is_unchanged:
+    # Keys of the first source that ropeconv has not changed. `record.values` has the old values of
+    # the others, which are in `record.written`, or which the file lacks.
+    unchanged = []
+    for key in record.keys:
+        if key not in record.values:
             # with another architecture, qwen2.block_count is llama.block_count in the file
-            known.add(_rename_arch(key, old_arch, new_arch))
-    return tuple(key for key in file.header.values if key not in known and not _is_of_file(key))
+            unchanged.append(_rename_arch(key, old_arch, new_arch))
+
+    known = {*record.written, *unchanged}
+    added_by_others = []
+    for key in file.header.values:
+        if key not in known and not _describes_file(key):
+            added_by_others.append(key)
+    return tuple(added_by_others)
 
 
-def _is_of_file(key: str) -> bool:
-    """Whether a key belongs to a file and not to its model: receipt, reserve, and shards."""
+def _describes_file(key: str) -> bool:
+    """Whether a key is about the file and not its model: the receipt, the reserve, and shards."""
     return key in (RECEIPT, RESERVED) or key.startswith(SPLIT)
 
 
@@ -551,7 +585,7 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
     """
     keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
     if COUNT in keys and removed:
-        keys[COUNT] = recount(keys[COUNT], -len(removed & header.tensors.keys()))
+        keys[COUNT] = add_to_count(keys[COUNT], -len(removed & header.tensors.keys()))
     return keys
 
 
@@ -567,7 +601,10 @@ def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, 
         file: A file that ropeconv wrote.
         record: The record in its receipt, with the contents of small tensors in base64 and the
             names of tensors whose rows were reordered.
-        first: The first source, for messages.
+        first: The first source in words, for messages.
+
+    Raises:
+        BadSource: Such a tensor is gone, or has another size.
     """
     # small tensors have their old bytes in the receipt, whatever the file has now
     changes: dict[str, Change] = {}
@@ -594,31 +631,32 @@ QUANTISED = "general.quantization_version"
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     """Return the record for the receipt of an output, from which its source can be made again.
 
-    The source is a file that ropeconv has not changed before. The record has what the output lacks
-    or has otherwise: the values of keys such as llama.context_length, and small tensors.
+    The source is a file that ropeconv has not changed before. The record has the values of its keys
+    that the output changes, such as llama.context_length, and its small tensors that change.
 
     Args:
         file: The source.
         edit: The edit that makes the output from it.
     """
-    # The bytes after the last tensor, of which one more than SMALL is read. Their number is kept
-    # where they are few and all zeros.
+    # The bytes after the last tensor. Where they are few and all zeros, they are padding, whose
+    # length is recorded. One byte more than "few" is read, to see that there are more.
     header = file.header
     first_shard = file.shards[0]
     end = header.data_start + header.data_size
-    tail = first_shard.read(end, min(header.size, end + SMALL + 1))
-    is_padding = len(tail) <= SMALL and not any(tail)
+    tail = first_shard.read(end, min(header.size, end + MOST_SMALL_BYTES + 1))
+    is_padding = len(tail) <= MOST_SMALL_BYTES and not any(tail)
 
-    # the digest of the header lets `restore` show that it wrote every byte again, which only works
-    # where ropeconv writes this header as the file has it: another tool may pad it otherwise
+    # The digest of the header lets `restore` show that it wrote every byte again. That only works
+    # where ropeconv writes the keys of this header to the same bytes; another tool may pad it
+    # otherwise.
     header_bytes = first_shard.read(0, header.data_start)
     layout = Layout(version=header.version, data_start=header.data_start, tail=0)
-    rewritten = rewrite(header, Edit(base=header.values, layout=layout))
+    written_again = rewrite(header, Edit(base=header.values, layout=layout))
     digest = ""
-    if rewritten.exact(layout) == header_bytes:
+    if written_again.bytes_as_before(layout) == header_bytes:
         digest = hashlib.sha256(header_bytes).hexdigest()
 
-    # the record of the file itself, and then that of the output, with the parts that it changes
+    # the record of the file without changes, and then with the changes of the output
     unchanged = GgufRecord(
         keys=tuple(header.values),
         version=header.version,
@@ -626,9 +664,14 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
         tail=len(tail) if is_padding else 0,
         sha256=digest,
     )
-    output = rewrite(header, edit)
-    restorable = _sort_changes(unchanged, file.tensors, file.read, edit.changes)
-    return _record_of(unchanged, header, header, output, restorable)
+    changed_tensors = _sort_changes(unchanged, file.tensors, file.read, edit.changes)
+    return _add_differences(
+        unchanged,
+        first_header=header,
+        header_before_run=header,  # the same, since this is the first run of ropeconv
+        output_header=rewrite(header, edit),
+        changed_tensors=changed_tensors,
+    )
 
 
 def record_of_output(
@@ -648,37 +691,35 @@ def record_of_output(
             model.gguf with `--replace`, and to model-64k.gguf otherwise.
         replaced: Whether the output is made with `--replace`.
     """
-    first_header = before.header
+    first_header = before.header  # of model.gguf
     changed_tensors = _sort_changes(input_record, file.tensors, file.read, edit.changes)
 
-    # with --replace, the output has none of the changes of earlier runs, nor the values that they
-    # have written
+    # with --replace, the output is made from model.gguf: it has none of the changes of the earlier
+    # run, nor the values that this has written
     if replaced:
-        output = rewrite(first_header, edit)
-        input_record = msgspec.structs.replace(input_record, written={})
-        return _record_of(
-            input_record,
-            first=first_header,
-            compared=first_header,
-            output=output,
-            restorable=changed_tensors,
+        return _add_differences(
+            msgspec.structs.replace(input_record, written={}),
+            first_header=first_header,
+            header_before_run=first_header,
+            output_header=rewrite(first_header, edit),
+            changed_tensors=changed_tensors,
         )
 
-    # without it, the output has the changes of earlier runs too
-    output = rewrite(file.header, edit)
+    # without it, the output has the changes of the earlier run too
     changed_tensors = _add_earlier_changes(input_record, changed_tensors, edit.changes)
 
-    # Receipts of early versions of ropeconv do not say which values it has written. Then all values
-    # that differ from those of the first file count as written by it, and otherwise only those that
-    # differ from the source: the user may have edited others by hand in between.
-    has_list_of_written = bool(input_record.written)
-    compared_header = file.header if has_list_of_written else first_header
-    return _record_of(
+    # The values that this run has written are those that differ from model-64k.gguf. (A value that
+    # the user has edited there by hand is not one of them.) A receipt of an early version of
+    # ropeconv does not list the values that the earlier run has written. Then those of both runs
+    # are found by a comparison with model.gguf.
+    lists_earlier_values = bool(input_record.written)
+    header_before_run = file.header if lists_earlier_values else first_header
+    return _add_differences(
         input_record,
-        first=first_header,
-        compared=compared_header,
-        output=output,
-        restorable=changed_tensors,
+        first_header=first_header,
+        header_before_run=header_before_run,
+        output_header=rewrite(file.header, edit),
+        changed_tensors=changed_tensors,
     )
 
 
@@ -696,24 +737,30 @@ def record_of_export(
 
     Args:
         plain: The header of the conversion without scaling.
-        header: That header, with the model named after the method.
+        header: The same header, but with the name that the model has with the method.
         read: Returns the bytes of a converted tensor.
         edit: The edit from `header` to the header of the output.
         later_keys: Keys that are added to the output afterwards, such as those of llama.cpp's
             quantiser.
     """
-    # the conversion without scaling has only names of keys, each once: as it was no file, there is
-    # no byte at which its data began, and no digest of its header
+    # The record of the conversion without scaling has the names of its keys, each once. Since the
+    # conversion was never a file, it has no byte where data began, and no digest of its header.
     keys = tuple(dict.fromkeys((*plain.values, *later_keys)))
-    conversion = GgufRecord(keys)
+    record_of_conversion = GgufRecord(keys)
 
-    # then that of the output, with what differs in it
-    restorable = _sort_changes(conversion, header.tensors, read, edit.changes)
-    return _record_of(conversion, plain, plain, rewrite(header, edit), restorable)
+    # the record of the output adds the differences to the conversion, which is its first source
+    changed_tensors = _sort_changes(record_of_conversion, header.tensors, read, edit.changes)
+    return _add_differences(
+        record_of_conversion,
+        first_header=plain,
+        header_before_run=plain,  # the same, since no earlier run has changed the conversion
+        output_header=rewrite(header, edit),
+        changed_tensors=changed_tensors,
+    )
 
 
 @dataclass(frozen=True)
-class _Restorable:
+class _ChangedTensors:
     """The tensors that an output changes, by how `restore` gets them back."""
 
     contents: Mapping[str, str]
@@ -734,7 +781,7 @@ def _sort_changes(
     tensors: Mapping[str, TensorInfo],
     read: Callable[[str], bytes],
     changes: Mapping[str, Change],
-) -> _Restorable:
+) -> _ChangedTensors:
     """Sort the tensors that an output changes by how `ropeconv restore` can undo the change.
 
     A small tensor is kept in the receipt as it was. Rows that were only reordered can be put back.
@@ -748,100 +795,103 @@ def _sort_changes(
         changes: The new tensors of the output.
     """
     contents: dict[str, str] = {}
-    interleaved = []
+    reordered = []
     lost = []
     head_dim = 0
-    remaining_bytes = SMALL
+    remaining_bytes = MOST_SMALL_BYTES
     for name, change in changes.items():
         # a tensor that an earlier run added is removed again, whatever is in it
         if name in input_record.added:
             continue
-        # `interleaved` is the head_dim of a change that reorders rows, and 0 of another one
+        # a change that reorders rows has the rows of a head in `change.interleaved`; another has 0
+        reorders_rows = change.interleaved > 0
         head_dim = max(head_dim, change.interleaved)
         size = tensors[name].size
         was_reordered = name in input_record.interleaved
         if name in input_record.contents:
             # an earlier run has recorded the bytes from before all changes
             contents[name] = input_record.contents[name]
-        elif change.interleaved:
-            interleaved.append(name)
+        elif reorders_rows:
+            reordered.append(name)
         elif size <= remaining_bytes and not was_reordered:
             contents[name] = base64.b64encode(read(name)).decode()
             remaining_bytes -= size
         else:
             # its numbers were rounded, and its bytes are too many for a header
             lost.append(name)
-    return _Restorable(
+    return _ChangedTensors(
         contents=contents,
-        interleaved=tuple(interleaved),
+        interleaved=tuple(reordered),
         head_dim=head_dim or input_record.head_dim,
         lost=tuple(lost),
     )
 
 
 def _add_earlier_changes(
-    input_record: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
-) -> _Restorable:
+    input_record: GgufRecord, of_this_run: _ChangedTensors, changes: Mapping[str, Change]
+) -> _ChangedTensors:
     """Return all tensors that were changed by this run of `ropeconv apply` and by earlier ones.
 
     They are sorted by how `ropeconv restore` gets them back: small tensors have their old contents
     in the record, reordered rows are put back, and others are lost.
 
     Args:
-        input_record: The record of the file that is changed, with the tensors that earlier runs
-            changed.
-        new: The tensors that this run changes.
+        input_record: The record of the file that is changed. For the tensors that earlier runs
+            changed it has the fields `contents`, `interleaved` (reordered) and `changed` (lost).
+        of_this_run: The tensors that this run changes, sorted.
         changes: The changes of this run, by the name of the tensor.
     """
     # where both have contents of a tensor, those from before the first run count
-    contents = {**new.contents, **input_record.contents}
+    contents = {**of_this_run.contents, **input_record.contents}
 
     # a tensor whose contents are kept needs no reordering; `fromkeys` leaves each name once
-    all_reordered = dict.fromkeys((*input_record.interleaved, *new.interleaved))
+    all_reordered = dict.fromkeys((*input_record.interleaved, *of_this_run.interleaved))
     reordered = [name for name in all_reordered if name not in contents]
 
     # rows that an earlier run has reordered cannot be put back after a further change
-    changed_again = [name for name in input_record.interleaved if name in changes]
-    lost = dict.fromkeys((*input_record.changed, *new.lost, *changed_again))
-    return _Restorable(
+    reordered_and_changed = [name for name in input_record.interleaved if name in changes]
+    lost = dict.fromkeys((*input_record.changed, *of_this_run.lost, *reordered_and_changed))
+    return _ChangedTensors(
         contents=contents,
         interleaved=tuple(reordered),
-        head_dim=new.head_dim,
+        head_dim=of_this_run.head_dim,
         lost=tuple(lost),
     )
 
 
-def _record_of(
+def _add_differences(
     input_record: GgufRecord,
-    first: GgufHeader,
-    compared: GgufHeader,
-    output: RewrittenHeader,
-    restorable: _Restorable,
+    first_header: GgufHeader,
+    header_before_run: GgufHeader,
+    output_header: RewrittenHeader,
+    changed_tensors: _ChangedTensors,
 ) -> GgufRecord:
-    """Return the record of an output: what it lacks of its first source, or has otherwise.
+    """Return the record of an output, with its differences to its first source.
 
-    The first source is the file before the first run of `ropeconv apply`, which `ropeconv restore`
-    makes again from the output and this record.
+    The first source is the file before the first run of `ropeconv apply`. `ropeconv restore` makes
+    it again from the output and this record.
 
     Args:
         input_record: The record of the file that is changed, which has the keys and the layout of
             the first source.
-        first: The header of the first source.
-        compared: The header with which the output is compared, that of the first source or of an
-            earlier output: values that differ were written by this run of ropeconv.
-        output: The header of the output.
-        restorable: The tensors of the output that differ from those of the first source, by how
-            they are restored.
+        first_header: The header of the first source: values that differ from it are recorded as
+            they were there.
+        header_before_run: The header that this run changes: values of the output that differ from
+            it count as written by this run.
+        output_header: The header of the output.
+        changed_tensors: The tensors of the output that differ from those of the first source, by
+            how they are restored.
     """
+    added_tensors = output_header.tensors.keys() - first_header.tensors.keys()
     return msgspec.structs.replace(
         input_record,
-        values=_changed_values(first, output.values),
-        written=_written_values(input_record, compared, output.values),
-        added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
-        contents=dict(restorable.contents),
-        interleaved=restorable.interleaved,
-        head_dim=restorable.head_dim,
-        changed=restorable.lost,  # changed, and impossible to restore
+        values=_changed_values(first_header, output_header.values),
+        written=_written_values(input_record, header_before_run, output_header.values),
+        added=tuple(sorted(added_tensors)),
+        contents=dict(changed_tensors.contents),
+        interleaved=changed_tensors.interleaved,
+        head_dim=changed_tensors.head_dim,
+        changed=changed_tensors.lost,  # changed, and impossible to restore
     )
 
 
@@ -865,7 +915,9 @@ def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict
 
 
 def _written_values(
-    input_record: GgufRecord, compared: GgufHeader, values: Mapping[str, GgufValue]
+    input_record: GgufRecord,
+    header_before_run: GgufHeader,
+    output_values: Mapping[str, GgufValue],
 ) -> dict[str, ValueRecord]:
     """The values that this run or an earlier one has written into an output, by key.
 
@@ -873,25 +925,31 @@ def _written_values(
     `ropeconv restore` still sees the edit.
 
     Args:
-        input_record: The record of the file that is changed, with what earlier runs wrote.
-        compared: The header before this run: values that differ from it were written by this run.
-        values: The values of the output, by key.
+        input_record: The record of the file that is changed, with the values that earlier runs
+            wrote (`written`).
+        header_before_run: The header before this run: values that differ from it were written by
+            this run.
+        output_values: The values of the output, by key.
     """
-    # with another architecture, qwen2.block_count is llama.block_count in the output
-    old_arch = compared.values[ARCH].decode()
-    new_arch = values[ARCH].decode()
-    before = {}
-    for key, value in compared.values.items():
-        before[_rename_arch(key, old_arch, new_arch)] = value
+    # the values before this run, by the keys that they have in the output: with another
+    # architecture, qwen2.block_count is llama.block_count there
+    old_arch = header_before_run.values[ARCH].decode()
+    new_arch = output_values[ARCH].decode()
+    values_before_run = {}
+    for key, value in header_before_run.values.items():
+        values_before_run[_rename_arch(key, old_arch, new_arch)] = value
 
     # first those of earlier runs, and then those of this one
     records = {}
     for key, record in input_record.written.items():
         records[_rename_arch(key, old_arch, new_arch)] = record
-    for key, value in values.items():
-        if before.get(key) != value and not _is_of_file(key):
+    for key, value in output_values.items():
+        # the receipt, the reserve and keys about shards are not part of the model
+        if values_before_run.get(key) != value and not _describes_file(key):
             records[key] = _record_value(value)
-    removed = before.keys() - values.keys()
+
+    # without keys that this run has removed
+    removed = values_before_run.keys() - output_values.keys()
     return {key: record for key, record in records.items() if key not in removed}
 
 

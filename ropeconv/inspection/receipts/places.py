@@ -28,7 +28,7 @@ from ...rope.errors import RopeconvError, command_line
 from .receipt import Receipt
 from .storage import RESULTS, read_receipt
 
-COMPUTED = (".json", ".safetensors", ".gguf", ".pth", ".bin", ".py")
+COMPUTED_SUFFIXES = (".json", ".safetensors", ".gguf", ".pth", ".bin", ".py")
 """Ends of the names of files that change what a model computes."""
 PROFILES_BASE = "base"
 """The folder of the unchanged model beside the profiles of a GGUF file."""
@@ -173,13 +173,15 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if near is not None:
         return str(near)
 
-    # Then the noted sources of other outputs with an equal receipt. These may be of another
-    # fine-tune, so one counts only if it has the same files as the noted source of this output,
-    # where there was one.
+    # Then the noted sources of other outputs with an equal receipt, as this output may be a copy of
+    # one. If a source was noted for this output, only one with the same files counts: outputs of
+    # two fine-tunes with the same names and settings have equal receipts too.
     for place in noted:
-        if not place.is_there or place.source == output_path:
+        is_output_itself = place.source == output_path
+        if not place.is_there or is_output_itself:
             continue
-        if of_output is None or place.contents == of_output.contents:
+        may_be_source = of_output is None or place.contents == of_output.contents
+        if may_be_source:
             return place.source
     return ""
 
@@ -218,7 +220,8 @@ def why_not_found(output: Path) -> str:
             " --against"
         )
 
-    # `apply` may have noted where the source was; as it was not found, it is not there as it was
+    # `apply` may have noted where the source was. `find_source` looks there, so that a source which
+    # was not found has been moved, removed or changed.
     changed = ""
     noted = _read_notes(receipt)
     if noted:
@@ -280,7 +283,7 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
     for path in source.identities():
         absolute = os.path.abspath(path)
         is_in_folder = os.path.dirname(absolute) == folder
-        if is_in_folder and path.suffix in COMPUTED and path.name != RECEIPT:
+        if is_in_folder and path.suffix in COMPUTED_SUFFIXES and path.name != RECEIPT:
             files[absolute] = _size_and_digest(path)
     return files
 

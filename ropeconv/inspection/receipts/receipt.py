@@ -554,25 +554,27 @@ class LayersRecord(msgspec.Struct, frozen=True):
         if self.reason:
             return f"; no layer was run, since {self.reason}"
 
-        # `layer.layer` is "0" or "0 (full_attention)", and is there once for each run
+        # A layer has a record for each run. Its field `layer` is its number, with the layer type
+        # where that says more: "0" or "0 (full_attention)".
         numbers: list[str] = []
-        for layer in self.layers:
-            number = layer.layer.partition(" ")[0]
+        for record in self.layers:
+            number, _, _ = record.layer.partition(" ")
             if number not in numbers:
                 numbers.append(number)
         noun = "layers" if len(numbers) > 1 else "layer"
         names = f"{noun} {' and '.join(numbers)}"
 
-        # The source, without the method, was run too. A comparison that it would pass shows nothing
-        # about the method (`is_distinguished` is false). There is no such run where the source has
-        # the method already (`unchanged`).
         last = f"position {self.reached:,}"
         if self.ends_early:
             last += f" ({self.ends_early})"
+
+        # To show that the comparison can fail, the source was run too, without the method. If the
+        # source passes, the comparison shows nothing about the method (`is_distinguished` is
+        # false). If the source has the method already (`unchanged`), it was not run.
         shows_method = self.unchanged or self.is_distinguished
-        if not shows_method:
-            return f"; the attention of {names} up to {last} does not show the method"
-        return f", and the attention of {names} is that of the method up to {last}"
+        if shows_method:
+            return f", and the attention of {names} is that of the method up to {last}"
+        return f"; the attention of {names} up to {last} does not show the method"
 
 
 class CheckRecord(msgspec.Struct, frozen=True):
@@ -662,13 +664,16 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
             runs.append(f"decoded {self.decoded} tokens")
         layers = self.layers
         if layers is not None and layers.layers:
-            numbers = layers.layers[0].layer  # "0", or "0-3" for several
+            # llama.cpp runs the first layers together, so there is one record for all of them, with
+            # the number "0" or "0-3"
+            first_record = layers.layers[0]
+            numbers = first_record.layer
             noun = "layers" if "-" in numbers else "layer"
             names = f"{noun} {numbers}"
             last = f"position {layers.reached:,}"
-            # The source, without the method, was run too. A comparison that it would pass shows
-            # nothing about the method (`is_distinguished` is false). There is no such run where
-            # the source has the method already (`unchanged`).
+            # To show that the comparison can fail, the source was run too, without the method. If
+            # the source passes, the comparison shows nothing about the method (`is_distinguished`
+            # is false). If the source has the method already (`unchanged`), it was not run.
             shows_method = layers.unchanged or layers.is_distinguished
             if shows_method:
                 runs.append(f"computes the method in {names} up to {last}")

@@ -41,7 +41,7 @@ from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
 """The fields of a receipt that are written after `apply`, by `validate` and `eval`."""
-MOST = 1 << 63
+LARGEST_NUMBER = 1 << 63
 """The largest whole number of a receipt."""
 
 
@@ -211,7 +211,7 @@ def _check_numbers(data: object, name: str) -> None:
             raise BadSource(
                 f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again"
             )
-        elif isinstance(item, int) and abs(item) > MOST:
+        elif isinstance(item, int) and abs(item) > LARGEST_NUMBER:
             raise BadSource(
                 f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again"
             )
@@ -282,9 +282,11 @@ def describe_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -
         factor = _factor_of(recipe, trained, declared or trained)
     if factor is not None and "factor" in settings:
         settings["factor"] = factor
-    # `spec` of the method piecewise is FACTOR@PAIR
-    if factor is not None and isinstance(settings.get("spec"), str):
-        _, _, pair = settings["spec"].partition("@")
+    # The method piecewise has its factor in the text `spec`, as FACTOR@PAIR. So "128k@20" is shown
+    # as "4@20".
+    spec = settings.get("spec")
+    if factor is not None and isinstance(spec, str):
+        _, _, pair = spec.partition("@")
         settings["spec"] = f"{format_factor(factor)}@{pair}"
 
     parts = []
@@ -314,7 +316,7 @@ def _format_setting(name: str, value: object) -> str:
     return str(value)
 
 
-CHECKED = (".json", ".py", ".safetensors")
+CHECKED_SUFFIXES = (".json", ".py", ".safetensors")
 """Suffixes of the files that are compared with a receipt."""
 
 
@@ -336,7 +338,7 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
             )
         # only files that change what a model computes: people edit model cards
         path = baked / file.name
-        if path.suffix not in CHECKED:
+        if path.suffix not in CHECKED_SUFFIXES:
             continue
         if not path.is_file():
             raise BadSource(f"{path} no longer exists; run apply again")
@@ -493,24 +495,30 @@ def commands(receipt: Receipt) -> list[str]:
     Local sources are named without their folders. A recipe with lists of numbers has no options,
     and is read from the receipt, `--recipe ropeconv.json`.
     """
-    # the input of the first command; that of each further one is the output before it
+    # the first command reads the first source
     first = receipt.first
-    input_is_gguf = first.kind == "gguf"
-    input_name = first.reference or _file_name(first.name, input_is_gguf)
+    source_is_gguf = first.kind == "gguf"
+    source_name = first.reference or _file_name(first.name, source_is_gguf)
+    family = receipt.source.family or ""
+
+    # all commands but the last write an output that the next one reads: step1, step2 and so on
+    *earlier_steps, last_step = receipt.steps
     lines = list[str]()
-    for number, step in enumerate(receipt.steps, 1):
-        words = apply_words(input_name, step, input_is_gguf, receipt.source.family or "")
-        is_last = number == len(receipt.steps)
-        if is_last:  # its output has the name that `apply` gives
-            if receipt.converter is not None:
-                words += ["--converter", "llama.cpp"]  # where it is on another machine is not known
-            if receipt.imatrix is not None:
-                words += ["--imatrix", receipt.imatrix.name]
-        else:
-            input_is_gguf = step.target.to == "gguf"
-            input_name = _file_name(f"step{number}", input_is_gguf)
-            words += ["-o", input_name]
-        lines.append(shlex.join(words))
+    for number, step in enumerate(earlier_steps, 1):
+        output_is_gguf = step.target.to == "gguf"
+        output_name = _file_name(f"step{number}", output_is_gguf)
+        words = apply_words(source_name, step, source_is_gguf, family)
+        lines.append(shlex.join([*words, "-o", output_name]))
+        source_name = output_name
+        source_is_gguf = output_is_gguf
+
+    # the last command lets `apply` name the output; the receipt has its converter and imatrix
+    words = apply_words(source_name, last_step, source_is_gguf, family)
+    if receipt.converter is not None:
+        words += ["--converter", "llama.cpp"]  # its path may be another one on another machine
+    if receipt.imatrix is not None:
+        words += ["--imatrix", receipt.imatrix.name]
+    lines.append(shlex.join(words))
     return lines
 
 

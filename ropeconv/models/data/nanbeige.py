@@ -4,28 +4,38 @@ from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks
 from ..schema import Flag, Flags, Layers, positive_int
 
-NOT_IN_GGUF = ("enable_double_loop_split", "loop_share_kv", "enable_depth_attention")
+SWITCHES_NOT_IN_GGUF = ("enable_double_loop_split", "loop_share_kv", "enable_depth_attention")
 """Switches that neither conversion/nanbeige.py of llama.cpp nor mlx-lm reads."""
-WEIGHTS = "loop_loss_weights"
+LOSS_WEIGHTS = "loop_loss_weights"
 """A weight of the training's loss for each run of the layers but one."""
 
 
 class Hooks(FamilyHooks):
-    keys = {"num_loops": Layers, WEIGHTS: Flags, **dict.fromkeys(NOT_IN_GGUF, Flag)}
+    keys = {"num_loops": Layers, LOSS_WEIGHTS: Flags, **dict.fromkeys(SWITCHES_NOT_IN_GGUF, Flag)}
 
     def refusal(self, part: JsonObject) -> str:
-        for key in NOT_IN_GGUF:
+        """Return why a config cannot be extended; empty where it can.
+
+        The model runs its layers num_loops times. The training weights the loss after each run but
+        the last, so that loop_loss_weights has num_loops - 1 entries.
+        """
+        for key in SWITCHES_NOT_IN_GGUF:
             if part.get(key):
                 return (
                     f"config.json has {key} = true, which llama.cpp does not compute, so nothing"
                     " can be baked for it; give a model without it"
                 )
-        runs = self.runs(part, 0)
-        weights = part.get(WEIGHTS)
-        if weights and len(weights) + 1 != runs:
+        # all layers run equally often; layer 0 stands for them
+        num_loops = self.runs(part, layer=0)
+        loss_weights = part.get(LOSS_WEIGHTS)
+        if not loss_weights:
+            return ""
+        runs_in_training = len(loss_weights) + 1
+        if runs_in_training != num_loops:
             return (
-                f"config.json has num_loops = {runs} and {len(weights)} {WEIGHTS}, with which its"
-                f" layers run {len(weights) + 1} times; correct num_loops, which llama.cpp reads"
+                f"config.json has num_loops = {num_loops} and {len(loss_weights)} {LOSS_WEIGHTS},"
+                f" with which its layers run {runs_in_training} times; correct num_loops, which"
+                " llama.cpp reads"
             )
         return ""
 

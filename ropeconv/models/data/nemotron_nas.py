@@ -4,26 +4,28 @@ from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks, Layers
 from ..schema import Heads, Objects, first_present, positive_int
 
-BLOCKS = "block_configs"
-LISTED = "num_key_value_heads_per_layer"
-GROUP = "attention.n_heads_in_group"
+BLOCK_CONFIGS = "block_configs"
+LISTED_KEY_HEADS = "num_key_value_heads_per_layer"
+HEADS_IN_GROUP = "attention.n_heads_in_group"
 """How many heads of queries share one of keys; null in a layer without attention."""
-WITHOUT_ATTENTION = ("attention.no_op", "attention.replace_with_linear")
+SWITCHES_WITHOUT_ATTENTION = ("attention.no_op", "attention.replace_with_linear")
 
 
 class Hooks(FamilyHooks):
-    keys = {BLOCKS: Objects, LISTED: Heads}
+    keys = {BLOCK_CONFIGS: Objects, LISTED_KEY_HEADS: Heads}
     types_key = ""  # no config lists the types
 
     def refusal(self, part: JsonObject) -> str:
-        """Return what is wrong with the settings of single layers; empty where nothing is.
+        """Return why a config cannot be extended, for its settings of single layers; else "".
 
-        Such as "config.json has num_hidden_layers = 32 and 30 entries in block_configs; ...".
+        Such as "config.json has num_hidden_layers = 32 and 30 entries in block_configs; ...". The
+        settings are block_configs, with an entry such as {"attention.n_heads_in_group": 8} for each
+        layer, or the list num_key_value_heads_per_layer.
         """
         layers = positive_int(part, ("num_hidden_layers",), 32) or 0
         heads = positive_int(part, ("num_attention_heads",), 32) or 0
         # a list must have an entry for each layer
-        for key in (BLOCKS, LISTED):
+        for key in (BLOCK_CONFIGS, LISTED_KEY_HEADS):
             described = part.get(key)
             if described is not None and len(described) != layers:
                 return (
@@ -31,22 +33,22 @@ class Hooks(FamilyHooks):
                     f" {key}; write one for each layer"
                 )
 
-        # the entry of a layer, such as {"attention.n_heads_in_group": 8}
-        for number, block in enumerate(part.get(BLOCKS) or []):
-            place = f"{BLOCKS}[{number}]"
-            group = positive_int(block, (GROUP,))
-            if group is None:
+        for number, block in enumerate(part.get(BLOCK_CONFIGS) or []):
+            place = f"{BLOCK_CONFIGS}[{number}]"
+            # how many query heads share a key head; a layer without attention has null
+            heads_in_group = positive_int(block, (HEADS_IN_GROUP,))
+            if heads_in_group is None:
                 continue
-            if heads % group:
+            if heads % heads_in_group:
                 return (
-                    f"config.json has {GROUP} = {group} in {place}, which does not divide its"
-                    f" {heads} heads; correct one of them"
+                    f"config.json has {HEADS_IN_GROUP} = {heads_in_group} in {place}, which does"
+                    f" not divide its {heads} heads; correct one of them"
                 )
-            for switch in WITHOUT_ATTENTION:
+            for switch in SWITCHES_WITHOUT_ATTENTION:
                 if first_present(block, (switch,)):
                     return (
-                        f"config.json has {switch} beside {GROUP} = {group} in {place}; write null"
-                        " for the latter in a layer without attention"
+                        f"config.json has {switch} beside {HEADS_IN_GROUP} = {heads_in_group} in"
+                        f" {place}; write null for the latter in a layer without attention"
                     )
             # src/models/deci.cpp of llama.cpp has no window
             if first_present(block, ("attention.window_length",)) is not None:
@@ -63,11 +65,11 @@ class Hooks(FamilyHooks):
         return names
 
     def kv_heads_by_layer(self, part: JsonObject, heads: int) -> list[int] | None:
-        if part.get(BLOCKS) is None:
-            listed: list[int] | None = part.get(LISTED)
+        if part.get(BLOCK_CONFIGS) is None:
+            listed: list[int] | None = part.get(LISTED_KEY_HEADS)
             return listed
         counts = []
-        for block in part[BLOCKS]:
-            group = positive_int(block, (GROUP,))
-            counts.append(max(heads // group, 1) if group else 0)
+        for block in part[BLOCK_CONFIGS]:
+            heads_in_group = positive_int(block, (HEADS_IN_GROUP,))
+            counts.append(max(heads // heads_in_group, 1) if heads_in_group else 0)
         return counts

@@ -54,7 +54,7 @@ def written(path: Path, edit: Edit) -> Path:
     added = sum(map(len, edit.added.values()))
     new_header = rewrite(file.header, edit)
     kept = sum(length for _, _, length in new_header.moves(file.header))
-    assert sum(done) == len(new_header.place(file.header.data_start)) + kept + added
+    assert sum(done) == len(new_header.bytes_with_reserve(file.header.data_start)) + kept + added
     return out
 
 
@@ -109,7 +109,9 @@ def test_a_file_of_version_2_is_written_as_3_and_can_be_laid_out_as_2_again(path
     write_new(GgufFile.open(out), 0, exact, path.with_name("back.gguf"))
     assert path.with_name("back.gguf").read_bytes() == path.read_bytes()
     with pytest.raises(BadSource, match="does not fit"):
-        rewrite(read_header(out), exact).exact(Layout(3, bare_size(rewrite(header, Edit())) - 1, 0))
+        rewrite(read_header(out), exact).bytes_as_before(
+            Layout(3, bare_size(rewrite(header, Edit())) - 1, 0)
+        )
     assert new_size(GgufFile.open(out).header, exact) == path.stat().st_size
 
 
@@ -198,9 +200,9 @@ def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
     new_header = rewrite(before, edit)
     assert {name: info.offset for name, info in new_header.tensors.items()} == offsets
     assert new_header.moves(before) == moves
-    assert new_header.kept == max((new + length for _, new, length in moves), default=0)
+    assert new_header.kept_size == max((new + length for _, new, length in moves), default=0)
     assert new_header.data_size == max(
-        (offsets[name] + size for name, size in added.items()), default=new_header.kept
+        (offsets[name] + size for name, size in added.items()), default=new_header.kept_size
     )
 
 
@@ -276,11 +278,11 @@ def test_a_header_fills_its_place_with_padding_or_a_reserve_and_between_them_not
     new_header = rewrite(header(32), Edit({"k": string("x" * letters)}))
     bare = bare_size(new_header)
     first = -(-bare // 32) * 32
-    assert new_header.plain() == new_header.layout(first)
-    assert new_header.layout(first - 32) is None
-    assert new_header.layout(first + 1) is None
+    assert new_header.plain() == new_header.bytes_of_length(first)
+    assert new_header.bytes_of_length(first - 32) is None
+    assert new_header.bytes_of_length(first + 1) is None
     for start in range(first, bare + 200, 32):
-        laid = new_header.layout(start)
+        laid = new_header.bytes_of_length(start)
         gap = start - bare
         if 32 <= gap < OVERHEAD:
             assert laid is None

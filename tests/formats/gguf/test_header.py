@@ -85,7 +85,7 @@ def test_a_header_of_which_only_the_beginning_is_there_asks_for_more(
     while parsed_header is None:
         try:
             parsed_header = parse_header(data[:stop], len(data), path.name)
-        except header.Beyond as problem:
+        except header.MoreBytesNeeded as problem:
             known, stop = stop, problem.stop
             assert known < stop <= whole.data_start
     assert parsed_header == whole

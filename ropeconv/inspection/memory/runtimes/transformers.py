@@ -8,9 +8,9 @@ from ..machine import GIB, Machine
 from ..runtime import SYSTEM, RuntimeMemory, in_bytes, numbers, register
 from ..shape import ModelShape
 
-CONTEXT = GIB // 2
+CUDA_CONTEXT_BYTES = GIB // 2
 """Memory of a GPU that CUDA and its libraries hold beside the tensors: an assumption."""
-FLOAT = 4
+FLOAT32_BYTES = 4
 
 
 @register(order=1)
@@ -54,8 +54,8 @@ class TransformersMemory(RuntimeMemory):
             tokens: The tokens of the prompt.
             machine: Where it runs: attention takes other memory on a CPU.
         """
-        # for one token; four hidden states are kept at once (embeddings, input of the layer,
-        # residual, result of the norm)
+        # The bytes for each token. Four hidden states are kept at once: embeddings, input of the
+        # layer, residual, and result of the norm.
         bytes_of_number = self.width(shape)
         hidden_states = bytes_of_number * 4 * shape.hidden
         cos_and_sin = bytes_of_number * 2 * _cos_sin_pairs(shape) * shape.head_dim
@@ -67,18 +67,19 @@ class TransformersMemory(RuntimeMemory):
         layer = max(mlp, vectors + scores)
         bytes_of_token = hidden_states + cos_and_sin + masks + layer
 
-        # a layer with a window drops the keys and values of older tokens only when the first token
-        # is added after the prompt
+        # The bytes for the whole prompt. A layer with a window drops the keys and values of older
+        # tokens only when the first token is added after the prompt, so they count here too.
+        # `numbers` adds up the keys and values of all layers, for so many tokens in each.
         def tokens_outside_window(group: CachedLayers) -> int:
             return tokens - _kept_tokens(group, tokens)
 
         older_keys_and_values = bytes_of_number * numbers(shape.layers, tokens_outside_window)
-        return older_keys_and_values + tokens * bytes_of_token
+        return tokens * bytes_of_token + older_keys_and_values
 
     def usable(self, machine: Machine) -> int:
         if machine.kind == "ram":
             return max(0, machine.bytes - SYSTEM)
-        return max(0, machine.bytes - CONTEXT)
+        return max(0, machine.bytes - CUDA_CONTEXT_BYTES)
 
 
 def _kept_tokens(group: CachedLayers, tokens: int) -> int:
@@ -119,10 +120,13 @@ def _attention_bytes(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -
         on_cpu: Whether it runs on a CPU.
     """
     if shape.latent is not None:
-        # queries, keys and values of every head are computed from the latent vector
+        # Queries, keys and values of every head are computed from the latent vector. A head of
+        # queries or keys has `head` dimensions: those that rotate (rope) and the others (nope).
         latent = shape.latent
-        head = latent.nope + latent.rope  # the dimensions of a head of queries or keys
-        numbers_of_head = 3 * head + latent.nope + 2 * latent.value
+        head = latent.nope + latent.rope
+        # modeling_deepseek_v3.py has queries before and after the rotation, and keys (3); the
+        # result of kv_b_proj, which is unrotated keys and values; and the result of attention
+        numbers_of_head = 3 * head + (latent.nope + latent.value) + latent.value
         vectors = width * shape.heads * numbers_of_head
         if not on_cpu:
             return vectors, 0
@@ -130,19 +134,21 @@ def _attention_bytes(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -
         # On a CPU, _scaled_dot_product_attention_math computes in float32: queries, keys and
         # values; two copies of the scores, with a byte for each that says whether it is -inf; and
         # the mask of a token.
-        vectors += 3 * FLOAT * shape.heads * head
-        bytes_of_score = 2 * FLOAT + 1
-        mask = FLOAT * tokens
+        vectors += 3 * FLOAT32_BYTES * shape.heads * head
+        bytes_of_score = 2 * FLOAT32_BYTES + 1
+        mask = FLOAT32_BYTES * tokens
         return vectors, shape.heads * tokens * bytes_of_score + mask
 
-    # most classes have a kernel that does not keep the scores
+    # queries before and after the rotation, and the result of attention, which is as wide (3); keys
+    # and values, each twice beside those in the cache
     vectors = width * (3 * shape.queries + 2 * (shape.keys + shape.values))
+    # most classes have a kernel that does not keep the scores
     if not shape.eager:
         return vectors, 0
 
     # the others (eager_attention_forward) keep the scores, and their softmax in float32 and in the
     # type of the model; those with a learned sink (gpt-oss) have no float32 copy
-    bytes_of_score = 2 * width + FLOAT
+    bytes_of_score = 2 * width + FLOAT32_BYTES
     if shape.sinks:
         bytes_of_score = 3 * width
     return vectors, shape.heads * tokens * bytes_of_score

@@ -12,9 +12,9 @@ from ..shape import Latent, ModelShape
 
 UTILIZATION = 0.92
 """config/cache.py: gpu_memory_utilization, on a CPU the share of its RAM."""
-BATCHES = 2
+MOST_CONCURRENT_BATCHES = 2
 """VllmConfig.max_concurrent_batches: asynchronous scheduling prepares a batch while one runs."""
-FLOAT = 4
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,19 @@ class VllmMemory(RuntimeMemory):
         bytes_in_layer = block_tokens * (shape.keys + shape.values) * dtype.size // dtype.block
         block_bytes = max(group.layers for group in groups) * bytes_in_layer
 
-        # how many blocks each group takes; a layer with a window has the tokens of batches too
-        batches = 1 if machine.on_cpu else BATCHES  # the CPU build schedules one after the other
+        # How many blocks each group takes. A layer with a window keeps the window, and the tokens
+        # of the batches that are computed or prepared: one batch on a CPU, two on a GPU.
+        batches = 1 if machine.on_cpu else MOST_CONCURRENT_BATCHES
         batched_tokens = batches * self.batched_tokens(machine)
         blocks = 1  # the null block, which is never used
         for group in groups:
             if group.window is None:
                 blocks += pad(tokens, block_tokens) // block_tokens
             else:
-                kept = min(group.window - 1 + batched_tokens, tokens)
-                blocks += pad(kept, block_tokens) // block_tokens + 1
+                kept_tokens = min(group.window - 1 + batched_tokens, tokens)
+                # one block more, since the first kept token may stand in the middle of a block
+                # (SlidingWindowSpec in v1/kv_cache_interface.py)
+                blocks += pad(kept_tokens, block_tokens) // block_tokens + 1
         return blocks * block_bytes
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
@@ -102,7 +105,7 @@ class VllmMemory(RuntimeMemory):
         if machine.on_cpu:
             return forward
         # the logits, in float32 too, and for top-k and top-p their sorted values and indices
-        sampling = (width + 3 * FLOAT + 2 * FLOAT) * shape.vocabulary
+        sampling = (width + 3 * FLOAT32_BYTES + 2 * FLOAT32_BYTES) * shape.vocabulary
         return max(forward, min(self.sequences(machine), batch) * sampling)
 
     def usable(self, machine: Machine) -> int:
@@ -150,7 +153,7 @@ def _latent_scores(heads: int, latent: Latent, batch: int) -> int:
     float32.
     """
     vectors = 2 * (latent.nope + latent.rope) + 3 * latent.value
-    return FLOAT * heads * vectors + 2 * FLOAT * heads * batch + batch
+    return FLOAT32_BYTES * heads * vectors + 2 * FLOAT32_BYTES * heads * batch + batch
 
 
 def _mlp(shape: ModelShape, on_cpu: bool) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from ..models.config import text_part
 from ..models.family import Family
-from ..models.schema import LAYER_TYPES, ROPE, SETTINGS, TOP, Config
+from ..models.schema import LAYER_TYPES, ROPE, ROPE_DICTIONARIES, TOP, Config
 from .lab_file import (
     ModelRecord,
     ReadKeys,
@@ -248,7 +248,14 @@ def unknown_key(
 
 def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """Return the config keys that the schema, a family and the rules of a runtime name."""
-    names = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
+    names = {
+        *ROPE,
+        *TOP,
+        *ROPE_DICTIONARIES,
+        *LAYER_TYPES,
+        *family.layers.types,
+        *family.hooks.keys,
+    }
     for statement in runtime.keys:
         names |= set(statement.names)
     names |= {need.key for need in rules.need}

@@ -26,9 +26,9 @@ from ..schema import Config
 from ..source import Source, read_exactly
 from .numbers import EIGHT_BITS, NUMPY, POWERS
 
-SETTINGS = ("quantization_config", "compression_config")
+QUANTISATION_KEYS = ("quantization_config", "compression_config")
 """Keys of config.json that state how weights are stored; the second is an older name."""
-BESIDE = "hf_quant_config.json"
+MODELOPT_FILE = "hf_quant_config.json"
 """The file in which ModelOpt states it, older versions of it only there."""
 AGAIN = "download the checkpoint again"
 FROM_FLOATS = (
@@ -156,22 +156,23 @@ class StoredTensors:
     def settings(self) -> Config:
         """The settings of the quantiser, e.g. {"quant_method": "awq", "bits": 4}; else empty.
 
-        They are in config.json, or in the hf_quant_config.json of ModelOpt.
+        They are in config.json. Older versions of ModelOpt write them to hf_quant_config.json
+        alone.
         """
         config = self.source.config()
         for part in (config, config.get("text_config")):
             if not isinstance(part, dict):
                 continue
-            for key in SETTINGS:
+            for key in QUANTISATION_KEYS:  # "quantization_config", or its older name
                 settings = part.get(key)
                 if isinstance(settings, dict):
                     return dict(settings)
 
-        text = self.source.text(BESIDE)
+        text = self.source.text(MODELOPT_FILE)
         if text is None:
             return {}
         # ModelOpt does not name itself in its own file
-        settings = parse(text, BESIDE).get("quantization")
+        settings = parse(text, MODELOPT_FILE).get("quantization")
         if not isinstance(settings, dict):
             settings = {}
         return {"quant_method": "modelopt", **settings}

@@ -156,8 +156,8 @@ class StoredTensors:
     def settings(self) -> Config:
         """The settings of the quantiser, e.g. {"quant_method": "awq", "bits": 4}; else empty.
 
-        They are in config.json. Older versions of ModelOpt write them to hf_quant_config.json
-        alone.
+        They are in config.json. Older versions of ModelOpt write them only to
+        hf_quant_config.json.
         """
         config = self.source.config()
         for part in (config, config.get("text_config")):

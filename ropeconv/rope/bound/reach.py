@@ -32,12 +32,12 @@ from .sums import (
     Blocks,
     Distances,
     PairWeights,
+    block_starts,
     exact_value,
     float64_error,
     phases,
-    rough,
-    starts,
-    values,
+    sums_in_float32,
+    sums_in_float64,
 )
 
 FARTHEST = 1 << 27
@@ -80,10 +80,10 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
 
     # the largest errors of a sum in float32 and in float64
     blocks = Blocks(rotating, constant)
-    error_32 = blocks.slack
+    error_32 = blocks.largest_error
     error_64 = float64_error(len(rotating), length)
     # some consecutive blocks of 256 distances at a time, each named by its first distance
-    for first_distances in starts(1, length):
+    for first_distances in block_starts(1, length):
         start = int(first_distances[0])
         sums = (blocks.cosine_sums(first_distances) + np.float32(constant)).reshape(-1)
         sums = sums[: length - start]  # the last block may end beyond the length
@@ -92,7 +92,7 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
         # float64 decides where float32 cannot, and decimal arithmetic where float64 cannot
         unclear = np.flatnonzero(np.abs(sums) <= error_32)
         unclear_distances = start + unclear
-        sums_64 = values(rotating, constant, unclear_distances)
+        sums_64 = sums_in_float64(rotating, constant, unclear_distances)
         for index in np.flatnonzero(np.abs(sums_64) < error_64):
             distance = int(unclear_distances[index])
             sums_64[index] = float(exact_value(rotating, constant, distance))
@@ -131,7 +131,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
         # some distances at a time, so that memory does not grow with the length
         for first in range(int(start), int(stop), CHUNK):
             distances = np.arange(first, min(first + CHUNK, int(stop)))
-            sums = rough(inv_freq, unrotated, distances)
+            sums = sums_in_float32(inv_freq, unrotated, distances)
             index = int(sums.argmin())
             if sums[index] < lowest_sum:
                 lowest_distance = float(distances[index])

@@ -35,19 +35,19 @@ from .sums import (
     Sums,
     float64_error,
     phases,
-    rough,
     scan,
-    values,
+    sums_in_float32,
+    sums_in_float64,
 )
 
 Proof = list[tuple[float, float, int]]
 Tell = Callable[[float], None]
 
-POOL = 512
+MOST_IN_POOL = 512
 """Distances that are tried first at the next base."""
-TEAM = 16
+MOST_WALKING = 16
 """Distances that are followed to the end of a walk."""
-NEAR = 1.5
+LOW_SUM = 1.5
 """Sums below this are kept in the pool."""
 SLOW = 2.5
 """Radians within a block, up to which a pair is slow."""
@@ -57,7 +57,7 @@ LOWEST_BLOCKS = 100
 """Blocks of a group that are computed: those with the lowest sum over the slow pairs."""
 FEW_BLOCKS = 256
 """Lengths of fewer blocks are scanned as a whole."""
-FURTHER = 1e-15
+SMALLEST_STEP = 1e-15
 """The smallest step of a walk over ln b, relative: a few ulp of float64."""
 
 
@@ -93,7 +93,7 @@ class Sweep:
         self.tell = tell
 
         # the distances that are tried first at each base
-        self.pool = np.arange(1, min(length, POOL))
+        self.pool = np.arange(1, min(length, MOST_IN_POOL))
         # the largest error of a sum in float64
         self.error = float64_error(sums.rotary_dim // 2, length)
         # the group of blocks of distances that had the last violation
@@ -103,7 +103,7 @@ class Sweep:
         """The smallest ln b >= log_base, up to rounding, at which no distance violates."""
         # each round jumps over the bases that one distance rules out
         while True:
-            witnesses = self.witnesses(log_base)
+            witnesses = self.find_witnesses(log_base)
             if not len(witnesses):
                 return log_base
             begin = log_base
@@ -112,7 +112,7 @@ class Sweep:
             if self.proof is not None:
                 self.proof.append((begin, log_base, distance))
 
-    def witnesses(self, log_base: float) -> Distances:
+    def find_witnesses(self, log_base: float) -> Distances:
         """Some of the distances that violate at one base, int64; empty only if the base fits.
 
         A distance violates where its sum is negative. Cheap searches come before complete ones, and
@@ -131,13 +131,15 @@ class Sweep:
                 return witnesses
 
         # all distances
-        distances = scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR)
-        value = values(inv_freq, self.sums.unrotated, distances)
+        distances = scan(inv_freq, self.sums.unrotated, 1, self.length, LOW_SUM)
+        value = sums_in_float64(inv_freq, self.sums.unrotated, distances)
         self._keep(distances, value)
         return distances[value < -self.error]
 
     def _violating_in_pool(self, inv_freq: Vector) -> Distances:
-        return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure_margin]
+        return self.pool[
+            sums_in_float32(inv_freq, self.sums.unrotated, self.pool) < -self.sums.float32_margin
+        ]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
         """Look for a distance that violates in the likeliest blocks, without computing all others.
@@ -158,7 +160,7 @@ class Sweep:
 
         # sums in float32 below this are negative, whatever their rounding errors are
         kernel = Blocks(inv_freq, self.sums.unrotated)
-        surely_negative = -kernel.slack - self.sums.sure_margin
+        surely_negative = -kernel.largest_error - self.sums.float32_margin
         groups = math.ceil(blocks / GROUP)
         for turn in range(groups):
             # the group with the last violation comes first: the next one is often near it
@@ -168,11 +170,11 @@ class Sweep:
 
             # the sums of whole blocks, [blocks, 256]
             sums = kernel.cosine_sums(first_distances) + np.float32(self.sums.unrotated)
-            if sums.min(initial=NEAR) >= surely_negative:
+            if sums.min(initial=LOW_SUM) >= surely_negative:
                 continue
 
             # all low sums go to the pool, since those may be negative at the next base
-            rows, columns = np.nonzero(sums < NEAR)
+            rows, columns = np.nonzero(sums < LOW_SUM)
             distances = first_distances[rows] + columns
             inside = distances < self.length  # the last block may end beyond the length
             self._keep(distances[inside], sums[rows, columns][inside])
@@ -182,8 +184,8 @@ class Sweep:
 
     def _keep(self, distances: Distances, value: Vector | Single) -> None:
         """Make the distances with the lowest sums the pool."""
-        if len(value) > POOL:
-            distances = distances[np.argpartition(value, POOL)[:POOL]]
+        if len(value) > MOST_IN_POOL:
+            distances = distances[np.argpartition(value, MOST_IN_POOL)[:MOST_IN_POOL]]
         self.pool = distances
 
     def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
@@ -206,16 +208,16 @@ class Sweep:
         log_bases = np.full(len(witnesses), log_base)
         curvatures = self.sums.curvature(distances, log_base)
 
-        # all witnesses take one step, and the 16 that get furthest (TEAM) walk on, each until its
+        # all witnesses take one step, and the 16 that get furthest (MOST_WALKING) walk on, each until its
         # sum is no longer surely negative
         first_steps, _ = self._steps(distances, log_bases, curvatures)
         log_bases += first_steps
-        walking = np.argsort(-first_steps)[:TEAM]
+        walking = np.argsort(-first_steps)[:MOST_WALKING]
         while len(walking):
             steps, value = self._steps(distances[walking], log_bases[walking], curvatures[walking])
             log_bases[walking] += steps
             is_surely_negative = value < -self.error
-            gets_further = steps > FURTHER * log_base  # by more than the rounding of ln b
+            gets_further = steps > SMALLEST_STEP * log_base  # by more than the rounding of ln b
             walking = walking[is_surely_negative & gets_further]
 
         best = int(log_bases.argmax())
@@ -251,7 +253,7 @@ def _lowest_blocks(first_distances: Distances, slow: Vector) -> Distances:
     """The blocks with the lowest sum over the slow pairs, by their first distances."""
     if len(first_distances) <= LOWEST_BLOCKS:
         return first_distances
-    in_the_middle = rough(slow, 0.0, first_distances + (BLOCK - 1) / 2)
+    in_the_middle = sums_in_float32(slow, 0.0, first_distances + (BLOCK - 1) / 2)
     lowest = np.argpartition(in_the_middle, LOWEST_BLOCKS)[:LOWEST_BLOCKS]
     return first_distances[lowest]
 
@@ -315,7 +317,7 @@ def _distances_near_zero(sweep: Sweep, log_base: float) -> list[int]:
     sums = sweep.sums
     inv_freq = sums.inv_freq(log_base)
     distances = scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0)
-    value = values(inv_freq, sums.unrotated, distances)
+    value = sums_in_float64(inv_freq, sums.unrotated, distances)
     near = np.abs(value) < CLOSE * sweep.error
     return [int(distance) for distance in distances[near]]
 
@@ -412,7 +414,7 @@ WIDTH = 0.01
 """The width of a wide interval, as a share of its smallest base."""
 
 
-def tail(sums: Sums, length: int) -> float:
+def surely_fitting_from(sums: Sums, length: int) -> float:
     """The beginning of the tail: a ln b from which on every larger base fits.
 
     A base fits where no distance m below the length has a negative sum (d - r)/2 +
@@ -546,7 +548,7 @@ class Walk:
         # bound on its f''
         curvature = self.sums.curvature(distances, min(begin, stop))
         lowest = lower_bounds(self.sums, distances, begin, size, curvature)
-        may_violate = lowest < self.sums.sure_margin
+        may_violate = lowest < self.sums.float32_margin
         distances = distances[may_violate]
         curvature = curvature[may_violate]
 
@@ -579,7 +581,7 @@ class Walk:
             end: The ln b at which it ends.
         """
         log_bases = np.full(len(distances), begin)
-        smallest_step = FURTHER * max(begin, 1.0)  # a smaller one would be lost in rounding
+        smallest_step = SMALLEST_STEP * max(begin, 1.0)  # a smaller one would be lost in rounding
 
         walking = np.arange(len(distances))  # the sums that have not arrived yet
         while len(walking):
@@ -634,7 +636,7 @@ def lower_bounds(
 
 def interval_end(sums: Sums, length: int, log_base: float) -> float:
     """The ln b at which the interval of fitting bases around `log_base` ends; may be infinite."""
-    all_fit_from = tail(sums, length)
+    all_fit_from = surely_fitting_from(sums, length)
     end, distance = Walk(sums, length, 1).edge(log_base, max(all_fit_from, log_base))
     if distance is None:
         return math.inf
@@ -644,7 +646,7 @@ def interval_end(sums: Sums, length: int, log_base: float) -> float:
 def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[float, int | None]:
     """The largest ln b at which some distance below `length` violates, and that distance.
 
-    It is found by a walk from the tail, where every base fits, towards smaller bases. For 4,096
+    It is found by a walk from a base above which every base fits, to smaller bases. For 4,096
     tokens and heads of 128 dimensions it is ln 58,790, at distance 4,000.
 
     Args:
@@ -652,7 +654,7 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
         length: In tokens; beyond 2^18 this takes minutes, since every larger base is proven.
         tell: Called often with the ln b down to which no distance violates.
     """
-    return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
+    return Walk(sums, length, -1, tell).edge(surely_fitting_from(sums, length), 0.0)
 
 
 def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
@@ -677,12 +679,12 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
     sweep = Sweep(sums, length)
     to_larger = Walk(sums, length, 1)
     to_smaller = Walk(sums, length, -1)
-    all_fit_from = tail(sums, length)
+    all_fit_from = surely_fitting_from(sums, length)
 
     log_base = start
     while True:
-        # a witness is a distance with a negative sum; beyond the tail there is none
-        fits = log_base > all_fit_from or not len(sweep.witnesses(log_base))
+        # a witness is a distance with a negative sum
+        fits = log_base > all_fit_from or not len(sweep.find_witnesses(log_base))
         if fits:
             # The interval begins at most half of 1 % to the left: the grid point there did not fit,
             # or was the end of the interval before. So the search gives up after 1 %.

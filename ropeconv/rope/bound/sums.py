@@ -65,8 +65,8 @@ class Sums:
         self.exponents: Vector = 2.0 * np.arange(rotary_dim // 2) / rotary_dim
 
     @property
-    def sure_margin(self) -> float:
-        """Values of `rough` further from zero have the right sign: twice its error and more."""
+    def float32_margin(self) -> float:
+        """A sum of `sums_in_float32` further from zero has the right sign: twice its error."""
         return 1e-3 + 2e-6 * self.rotary_dim
 
     @property
@@ -114,14 +114,14 @@ class Sums:
 
 
 def float64_error(pairs: int, length: int) -> float:
-    """A bound on the error of `values` at distances below `length`, for `pairs` frequencies.
+    """A bound on the error of `sums_in_float64` at distances below a length, for some pairs.
 
     A phase is off by 3 ulp, its cosine by one.
     """
     return pairs * (4e-16 * length + 1e-15) + 1e-12
 
 
-def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
+def sums_in_float64(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
     """f at `distances`, float64 [n].
 
     Args:
@@ -132,8 +132,8 @@ def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
     return np.asarray(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1) + unrotated)
 
 
-def rough(inv_freq: Vector, unrotated: float, distances: NDArray[np.number]) -> Single:
-    """f at `distances`, float32 [n], within 1e-6 r; parameters as in `values`.
+def sums_in_float32(inv_freq: Vector, unrotated: float, distances: NDArray[np.number]) -> Single:
+    """f at `distances`, float32 [n], within 1e-6 r; parameters as in `sums_in_float64`.
 
     Phases are reduced in float64 first.
     """
@@ -144,7 +144,7 @@ class Blocks:
     """f over whole blocks of distances, as a product of matrices in float32.
 
     cos((a + j) theta) = cos(a theta) cos(j theta) - sin(a theta) sin(j theta). The r terms are at
-    most r / sqrt(2) in all, so that rounding costs less than `slack` = 5e-8 r^2 + 1e-6 r.
+    most r / sqrt(2) in all, so that rounding costs less than `largest_error` = 5e-8 r^2 + 1e-6 r.
     """
 
     def __init__(self, inv_freq: Vector, unrotated: float) -> None:
@@ -154,7 +154,7 @@ class Blocks:
         near = phases(np.arange(BLOCK) - (BLOCK - 1) / 2, inv_freq).T
         self.columns = np.concatenate([np.cos(near), np.sin(near)])
         rotary_dim = 2 * len(inv_freq)
-        self.slack = 5e-8 * rotary_dim**2 + 1e-6 * rotary_dim
+        self.largest_error = 5e-8 * rotary_dim**2 + 1e-6 * rotary_dim
 
     def cosine_sums(self, first: Distances) -> Single:
         """sum_i cos(m theta_i), float32 [n, 256], for blocks that begin at n distances `first`."""
@@ -179,12 +179,12 @@ def scan(
         limit: The value below which f is searched.
         rate: By how much that value rises per token.
     """
-    # the limit for the sum of the cosines alone, higher by the error of float32 (`slack`)
+    # the limit for the sum of the cosines alone, higher by the error of float32 (`largest_error`)
     blocks = Blocks(inv_freq, unrotated)
-    cosine_limit = limit + (blocks.slack - unrotated)
+    cosine_limit = limit + (blocks.largest_error - unrotated)
     found = [np.empty(0, dtype=np.int64)]
     # some blocks of 256 distances at a time, each named by its first distance
-    for first_distances in starts(start, stop):
+    for first_distances in block_starts(start, stop):
         # a block has one limit, that of its largest distance
         limit_of_block = (cosine_limit + rate * (first_distances + BLOCK)).astype(np.float32)
         is_below = blocks.cosine_sums(first_distances) < limit_of_block[:, None]
@@ -193,7 +193,7 @@ def scan(
     return np.concatenate(found)
 
 
-def starts(start: int, stop: int) -> Iterator[Distances]:
+def block_starts(start: int, stop: int) -> Iterator[Distances]:
     """First distances of the blocks from `start` to `stop`, in arrays that grow.
 
     The first violation is often near.

@@ -80,7 +80,7 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
         bases += [round(base, 3), base]
 
     for base in bases:
-        form = Proportional(base, factor, share(rotating, rotary_dim))
+        form = Proportional(base, factor, share_of_pairs(rotating, rotary_dim))
         if np.allclose(form.inv_freq(rotary_dim), inv_freq, rtol=SAME, atol=0.0):
             return form
     return None
@@ -99,10 +99,10 @@ def rotating_share(form: Form, rotary_dim: int) -> float:
     zeros = count_zero(inv_freq)
     if not zeros:
         return 1.0
-    return share(len(inv_freq) - zeros, rotary_dim)
+    return share_of_pairs(len(inv_freq) - zeros, rotary_dim)
 
 
-def share(rotating: int, rotary_dim: int) -> float:
+def share_of_pairs(rotating: int, rotary_dim: int) -> float:
     """The partial_rotary_factor p with which int(p * rotary_dim // 2) is `rotating`, in float64."""
     partial = 2 * rotating / rotary_dim  # its rounding error may cost a pair
     if int(partial * rotary_dim // 2) == rotating:

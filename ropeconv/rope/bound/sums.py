@@ -167,29 +167,33 @@ def scan(
 ) -> Distances:
     """The distances m from start to stop - 1 with f(m) < limit + rate m, rising, int64 [n].
 
-    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. No such
-    distance is left out, but some are in the result whose f is a little above the limit: a caller
-    computes those again.
+    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. The sums
+    are computed in float32. No such distance is left out, but the result may have some whose f is a
+    little above the limit, so a caller computes the sums of the result again.
 
     Args:
         inv_freq: Radians per token, float64 [r/2].
         unrotated: (d - r)/2.
         start: The first distance, in tokens.
         stop: The distance behind the last, in tokens.
-        limit: The value below which f is searched.
-        rate: By how much that value rises per token.
+        limit: The limit of f at distance 0.
+        rate: By how much the limit rises per token.
     """
-    # the limit for the sum of the cosines alone, higher by the error of float32 (`largest_error`)
+    # `blocks` gives the sum of the cosines without (d - r)/2, so the limit is lower by that; it is
+    # higher by the largest error of float32, so that no distance is missed
     blocks = Blocks(inv_freq, unrotated)
     cosine_limit = limit + (blocks.largest_error - unrotated)
     found = [np.empty(0, dtype=np.int64)]
-    # some blocks of 256 distances at a time, each named by its first distance
+
+    # some consecutive blocks of 256 distances at a time, given by their first distances [blocks]
     for first_distances in block_starts(start, stop):
-        # a block has one limit, that of its largest distance
+        # all distances of a block have one limit, that of the largest of them
         limit_of_block = (cosine_limit + rate * (first_distances + BLOCK)).astype(np.float32)
-        is_below = blocks.cosine_sums(first_distances) < limit_of_block[:, None]
+        cosine_sums = blocks.cosine_sums(first_distances)  # [blocks, 256]
+        is_below = cosine_sums < limit_of_block[:, np.newaxis]
+        # the blocks follow each other, so a place in the flat array is a distance from the first
         distances = first_distances[0] + np.flatnonzero(is_below.reshape(-1))
-        found.append(distances[distances < stop])
+        found.append(distances[distances < stop])  # the last block may end beyond `stop`
     return np.concatenate(found)
 
 
@@ -340,9 +344,9 @@ def normalised_variances(variances: Vector, means: Vector) -> Vector:
         # the norm removes the scale of y, so y is first scaled to E |y|^2 = 1
         unit_variance = variances[row] / mean_square
         unit_mean = means[row] / math.sqrt(mean_square)
-        first, second = _moments_on_sphere(unit_variance, unit_mean)
+        mean_of_u, mean_of_squares = _moments_on_sphere(unit_variance, unit_mean)  # E u_j, E u_j^2
         n = variances.shape[1]
-        normalised[row] = n * (second - first**2)
+        normalised[row] = n * (mean_of_squares - mean_of_u**2)
     return normalised
 
 

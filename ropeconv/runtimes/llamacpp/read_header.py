@@ -15,7 +15,7 @@ from ...formats.gguf.header import F32, TYPES
 from ...models.registry import by_name
 from ...rope.errors import ImpossibleSize, RecipeError, counted, shown
 from ...rope.forms import (
-    LEAST,
+    LEAST_OF_NO_ROTATION,
     NO_ROTATION,
     Form,
     InterpolatedForm,
@@ -377,9 +377,9 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
         rotary_dim: Dimensions of a head that rotate.
     """
     # the slowest pairs are divided by the whole factor, so the largest divisor is the factor; from
-    # LEAST on a divisor means that a pair does not rotate
+    # LEAST_OF_NO_ROTATION on a divisor means that a pair does not rotate
     largest = float(np.max(divisors))
-    if not isinstance(closed, Plain) or not 1 < largest < LEAST:
+    if not isinstance(closed, Plain) or not 1 < largest < LEAST_OF_NO_ROTATION:
         return None
     base = closed.inv_freq(rotary_dim)
     for exponent in range(6, 21):

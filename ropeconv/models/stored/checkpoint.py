@@ -19,7 +19,7 @@ from ...formats.safetensors import INDEX, STORED, Tensor
 from ..folder import ConvertedShard, ConvertedSource, ConvertedTensor
 from ..schema import Config
 from ..source import Source, SourceFile
-from .form import AGAIN, FORMS, FROM_FLOATS, QUANTISATION_KEYS, StoredTensors, StoredWeight
+from .form import DOWNLOAD_AGAIN, FORMS, FROM_FLOATS, QUANTISATION_KEYS, StoredTensors, StoredWeight
 
 PIECE = 1 << 22
 """Bytes of float32 that `blocks` makes at a time."""
@@ -103,7 +103,7 @@ def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
         found = list(form.find(stored))
         for weight in found:
             if weight.name in weights:
-                raise BadSource(f"the checkpoint has {weight.name} in two forms; {AGAIN}")
+                raise BadSource(f"the checkpoint has {weight.name} in two forms; {DOWNLOAD_AGAIN}")
             weights[weight.name] = weight
         _take(stored, found)
         if not found:

@@ -30,7 +30,7 @@ QUANTISATION_KEYS = ("quantization_config", "compression_config")
 """Keys of config.json that state how weights are stored; the second is an older name."""
 MODELOPT_FILE = "hf_quant_config.json"
 """The file in which ModelOpt states it, older versions of it only there."""
-AGAIN = "download the checkpoint again"
+DOWNLOAD_AGAIN = "download the checkpoint again"
 FROM_FLOATS = (
     "run `ropeconv apply BASE` with the checkpoint that it was made from, which its model card"
     " names"
@@ -197,7 +197,7 @@ class StoredTensors:
         """
         tensor = self.source.tensors.get(name)
         if tensor is None:
-            raise BadSource(f"{of} has no {name}; {AGAIN}")
+            raise BadSource(f"{of} has no {name}; {DOWNLOAD_AGAIN}")
         return tensor
 
     def file(self, name: str) -> str:
@@ -227,7 +227,7 @@ class StoredTensors:
         path = self._path(file)
         # a mapped file that is cut off while it is read would end the process
         if path.stat().st_size < start + tensor.stop - tensor.start:
-            raise BadSource(f"{file} was cut off while it was read; {AGAIN}")
+            raise BadSource(f"{file} was cut off while it was read; {DOWNLOAD_AGAIN}")
         # mapped for these columns only, so that the pages of others do not stay in memory
         matrix = np.memmap(path, kind, "r", start, tensor.shape)
         return np.array(matrix[:, first:end])
@@ -284,7 +284,7 @@ class StoredTensors:
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            raise BadSource(f"{name} is not text; {AGAIN}") from None
+            raise BadSource(f"{name} is not text; {DOWNLOAD_AGAIN}") from None
 
     def _read_whole(self, name: str) -> NDArray[np.float32]:
         """The numbers of a tensor of scales in float32, flat."""
@@ -299,5 +299,5 @@ class StoredTensors:
         tensor = self.source.tensors[name]
         numbers = self.numbers(name).astype(np.int64) if tensor.dtype in ("I32", "I64") else None
         if numbers is None or numbers.size == 0 or numbers.min() < 0:
-            raise BadSource(f"{name} has no whole numbers from 0 on; {AGAIN}")
+            raise BadSource(f"{name} has no whole numbers from 0 on; {DOWNLOAD_AGAIN}")
         return numbers

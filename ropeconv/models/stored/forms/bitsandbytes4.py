@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ....errors import BadSource
 from ....formats.jsontext import parse
 from ....rope.errors import shown
-from ..form import AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import DOWNLOAD_AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import pairs
 
 STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
@@ -136,7 +136,8 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
     is_block = type(block) is int and block >= 1
     if not is_shape or not is_block:
         raise BadSource(
-            f"{state_name} has the shape {shown(shape)} and the blocksize {shown(block)}; {AGAIN}"
+            f"{state_name} has the shape {shown(shape)} and the blocksize {shown(block)};"
+            f" {DOWNLOAD_AGAIN}"
         )
 
     # how many numbers each tensor has, by the shape and the size of the blocks; absmax has the
@@ -151,7 +152,7 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
         expected_counts[f"{name}.nested_absmax"] = -(-blocks // nested.block)
         uses += [f"{name}.nested_absmax", f"{name}.nested_quant_map"]
 
-    message = f"the tensors of {name} do not fit its {state_name}; {AGAIN}"
+    message = f"the tensors of {name} do not fit its {state_name}; {DOWNLOAD_AGAIN}"
     packed = stored.tensor(name, state_name)
     packed_bytes = -(-count // 2)  # two codes in each byte
     if packed.stop - packed.start < packed_bytes:
@@ -190,6 +191,6 @@ def _double_quantisation(state: dict[str, Any], stored: StoredTensors, name: str
     if not is_block or not isinstance(offset, int | float):
         raise BadSource(
             f"{name} has a nested_blocksize of {shown(block)} and a nested_offset of"
-            f" {shown(offset)}; {AGAIN}"
+            f" {shown(offset)}; {DOWNLOAD_AGAIN}"
         )
     return Nested(block, float(offset))

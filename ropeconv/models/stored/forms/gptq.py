@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from ....errors import BadSource
 from ....rope.errors import shown
-from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import (
+    DOWNLOAD_AGAIN,
+    FROM_FLOATS,
+    RowScales,
+    StoredForm,
+    StoredTensors,
+    StoredWeight,
+    register,
+)
 from ..numbers import unpack
 
 SUBTRACTED_FROM_ZEROS = {"gptq": 1, "gptq_v2": 0}
@@ -94,7 +102,9 @@ class GptqWeight(StoredWeight):
         index_name = index[0]
         group_of_input = stored.whole_numbers(index_name)
         if group_of_input.max() >= groups:
-            raise BadSource(f"{index_name} names group {group_of_input.max()} of {groups}; {AGAIN}")
+            raise BadSource(
+                f"{index_name} names group {group_of_input.max()} of {groups}; {DOWNLOAD_AGAIN}"
+            )
         return group_of_input
 
     def _zeros(
@@ -160,7 +170,7 @@ def _weight(stored: StoredTensors, layer: str, subtracted_from_zeros: int) -> Gp
     # [inputs * bits / 32, outputs].
     message = (
         f"the shapes of {layer} do not fit together: qweight {list(qweight.shape)}, scales"
-        f" {list(scales.shape)}, qzeros {list(qzeros.shape)}; {AGAIN}"
+        f" {list(scales.shape)}, qzeros {list(qzeros.shape)}; {DOWNLOAD_AGAIN}"
     )
     groups, outputs = scales.shape
     bits = qzeros.shape[1] * 32 // outputs

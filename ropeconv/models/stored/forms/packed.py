@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from ....errors import BadSource
 from ....formats.safetensors import Tensor
-from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import (
+    DOWNLOAD_AGAIN,
+    FROM_FLOATS,
+    RowScales,
+    StoredForm,
+    StoredTensors,
+    StoredWeight,
+    register,
+)
 from ..numbers import unpack
 from ..scaled import weight_groups
 
@@ -67,7 +75,9 @@ class PackedWeight(StoredWeight):
         if self.group_index_name:
             group_of_column = stored.whole_numbers(self.group_index_name)
             if group_of_column.max() >= groups:
-                raise BadSource(f"{self.group_index_name} names a group that has no scale; {AGAIN}")
+                raise BadSource(
+                    f"{self.group_index_name} names a group that has no scale; {DOWNLOAD_AGAIN}"
+                )
             weights = (numbers - offset[:, group_of_column]).astype(np.float32)
             return weights * scale[:, group_of_column]
 
@@ -121,7 +131,7 @@ class PackedWeight(StoredWeight):
             if stated != self.shape:
                 raise BadSource(
                     f"{self.shape_name} states {list(stated)}, and its tensors are of"
-                    f" {list(self.shape)}; {AGAIN}"
+                    f" {list(self.shape)}; {DOWNLOAD_AGAIN}"
                 )
 
 
@@ -170,7 +180,7 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
         if zeros.dtype == "I8":  # not packed
             rows_of_zeros = rows
         if zeros.shape != (rows_of_zeros, scale.shape[-1]):
-            raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {AGAIN}")
+            raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {DOWNLOAD_AGAIN}")
 
     return PackedWeight(
         name=name,

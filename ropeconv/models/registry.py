@@ -728,10 +728,11 @@ def _compare_keys(of_config: Set[str], of_class: Set[str]) -> _CommonKeys:
         return _CommonKeys(0.0, 0.0)
 
     # a key that only the config has weighs at most 1, also if no class has it
-    only_in_config = 0.0
+    foreign_weights = []
     for key in of_config - of_class:
         weight = weights.get(key, MOST_WEIGHT_OF_FOREIGN_KEY)
-        only_in_config += min(weight, MOST_WEIGHT_OF_FOREIGN_KEY)
+        foreign_weights.append(min(weight, MOST_WEIGHT_OF_FOREIGN_KEY))
+    only_in_config = sum(foreign_weights)
     # a key that only the class has weighs a fifth: the config may leave it at its default
     only_in_class = WEIGHT_OF_ABSENT_KEY * sum(weights[key] for key in of_class - of_config)
     return _CommonKeys(

@@ -185,8 +185,8 @@ def _double_quantisation(state: dict[str, Any], stored: StoredTensors, name: str
     """
     if f"{name}.nested_absmax" not in stored.source.tensors:
         return None
-    block = state.get("nested_blocksize")
-    offset = state.get("nested_offset")
+    block: Any = state.get("nested_blocksize")
+    offset: Any = state.get("nested_offset")
     is_block = type(block) is int and block >= 1
     if not is_block or not isinstance(offset, int | float):
         raise BadSource(

@@ -226,7 +226,7 @@ def judge_reader(
         elif feature not in ONLY_IF_STATED:  # features that matter to few programs
             statements[feature] = UNTESTED_STATEMENT
 
-    # A feature was not tested. Of a file without any feature, nothing is known either.
+    # nothing is known about a feature that was not tested, nor about a file without any feature
     untested = [feature for feature in statements if statements[feature].status == "unknown"]
     if untested or not features:
         reason = _join(f"{_untested_part(reader, arch, untested)} is untested", reader.remark)

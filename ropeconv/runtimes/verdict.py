@@ -587,8 +587,8 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
         reason = f"its attention reads {key}, whose effect on the RoPE is untested"
         return verdict("unknown", reason, source=reading.source)
 
-    # It computes the schedule. A remark of the rules says which context window it takes by default,
-    # or with LongRoPE when it changes to the long list, which is not within some contexts.
+    # It computes the schedule, with a remark on its context window. For LongRoPE the remark says at
+    # which length the long list begins, and is left out if that is the end of the context.
     remark = rules.types[kind].window
     changes_at = reading.rope.get("original_max_position_embeddings")
     if kind == "longrope" and changes_at == planned.schedule.context:
@@ -628,21 +628,22 @@ def judge_with_option(
     else:
         rules = reader.rule_set(family.name, model_type)
 
-    # `planned` is the config in the file. With vLLM's --hf-overrides, the option changes keys of
-    # its RoPE dictionary before the server reads it.
-    changed = planned
+    # Two configs: `planned` is the one in the file. With vLLM's --hf-overrides, the server changes
+    # keys of its RoPE dictionary, and reads the changed config.
+    planned_as_read = planned
     if option.changes:
         config = with_rope_keys(planned.config, family, option.changes)
-        changed = PlannedConfig(config, family, planned.schedule, planned.before)
-    reading = changed.read_by(rules)
+        planned_as_read = PlannedConfig(config, family, planned.schedule, planned.before)
+    reading = planned_as_read.read_by(rules)
 
-    # was a model run with the option? The laboratory's records have the rope type of the file
+    # Was a model run with the option? The laboratory's records have the rope type of the file.
     rope_type_in_file = planned.read_by(rules).rope_type
     known = evidence(runtime, family.name, rope_type_in_file, model_type, option.words)
     if known.grade != "run":
         return None
 
-    # each of these says that it does not compute the schedule, or that this is not known
+    # each of these says that it does not compute the schedule, or that this is not known; the keys
+    # outside of the RoPE dictionary are the same in both configs
     if reading.of_model is not None or reading.of_rope is not None:
         return None
     if stated_key(planned.config, family, reader) is not None:

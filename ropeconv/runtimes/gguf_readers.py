@@ -34,9 +34,9 @@ Feature = Literal[
     "no_scaling_keys",
     "gemma3_not_8",
 ]
-"""The RoPE features of a GGUF file; `WORDS` explains each."""
+"""The RoPE features of a GGUF file; `FEATURE_WORDS` explains each."""
 
-WORDS: dict[Feature, str] = {
+FEATURE_WORDS: dict[Feature, str] = {
     "theta": "rope.freq_base",
     "linear": "rope.scaling.type linear",
     "yarn": "rope.scaling.type yarn",
@@ -204,7 +204,7 @@ def judge_reader(
     Args:
         reader: The program, such as Ollama, of which the last version counts.
         features: Those of the file, such as {"theta", "yarn"} for rope.freq_base and
-            rope.scaling.type yarn. `WORDS` lists all.
+            rope.scaling.type yarn. `FEATURE_WORDS` lists all.
         arch: Its general.architecture.
         llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that runs it;
             None where it is not known.
@@ -217,7 +217,7 @@ def judge_reader(
 
     # the statement on each feature that the file uses
     statements = {}
-    for feature in WORDS:  # in this order
+    for feature in FEATURE_WORDS:  # in this order
         if feature not in features:
             continue
         statement = reader.statement(feature, arch)
@@ -246,7 +246,7 @@ def judge_reader(
     reason = decisive.reason
     is_about_all_features = EVERYTHING in decisive.features
     if not is_about_all_features:
-        reason = f"{WORDS[worst]}: {reason}"  # "rope.scaling.type yarn: ..."
+        reason = f"{FEATURE_WORDS[worst]}: {reason}"  # "rope.scaling.type yarn: ..."
     source = decisive.source or reader.source
     return make_verdict(decisive.status, reason, source, reader.last, read)
 
@@ -261,5 +261,5 @@ def _untested_part(reader: Reader, arch: str, unknown: Sequence[Feature]) -> str
     is_known = any(arch in statement.archs for statement in reader.statements)
     if not is_known or not unknown:
         return arch
-    words = " and ".join(WORDS[feature] for feature in unknown)
+    words = " and ".join(FEATURE_WORDS[feature] for feature in unknown)
     return f"{words} of {arch}"

@@ -1109,7 +1109,8 @@ def _verdict(
         reason: Why, or a remark on it.
         source: The place in the code of the runtime, or a URL, that shows the reason. By default it
             is that of the table's statement on the family, else that of the whole runtime.
-        kind: The rope type, None for any.
+        kind: The rope type, None for any. CUSTOM_CODE and OTHER_KEY are in place of a rope type for
+            reasons that no run has shown.
     """
     # nobody has run a family that the user has described in a file, or named with --family
     known = Evidence()

@@ -29,11 +29,11 @@ from ropeconv.rope.bound.smallest import (
     exact_smallest,
     exp,
     interval_end,
-    tail,
+    surely_fitting_from,
     up,
     wide_intervals,
 )
-from ropeconv.rope.bound.sums import Sums, float64_error, scan, values
+from ropeconv.rope.bound.sums import Sums, float64_error, scan, sums_in_float64
 from ropeconv.rope.lengths import parse_tokens
 
 START = Step(3, 1.0, math.inf, None)
@@ -143,7 +143,7 @@ def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
 
 def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
     """The last base that violates, for the lengths from `through` down to `down_to`, falling."""
-    at = tail(sums, through)
+    at = surely_fitting_from(sums, through)
     walk = Walk(sums, through, -1)
     while True:
         at, distance = walk.edge(at, 0.0)
@@ -178,7 +178,7 @@ def next_violation(
 
         # those that are negative at the first base already
         distances = scan(inv_freq, sums.unrotated, start, stop, 0.0)
-        is_negative = values(inv_freq, sums.unrotated, distances) < -error
+        is_negative = sums_in_float64(inv_freq, sums.unrotated, distances) < -error
         negative_at_begin = distances[is_negative]
         first = stop
         first_log_base = end
@@ -189,7 +189,7 @@ def next_violation(
         # smaller ones that are negative further on; beyond the tail no sum of the block is
         last_log_base = end
         if math.isinf(end):
-            last_log_base = max(begin, tail(sums, stop))
+            last_log_base = max(begin, surely_fitting_from(sums, stop))
         walk = Walk(sums, first, 1)
         log_base = begin
         while log_base < last_log_base and start < first:

@@ -37,7 +37,7 @@ DENOISER = re.compile(
 """Tensors of Flux, HunyuanVideo, Wan, CogVideoX and Stable Diffusion, as ComfyUI loads them."""
 
 
-WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
+WEIGHT_FILE_KINDS = ("safetensors", "torch", "pickle")
 """Kinds of files that have weights and say nothing on the RoPE."""
 
 
@@ -107,7 +107,7 @@ class FolderSource(Source):
             path = self.root / name
             if not path.exists():  # a broken link
                 continue
-            if not self.follow:
+            if not self.follow:  # else it is a folder that ropeconv made, of links to a source
                 check_link(path, self.root)
             status = path.stat()
             check_regular(status.st_mode, path)  # reading a FIFO would wait for ever
@@ -149,7 +149,9 @@ class FolderSource(Source):
                 " checkpoint"
             )
         path = self.root / name
-        if not self.follow:
+        # only a folder that ropeconv made may have links to files elsewhere: those of its source
+        may_lead_outside = self.follow
+        if not may_lead_outside:
             check_link(path, self.root)
         return path
 
@@ -191,17 +193,18 @@ class ConfigSource(Source):
         if kind == "safetensors":
             tensors = read_header(file).tensors
             if any(DENOISER.match(name) for name in tensors):
-                raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
+                advice = DIFFUSION  # says that a language model is needed
+                raise BadSource(f"{file} has the weights of an image or video model; {advice}")
 
-        # A file of another kind is refused. An empty or damaged .json is not: its first bytes do
-        # not tell its kind (UNTOLD), and it is refused where it is read, in the words of that
-        # reader.
-        may_be_damaged_json = file.suffix == ".json" and kind in UNTOLD
-        is_accepted = kind == "json" or may_be_damaged_json
-        if not is_accepted:
+        # An empty or damaged .json is accepted here, although its first bytes are not JSON. The
+        # JSON reader refuses it later, and says what is wrong in the file.
+        kind_is_unclear = kind in UNTOLD  # such as "empty" or "unknown"
+        may_be_damaged_json = file.suffix == ".json" and kind_is_unclear
+        if kind != "json" and not may_be_damaged_json:
             raise BadSource(_not_a_config(file))
-        # by this, a change of the file while it is used is noticed
-        self._seen = {file: identity(file)}
+
+        # the inode, size and time of the file, by which a later change is noticed
+        self._identities = {file: identity(file)}
 
     def files(self) -> tuple[SourceFile, ...]:
         return (SourceFile("config.json", self.file.stat().st_size),)
@@ -210,24 +213,29 @@ class ConfigSource(Source):
         return self.file
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        return self._seen
+        return self._identities
 
 
 def _not_a_config(file: Path) -> str:
     """Return why a file is not a config.json, by its first bytes, and what to give instead."""
     kind = kind_of(file)
-    if kind in WEIGHTS_ALONE:
+    kind_in_words = WORDS[kind]  # e.g. "a safetensors file"
+
+    # weights, which say nothing on the RoPE
+    if kind in WEIGHT_FILE_KINDS:
         # params.json is the config in Meta's layout
         names = ("config.json", "params.json")
         if any(file.with_name(name).is_file() for name in names):
             return f"{file} is only the weights of a checkpoint; give its folder, {file.parent}"
         return (
-            f"{file} is {WORDS[kind]} without a config.json beside it, so its RoPE is not known; "
-            "give the folder of the checkpoint or its id on the Hub"
+            f"{file} is {kind_in_words} without a config.json beside it, so its RoPE is not known;"
+            " give the folder of the checkpoint or its id on the Hub"
         )
+
+    # kinds with advice of their own, such as a ZIP archive: "unpack it, ..."
     if kind in REPAIRS:
         return refusal(file, "a config.json")
-    return f"{file} is {WORDS[kind]} and not a config.json; give a checkpoint folder or a Hub id"
+    return f"{file} is {kind_in_words} and not a config.json; give a checkpoint folder or a Hub id"
 
 
 @dataclass(frozen=True)

@@ -502,14 +502,17 @@ class HubSource(Source):
         Raises:
             BadSource: Where it arrives with another content than is listed.
         """
-        # The cache notes the commit of a branch when a file is downloaded by its name. Without that
-        # note the model is not found offline, so its config.json is requested by the branch.
+        # huggingface_hub finds a branch offline only if some file was downloaded by the name of the
+        # branch: the cache then has refs/BRANCH with its commit. So config.json is downloaded by
+        # the branch, and all other files by the commit.
         entry = self._entry(name)
-        if name in CONFIGS and self.revision != self.commit:
+        names_branch = self.revision != self.commit
+        if name in CONFIGS and names_branch:
             path = self._download(name, self.revision, entry.size)
-            is_same_commit = path.parent.name == self.commit  # .../snapshots/COMMIT/config.json
-            if is_same_commit:  # the branch has not moved
+            commit_of_path = path.parent.name  # .../snapshots/COMMIT/config.json
+            if commit_of_path == self.commit:
                 return path
+            # the branch has moved since, and the file of the older commit is needed
 
         cached = self.local(name)
         if cached is not None:

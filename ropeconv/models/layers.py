@@ -67,7 +67,8 @@ def own_settings(part: Config) -> dict[int, Config]:
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     """Return the layer type of each of `count` layers, e.g. "sliding_attention".
 
-    They are those of a list in the config, or as the stock class derives them without one.
+    They are those of a list in the config. Without a list, they are derived as in the class of
+    transformers: by code of the family (`hooks`), or by its rule (`family.layers`).
 
     Raises:
         BadSource: Where the list has fewer.
@@ -86,24 +87,29 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     names = family.hooks.layer_names(part, rules, count)
     if not names:  # most families have no code for it, but a rule
         names = _names_by_rule(part, rules, count)
-    if rules.backward:  # the rule counts from the last layer
+    counts_from_last_layer = rules.backward
+    if counts_from_last_layer:
         names.reverse()
 
-    # the first or the last layer may be an exception; a model may have no layer at all
-    if rules.first:
-        names[:1] = [rules.first]
-    if rules.final:
-        names[-1:] = [rules.final]
+    # in some families the first or the last layer always has one type; slices also work for a
+    # model without layers
+    type_of_first_layer = rules.first
+    type_of_last_layer = rules.final
+    if type_of_first_layer:
+        names[:1] = [type_of_first_layer]
+    if type_of_last_layer:
+        names[-1:] = [type_of_last_layer]
     return tuple(names)
 
 
 def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
     """Return the layer types of a config that does not list them, such as "sliding_attention".
 
-    A family has one of three rules: the numbers of some layers, a pattern that repeats, or an
-    interval. With the interval 3, usually two layers of the type `rules.rest` are followed by one
-    of the type `rules.last`, and so on.
+    A family has one of three rules. The config lists the numbers of some layers, a pattern of types
+    repeats, or there is an interval: with the interval 3, layers 2, 5, 8, ... have the type
+    `rules.last` ("full_attention") and the others `rules.rest` ("sliding_attention").
     """
+    # without the list of numbers in the config, the interval of the class counts, see below
     if rules.indices:
         numbers = part.get(rules.indices)
         if isinstance(numbers, list):
@@ -114,15 +120,22 @@ def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
     interval: int | None = rules.interval
     if rules.interval_key:
         interval = positive_int(part, (rules.interval_key,), rules.interval)
-    if not interval:
+    if not interval:  # 0 or none: all layers have one type
         return [rules.last] * count
     return at_intervals(rules, count, interval)
 
 
 def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
-    """Return the layer types of `count` layers of which one in each interval is `rules.last`."""
-    at = 0 if rules.leading else interval - 1
-    return [rules.last if index % interval == at else rules.rest for index in range(count)]
+    """Return the layer types of `count` layers of which one in each interval is `rules.last`.
+
+    It is the final layer of each interval, or its first one (`rules.leading`).
+    """
+    place_in_interval = 0 if rules.leading else interval - 1
+    names = []
+    for layer in range(count):
+        is_last_type = layer % interval == place_in_interval
+        names.append(rules.last if is_last_type else rules.rest)
+    return names
 
 
 def _kinds_by_interval(part: Config, rules: Layers, count: int) -> tuple[Kind, ...]:
@@ -153,7 +166,8 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
     rules = family.layers
 
     # Families with a list of the layers that rotate, such as no_rope_layers of Llama 4. In spite of
-    # its name, 1 stands for a layer that rotates: [1, 1, 1, 0, ...].
+    # its name, 1 stands for a layer that rotates: [1, 1, 1, 0, ...]. Where a config does not have
+    # the list, its layer types decide; a family without layer types has an interval.
     if rules.flags:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
@@ -161,11 +175,11 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
         if not rules.types:
             return _kinds_by_interval(part, rules, count)
 
-    # families whose layers are all alike, and those that have several kinds only with a window
-    all_alike = not rules.types
+    # families whose layers are all alike
+    if not rules.types:
+        return tuple("global" for _ in range(count))
+    # families that have several kinds of layers only where the config has a sliding window
     if rules.one_kind_without_window and window_size(part, family) is None:
-        all_alike = True
-    if all_alike:
         return tuple("global" for _ in range(count))
 
     names = layer_names(part, family, count)[:count]
@@ -176,42 +190,42 @@ def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
     """Return the layer that makes the keys of each layer: itself, or an earlier one of its type.
 
     The last `num_kv_shared_layers` layers of Gemma 3n have no keys of their own. Each uses those of
-    the last layer before them that has its layer type.
+    the last layer before them that has its layer type. With 6 layers of the types A A B A B B, of
+    which the last 3 have no keys, the result is (0, 1, 2, 1, 2, 2).
     """
-    key, default = family.cache.shared
-    sharing = 0
-    if key:
-        sharing = positive_int(part, (key,), default, least=0) or 0
-    first_sharing = count - sharing
+    key, class_default = family.cache.shared  # e.g. ("num_kv_shared_layers", 15)
+    layers_without_keys = 0
+    if key:  # empty in a family where all layers have keys
+        layers_without_keys = positive_int(part, (key,), class_default, least=0) or 0
+    first_without_keys = count - layers_without_keys
 
-    names = layer_names(part, family, count)
-    last_of_type: dict[str, int] = {}
-    makers = []
-    for layer, name in enumerate(names):
-        if layer < first_sharing:
-            last_of_type[name] = layer
-        makers.append(last_of_type.get(name, layer))
-    return tuple(makers)
+    last_with_keys: dict[str, int] = {}  # by layer type
+    layers_of_keys = []
+    for layer, layer_type in enumerate(layer_names(part, family, count)):
+        if layer < first_without_keys:
+            last_with_keys[layer_type] = layer
+        layers_of_keys.append(last_with_keys.get(layer_type, layer))
+    return tuple(layers_of_keys)
 
 
 def window_size(part: Config, family: Family) -> int | None:
     """Return the tokens that a layer with a sliding window or chunk sees; None without windows.
 
-    A null means none, and so does a switch that is off; an absent key means the default of the
-    stock class. 0 is not a length: transformers masks everything with it, in layers that have a
-    window.
+    An absent key means the default of the stock class. A null means that there is no window. A
+    window of 0 is returned as 0: transformers masks every token with it.
     """
     window = family.window
-    if not window.key:
+    if not window.key:  # no layer of the family has a window
         return None
     # Qwen2.5 has a sliding_window in its config, and use_sliding_window = false
     if window.switch and not part.get(window.switch, False):
         return None
 
-    value = part.get(window.key, window.default)
-    size = positive_int({window.key: value}, (window.key,), least=0)  # checks the number
+    # positive_int treats null like an absent key, so the default is put in for absent keys alone
+    setting = {window.key: part.get(window.key, window.default)}
+    size = positive_int(setting, (window.key,), least=0)
     if size is not None:
-        size //= window.divided_by
+        size //= window.divided_by  # 2 for ModernBERT, whose key counts both sides of a token
     return family.hooks.window_size(part, size)
 
 
@@ -315,8 +329,9 @@ def fused_heads(
 ) -> tuple[int, ...]:
     """Return where each head of queries or keys begins in a fused projection of q, k and v.
 
-    With 4 heads of queries, 2 of keys and of values, a projection has the order
-    q q q q k k v v ("blocks"), or for each head of keys q q k v ("groups").
+    With 4 heads of queries (q), 2 of keys (k) and 2 of values (v), the rows of a projection are in
+    the order q q q q k k v v ("blocks"), or q q k v q q k v ("per-group"). With as many heads of
+    keys as of queries, they may also be q k v q k v q k v q k v ("per-head").
 
     Args:
         which: "q" or "k".
@@ -325,31 +340,30 @@ def fused_heads(
         head_dim: Rows of one head.
         family: The family of the model, which knows the order of the rows.
     """
-    # each letter is a head, of head_dim rows
+    # below, a place counts heads of any kind (q, k or v) from the first row on
     order = family.weights.fused_order
-    letters = rows // head_dim
+    all_heads = rows // head_dim
 
-    # q q q q k k v v: a block of all queries, then one of all keys. In HRM-Text a gate for each
-    # head of queries comes before both. The rest are keys and values, as many of each.
+    # q q q q k k v v: a block of all queries, then one of all keys, then one of all values. In
+    # HRM-Text ("gate-and-blocks") a gate for each head of queries comes before them.
     if order.endswith("blocks"):
         gates = heads if order == "gate-and-blocks" else 0
-        kv_heads = (letters - gates - heads) // 2
+        kv_heads = (all_heads - gates - heads) // 2
         first_key = gates + heads
         places = range(gates, first_key)
         if which == "k":
             places = range(first_key, first_key + kv_heads)
         return tuple(place * head_dim for place in places)
 
-    # q q k v q q k v: a group for each head of keys, with its queries, itself and its values;
-    # q k v q k v ("per-head") is the same with a group for each head of queries
-    groups = heads if order == "per-head" else (letters - heads) // 2
-    queries = heads // groups
-    letters_in_group = queries + 2
-    wanted_in_group = range(queries)
+    # q q k v q q k v: a group for each head of keys, which has its queries, its keys and its values
+    groups = heads if order == "per-head" else (all_heads - heads) // 2
+    queries_in_group = heads // groups
+    heads_in_group = queries_in_group + 2
+    places_in_group = range(queries_in_group)
     if which == "k":
-        wanted_in_group = range(queries, queries + 1)
+        places_in_group = range(queries_in_group, queries_in_group + 1)
     starts = []
     for group in range(groups):
-        for place in wanted_in_group:
-            starts.append((group * letters_in_group + place) * head_dim)
+        for place in places_in_group:
+            starts.append((group * heads_in_group + place) * head_dim)
     return tuple(starts)

@@ -21,10 +21,9 @@ SMALL = 1 << 20
 """The most bytes of a file that is searched as a whole; of longer ones only what is needed."""
 HEAD = 1 << 16
 """Bytes at the beginning of a longer file, with the settings of truncation by tokenizers."""
-PARAMETER = "PARAMETER "
 WINDOW = "config"
 """The code of the keys of config.json that state a window."""
-TEXT = "text_config"
+TEXT_CONFIG = "text_config"
 """The part of rules that hold for a language model wherever a config.json keeps it."""
 CONVERTED = ("meta", "gguf")
 """Kinds of sources whose files are generated."""
@@ -101,7 +100,7 @@ def length_limits(source: Source) -> tuple[LengthLimit, ...]:
 
         # tokenizer.json has tens of megabytes; its limits are near the beginning
         if file.size > SMALL and not is_generated:
-            limits += limits_in(file.name, _blocks(source, file), large=True)
+            limits += limits_in(file.name, _blocks(source, file), stop_early=True)
         else:
             limits += limits_in_text(file.name, source.text(file.name) or "")
     return tuple(limits)
@@ -115,7 +114,7 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 
 
 def limits_in(
-    name: str, blocks: Iterable[bytes], large: bool = False, text_model: str = ""
+    name: str, blocks: Iterable[bytes], stop_early: bool = False, text_model: str = ""
 ) -> list[LengthLimit]:
     """Return the limits of a prompt in a file, in their order.
 
@@ -124,16 +123,16 @@ def limits_in(
     Args:
         name: The name of the file, which decides under which keys limits are looked for.
         blocks: Its content.
-        large: Stop reading a JSON file behind the keys that may have limits.
-        text_model: Where the file keeps the settings of a language model, with dots between keys.
+        stop_early: Stop reading a JSON file behind the keys that may have limits.
+        text_model: The object of the file with the settings of a language model, with dots between
+            keys, such as "thinker_config.text_config"; empty where that is the top level.
     """
     # the rule of each key: "truncation.max_length" for the key max_length in the part truncation
     rule_of_path = {}
     for rule in _rules_of(name):
         parts = list(rule.parts)  # "" is the top level
-        # a rule for text_config holds for the language model wherever this file keeps it
-        is_elsewhere = text_model and text_model not in parts
-        if TEXT in parts and is_elsewhere:
+        # a rule for "text_config" also holds where this file has its language model elsewhere
+        if TEXT_CONFIG in parts and text_model not in ("", *parts):
             parts.append(text_model)
         for part in parts:
             for key in rule.keys:
@@ -142,11 +141,11 @@ def limits_in(
 
     # a Modelfile has lines such as PARAMETER num_ctx 4096; all other files are JSON
     limits: Iterable[LengthLimit]
-    is_modelfile = any(path.startswith(PARAMETER) for path in rule_of_path)
+    is_modelfile = any(path.startswith("PARAMETER ") for path in rule_of_path)
     if is_modelfile:
-        limits = _parameters(name, blocks, rule_of_path)
+        limits = _modelfile_limits(name, blocks, rule_by_command=rule_of_path)
     else:
-        limits = _json_limits(name, blocks, rule_of_path, large)
+        limits = _json_limits(name, blocks, rule_of_path, stop_early)
     positive = [limit for limit in limits if limit.tokens > 0]
     return sorted(positive, key=lambda limit: limit.start)
 
@@ -181,7 +180,7 @@ def raise_limits(limits: Sequence[LengthLimit], context: int, content: bytes) ->
 
 
 def _json_limits(
-    name: str, blocks: Iterable[bytes], rule_of_path: dict[str, LimitRule], large: bool
+    name: str, blocks: Iterable[bytes], rule_of_path: dict[str, LimitRule], stop_early: bool
 ) -> list[LengthLimit]:
     """Return the limits in a JSON file, in its order.
 
@@ -190,9 +189,10 @@ def _json_limits(
         blocks: Its content.
         rule_of_path: The rule of each key, e.g. of "truncation.max_length"; `*` stands for any
             characters.
-        large: Stop reading behind the last of these keys.
+        stop_early: Stop reading behind the last of these keys, since the file is large.
     """
-    # only what is in these keys of the top level is read
+    # only the values of these keys of the top level are read: "truncation" for
+    # "truncation.max_length"
     outer_keys = set()
     for pattern, rule in rule_of_path.items():
         outer_key, _, _ = pattern.partition(".")
@@ -201,7 +201,7 @@ def _json_limits(
 
     limits: list[LengthLimit] = []
     present = set[str]()
-    for number in jsontext.numbers(blocks, name, outer_keys, large):
+    for number in jsontext.numbers(blocks, name, outer_keys, stop_early):
         path = ".".join(number.path)
         present.add(path)
         is_limit = 0 < number.value < UNLIMITED  # transformers writes 1e30 for "no limit"
@@ -224,25 +224,25 @@ def _json_limits(
     return [limit for limit in limits if present.isdisjoint(limit.rule.unless)]
 
 
-def _parameters(
-    name: str, blocks: Iterable[bytes], rule_of_path: dict[str, LimitRule]
+def _modelfile_limits(
+    name: str, blocks: Iterable[bytes], rule_by_command: dict[str, LimitRule]
 ) -> Iterator[LengthLimit]:
     """Yield the limits in the PARAMETER lines of a Modelfile, such as `PARAMETER num_ctx 4096`.
 
     Args:
         name: The name of the file.
         blocks: Its content.
-        rule_of_path: The rule of each beginning of a line, e.g. of "PARAMETER num_ctx".
+        rule_by_command: The rule of each command that sets a limit, e.g. of "PARAMETER num_ctx".
     """
     content = b"".join(blocks)
-    for beginning, rule in rule_of_path.items():
+    for command, rule in rule_by_command.items():
         # Ollama accepts any blanks between the words, and ignores their case
-        words = [re.escape(word.encode()) for word in beginning.split()]
+        words = [re.escape(word.encode()) for word in command.split()]
         line = rb"^[ \t]*" + rb"[ \t]+".join(words) + rb"[ \t]+(\d{1,15})[ \t\r]*$"
         for match in re.finditer(line, content, re.I | re.M):
             yield LengthLimit(
                 file=name,
-                key=beginning,
+                key=command,
                 tokens=int(match[1]),
                 start=match.start(1),
                 stop=match.end(1),

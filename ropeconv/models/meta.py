@@ -192,7 +192,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
         if name in self.weights():
             return None
         if name == TOKENIZER and self._shared_tokenizer is not None:
-            return self._shared_tokenizer[0]
+            return self._shared_tokenizer.path
         return self.inner.local(name)
 
     @cached_property
@@ -264,9 +264,19 @@ Llama 3.1 405B has 1,141 entries per part, which take 100 kB.
 """
 MOST_PICKLE = 1 << 20
 """The most bytes of the pickle; that of Llama 3.1 405B has 200 kB."""
-UNUSED = "rope.freqs"
+FREQUENCY_TENSOR = "rope.freqs"
 """Frequencies, which Meta's own code computes again; they are dropped, whatever their dtype."""
 STORAGES = {"BFloat16Storage": "bfloat16", "HalfStorage": "float16", "FloatStorage": "float32"}
+DAMAGE_ERRORS = (
+    zipfile.BadZipFile,
+    ValueError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    IndexError,
+)
+"""Errors of zipfile and pickletools for damaged files."""
 
 
 class BoundedFile(io.BufferedReader):
@@ -307,31 +317,7 @@ def peek_dtype(path: Path) -> str:
             f"{path} is {WORDS[kind]} and not a checkpoint that torch.save wrote; download it again"
         )
 
-    example_by_dtype = {}  # the name of a tensor of each dtype
-    try:
-        with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
-            pickled = archive.read(_checked_pickle(archive, path))
-        # genops yields the operations of a pickle without running them
-        for name, dtype in _dtypes_in(pickletools.genops(pickled)):
-            if name != UNUSED:
-                example_by_dtype[dtype] = name
-    except OSError as problem:
-        # zipfile looks for the table of contents before the begin of the file where the end of the
-        # archive has wrong numbers (zipfile.py, _RealGetContents)
-        if problem.errno != errno.EINVAL:
-            raise
-        raise _not_from_torch(path) from None
-    except (
-        zipfile.BadZipFile,
-        ValueError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        struct.error,
-        IndexError,
-    ):
-        raise _not_from_torch(path) from None
-
+    example_by_dtype = _example_by_dtype(path)
     dtypes = list(example_by_dtype)
     if not dtypes:
         raise BadSource(
@@ -345,6 +331,31 @@ def peek_dtype(path: Path) -> str:
             f" {shown(example_by_dtype[second])} in {second}; convert them to one with torch first"
         )
     return dtypes[0]
+
+
+def _example_by_dtype(path: Path) -> dict[str, str]:
+    """Return the name of a tensor of each dtype in a .pth file, e.g. {"bfloat16": "norm.weight"}.
+
+    Raises:
+        BadSource: The file is damaged, or is not a zip of the kind torch.save writes.
+    """
+    examples = {}
+    try:
+        with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
+            pickled = archive.read(_checked_pickle(archive, path))
+        # genops yields the operations of a pickle without running them
+        for name, dtype in _dtypes_in(pickletools.genops(pickled)):
+            if name != FREQUENCY_TENSOR:  # "rope.freqs", which is dropped whatever its dtype
+                examples[dtype] = name
+    except DAMAGE_ERRORS:
+        raise _not_from_torch(path) from None
+    except OSError as problem:
+        # for wrong numbers at the end of the archive, zipfile seeks to a place before the begin of
+        # the file (zipfile.py, _RealGetContents)
+        if problem.errno != errno.EINVAL:
+            raise
+        raise _not_from_torch(path) from None
+    return examples
 
 
 def _not_from_torch(path: Path) -> BadSource:
@@ -395,35 +406,33 @@ def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
     """Yield the name of each tensor in a pickle of torch.save, and the dtype of its numbers.
 
     For each tensor the pickle has, in this order: the text of its name, the function that rebuilds
-    it, the text "storage", and the class of its numbers, such as torch.BFloat16Storage. So when
-    such a class comes, the name is the text before the last one.
+    it, the text "storage", and the class of its numbers, such as torch.BFloat16Storage.
 
     Args:
         operations: Those that `pickletools.genops` yields: operation, argument and place.
     """
     # A pickle has each text once. There it gives the text a number (BINPUT), and has the number
     # wherever the text comes again (BINGET).
-    numbered: dict[int, str] = {}
-    text = ""  # of the last operation; empty if that has another kind of value
-    last_text = ""
-    text_before_last = ""
+    text_by_number: dict[int, str] = {}
+    text = ""  # of this operation; empty if it has another kind of value
+    last_two_texts = ("", "")  # without functions: at a class of numbers, the name and "storage"
     for operation, argument, _ in operations:
         if operation.name in ("BINPUT", "LONG_BINPUT"):
-            numbered[argument] = text
+            text_by_number[argument] = text
             continue
         value = argument
         if operation.name in ("BINGET", "LONG_BINGET"):
-            value = numbered.get(argument, "")
+            value = text_by_number.get(argument, "")
         text = value if isinstance(value, str) else ""
 
         # a class or a function is "torch BFloat16Storage" or "torch._utils _rebuild_tensor_v2"
         dtype = STORAGES.get(text.removeprefix("torch "))
         is_function = operation.name == "GLOBAL" or text.startswith("torch.")
         if dtype is not None:
-            yield text_before_last, dtype
+            tensor_name, _ = last_two_texts
+            yield tensor_name, dtype
         elif text and not is_function:
-            text_before_last = last_text
-            last_text = text
+            last_two_texts = (last_two_texts[1], text)
 
 
 class PthFiles:
@@ -505,15 +514,16 @@ class PthFiles:
             raise BadSource(f"the .pth files have no {name}; download the checkpoint again")
         pieces = [part[name] for part in self.parts]
 
-        # "bfloat16" for the BF16 of safetensors
-        dtype = next(torch_name for torch_name, short in DTYPES.items() if short == target.dtype)
-        if not all(_plain(piece, dtype) for piece in pieces):
+        torch_names = {in_safetensors: in_torch for in_torch, in_safetensors in DTYPES.items()}
+        dtype = torch_names[target.dtype]  # "bfloat16" for the BF16 of safetensors
+        if not all(_is_dense_tensor(piece, dtype) for piece in pieces):
             raise BadSource(
                 f"{name} is not a tensor of {dtype} in the .pth files; download the"
                 " checkpoint again"
             )
 
-        # Llama 3 divides the embedding by its vocabulary, Llama 2 by its width
+        # Each file has some columns of the embedding in Llama 2 (axis 1, as `target` says), and
+        # some rows in Llama 3 (axis 0), where each row is whole.
         shapes = [tuple(piece.shape) for piece in pieces]
         join = target.join
         has_whole_width = shapes[0][-1:] == target.shape[-1:]
@@ -562,7 +572,7 @@ def _row_bytes(target: TensorTarget) -> int:
     return tensor_bytes(target.dtype, target.shape[1:])
 
 
-def _plain(piece: Tensor, dtype: str) -> bool:
+def _is_dense_tensor(piece: Tensor, dtype: str) -> bool:
     """Whether an object of a .pth file is a tensor of a dtype with its numbers in memory."""
     import torch
 

@@ -146,8 +146,9 @@ class TensorTarget(ConvertedTensor):
 def targets(config: Config) -> Iterator[TensorTarget]:
     """Yield every tensor of a Llama in the HF layout, in the order in which transformers has them.
 
-    Each has its name in Meta's files, the axis along which their parts are joined, and for queries
-    and keys the rows of a head, which are reordered.
+    Meta divides each tensor between several files. `join` is the axis along which the parts are
+    joined again: 0 for rows, 1 for columns, None for a norm, which each file has as a whole. `head`
+    is the number of rows of a head of queries or keys, whose rows are reordered, and 0 for others.
     """
     dim = config["hidden_size"]
     inner = config["intermediate_size"]
@@ -162,12 +163,12 @@ def targets(config: Config) -> Iterator[TensorTarget]:
         dtype=dtype,
         shape=(vocab, dim),
         origin="tok_embeddings.weight",
-        join=1,
+        join=1,  # as in Llama 2; Llama 3 has rows in each file, which shows in the shapes
     )
     for index in range(config["num_hidden_layers"]):
         new = f"model.layers.{index}."
         old = f"layers.{index}."
-        # name, name in Meta's files, shape, axis of joining, rows of a head
+        # name in transformers, name in Meta's files, shape, `join`, `head`
         for name, origin, shape, join, head in (
             ("self_attn.q_proj", "attention.wq", (heads * width, dim), 0, width),
             ("self_attn.k_proj", "attention.wk", (kv_heads * width, dim), 0, width),

@@ -207,14 +207,15 @@ def name_in(reference: str) -> OllamaName | None:
             return None
     host, namespace, model, tag = match.groups()
 
-    # without a tag, owner/name is an id on the Hub, but for pages of ollama.com, and so is
-    # hf.co/owner/name
+    # Without a tag, owner/name and hf.co/owner/name are ids on the Hub. Only the address of a page,
+    # ollama.com/owner/name, is a name of Ollama.
     if tag is None:
         is_page = "ollama.com/" in reference or reference.startswith("ollama://")
         is_owner_and_name = host is None and namespace is not None
         if is_owner_and_name and not is_page:
             return None
-        if host is not None and host != HOST:
+        is_at_other_host = host is not None and host != HOST  # HOST is registry.ollama.ai
+        if is_at_other_host:
             return None
 
     # the first part of a/b/c:tag is a host only with a dot or a port, else it is a folder
@@ -259,8 +260,8 @@ def find(reference: str) -> StoredModel | None:
             manifest = _manifest(root / "manifests", (host, namespace, model, tag))
             if manifest is not None:
                 # the name in upper and lower case as the store has it
-                stored_name = OllamaName(reference, *_parts(root, manifest))
-                return _read(stored_name, root, manifest)
+                stored_name = OllamaName(reference, *_name_parts(root, manifest))
+                return _read_manifest(stored_name, root, manifest)
     return None
 
 
@@ -287,10 +288,15 @@ def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
     return place
 
 
-def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
+def _read_manifest(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
     """Read the model of a manifest, which lists its parts as the layers of an OCI image.
 
-    The media type of a layer is application/vnd.ollama.image.model, .template, .params, ...
+    A layer is `{"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:..."}`.
+
+    Args:
+        name: The name of the model, for messages.
+        root: The folder of the store.
+        manifest: The path of the manifest in it.
     """
     content = parse(read_text(manifest, str(manifest)), str(manifest))
     listed = content.get("layers")
@@ -298,23 +304,27 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
         listed = []
     layers = []
     for layer in listed:
-        media_type = layer.get("mediaType") if isinstance(layer, dict) else None
-        if not isinstance(media_type, str):
+        is_layer = isinstance(layer, dict) and isinstance(layer.get("mediaType"), str)
+        if not is_layer:
             raise BadSource(f"{manifest} is damaged; run `ollama pull {name.short}`")
-        if media_type.startswith(LAYER):  # other layers are not of GGUF models
+        media_type: str = layer["mediaType"]
+        if media_type.startswith(LAYER):  # layers with another beginning are not of GGUF models
             kind = media_type.removeprefix(LAYER)  # e.g. "template"
-            layers.append((kind, _blob(root, layer, manifest, name)))
+            layers.append((kind, _blob_path(root, layer, manifest, name)))
 
     # the config is a blob too, which older manifests do not have
     config = content.get("config")
     config_path = None
     if isinstance(config, dict) and config.get("digest"):
-        config_path = _blob(root, config, manifest, name)
+        config_path = _blob_path(root, config, manifest, name)
     return StoredModel(name=name, root=root, layers=tuple(layers), config=config_path)
 
 
-def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:
-    """Return the path of a layer of a manifest."""
+def _blob_path(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:
+    """Return the path of the file of a layer, blobs/sha256-DIGEST, from the digest that it states.
+
+    The manifest and the name of the model are for the message about a wrong digest.
+    """
     digest = DIGEST.fullmatch(str(layer.get("digest")))
     if digest is None:
         raise BadSource(
@@ -324,15 +334,15 @@ def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -
     return root / "blobs" / f"sha256-{digest[1]}"
 
 
-def _names(root: Path) -> Iterator[tuple[OllamaName, Path]]:
+def _names_and_manifests(root: Path) -> Iterator[tuple[OllamaName, Path]]:
     """Yield the names in a store with their manifests, the newest first."""
     manifests = [path for path in (root / "manifests").glob("*/*/*/*") if path.is_file()]
     for path in sorted(manifests, key=lambda path: -path.stat().st_mtime)[:MOST_MANIFESTS]:
         if not path.name.startswith("."):
-            yield OllamaName(path.name, *_parts(root, path)), path
+            yield OllamaName(path.name, *_name_parts(root, path)), path
 
 
-def _parts(root: Path, manifest: Path) -> tuple[str, str, str, str]:
+def _name_parts(root: Path, manifest: Path) -> tuple[str, str, str, str]:
     """Return the parts of a name, from the place of its manifest."""
     host, namespace, model, tag = manifest.relative_to(root / "manifests").parts
     return host, namespace, model, tag
@@ -347,17 +357,17 @@ def blob_stem(path: Path) -> str:
     """Return a name for the output that is made of a file in Ollama's store.
 
     The file has a name such as sha256-6a0746a1ec1a.... The output is named after a model of the
-    store that uses it, such as llama3.1-8b, or else by the beginning of that name.
+    store that uses the file, such as llama3.1-8b. Without such a model it has the beginning of the
+    file's name.
     """
-    # the manifest of a model has the name of the file
-    store = path.parent.parent
-    for name, manifest in _names(store):
+    store = path.parent.parent  # the path is STORE/blobs/sha256-DIGEST
+    for name, manifest in _names_and_manifests(store):
         try:
-            layers = _read(name, store, manifest).layers
-        except (BadSource, OSError):  # a damaged one
+            model = _read_manifest(name, store, manifest)
+        except (BadSource, OSError):  # a damaged manifest
             continue
-        models = [blob.name for kind, blob in layers if kind == "model"]
-        if path.name in models:
+        gguf_names = [blob.name for kind, blob in model.layers if kind == "model"]
+        if path.name in gguf_names:
             return name.stem
     return path.name[:19]  # "sha256-" and 12 digits
 
@@ -369,7 +379,7 @@ def absence_error(reference: str) -> BadSource:
     stores = folders()
     stored_names = set()
     for store in stores:
-        for stored, _ in _names(store):
+        for stored, _ in _names_and_manifests(store):
             stored_names.add(stored.short)
 
     plain_name = name.short.removesuffix(f":{TAG}")

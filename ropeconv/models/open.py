@@ -50,10 +50,14 @@ def open_source(reference: str | os.PathLike[str], family: str = "") -> Source |
 
 
 def _open(reference: str) -> Source | GgufSource:
-    """Open the source of a reference: a path here, or a name elsewhere."""
-    # `resolve_reference` has made names of the addresses of pages on the Hub, so an address that is
-    # left is that of another site, or of a registry of Ollama
-    if re.match("(?!hf:|ollama:)[a-z]+://", reference) and ollama.find(reference) is None:
+    """Open the source of a reference: a path on this disk, or a name elsewhere.
+
+    Args:
+        reference: As `resolve_reference` returns it, so never the address of a page on the Hub.
+    """
+    # an address is of another site, or of a model in Ollama's registry
+    is_address = re.match("(?!hf:|ollama:)[a-z]+://", reference) is not None
+    if is_address and ollama.find(reference) is None:
         raise BadSource(
             f"{reference} is not the address of a model on huggingface.co; download it, and give"
             " its path"
@@ -63,11 +67,12 @@ def _open(reference: str) -> Source | GgufSource:
     kind = kind_of(path)
     if kind == "missing":
         return _open_elsewhere(reference, path)
-    # a folder that ends in .mlpackage or the like is one compiled graph
-    if kind == "folder" and path.suffix not in FROZEN:
+    # compiled graphs of Core ML are folders too, such as Llama.mlpackage
+    is_graph_folder = path.suffix in FROZEN
+    if kind == "folder" and not is_graph_folder:
         folder = FolderSource(path)
-        if _is_meta(place.name for place in path.iterdir()):
-            return MetaSource(folder)
+        if _has_meta_layout(place.name for place in path.iterdir()):
+            return MetaSource(folder)  # params.json and consolidated.00.pth
         return folder
 
     if is_graph(reference):
@@ -86,41 +91,49 @@ def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
     The forms overlap, so the order decides: `a/b/c.gguf` may be a file on the Hub or a missing
     path, and `a/b` may be a model of Ollama or a repository.
     """
+    # 1. a model in Ollama's store
     stored = ollama.find(reference)
     if stored is not None:
         return OllamaGguf(stored)
 
-    on_hub = re.fullmatch(HUB_FILE, reference)
+    # 2. a GGUF file on the Hub, owner/name/file.gguf; with a folder `owner` here, it is a mistyped
+    # path
+    hub_file = re.fullmatch(HUB_FILE, reference)
     first_part = Path(reference.split("/")[0])
-    # a/b/c.gguf with a folder `a` here is a mistyped path
-    if on_hub and not first_part.exists():
-        repository, revision, file = on_hub.groups()
+    if hub_file and not first_part.exists():
+        repository, revision, file = hub_file.groups()
         _check_address(reference, repository, revision, file)
         return HubGguf(HubShard.find(repository, file, revision))
-    if has_gguf_name(reference):  # opening the file then says that it is missing
-        return GgufSource(path)
+
+    # 3. a missing file, by the end of its name
+    if has_gguf_name(reference):
+        return GgufSource(path)  # says that the file is missing
     if is_graph(reference):
         raise BadSource(
             f"{reference} does not exist; give the path of a graph, or of the folder of an export"
         )
 
-    match = re.fullmatch(HUB_ID, reference)
-    if match and not reference.startswith((".", "/", "~")):
-        repository, revision = match.groups()
+    # 4. a repository on the Hub, owner/name[@revision]
+    hub_id = re.fullmatch(HUB_ID, reference)
+    looks_like_path = reference.startswith((".", "/", "~"))
+    if hub_id and not looks_like_path:
+        repository, revision = hub_id.groups()
         _check_address(reference, repository, revision)
         source = HubSource(repository, revision)
-        if _is_meta(file.name for file in source.files()):
+        if _has_meta_layout(file.name for file in source.files()):
             return MetaSource(source)
         return source
 
-    others = ", and Ollama has no model of that name" if ollama.name_in(reference) else ""
+    not_in_ollama = ""
+    if ollama.name_in(reference):
+        not_in_ollama = ", and Ollama has no model of that name"
     raise BadSource(
-        f"{reference} is neither a folder nor a Hub id{others}; give a path, or"
+        f"{reference} is neither a folder nor a Hub id{not_in_ollama}; give a path, or"
         " owner/name[@revision]"
     )
 
 
-def _is_meta(names: Iterable[str]) -> bool:
+def _has_meta_layout(names: Iterable[str]) -> bool:
     """Whether files have Meta's layout: params.json and consolidated.NN.pth, no config.json."""
     files = set(names)
     if "params.json" not in files or "config.json" in files:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Config = dict[str, Any]
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 DEEPEST = 5
 """Levels of objects that are searched; published configs have up to four."""
@@ -41,7 +41,7 @@ OTHER_WORDS = frozenset(
 """Words in the names of other parts. Talkers and code predictors make sounds from the thoughts of
 a language model, and have layers and a vocabulary too.
 """
-ALONE = ("text_config", "llm_config", "language_config", "lm_config")
+TEXT_MODEL_KEYS = ("text_config", "llm_config", "language_config", "lm_config")
 """Names that hold the language model also where the config has sizes of its own beside them."""
 
 
@@ -49,7 +49,7 @@ ALONE = ("text_config", "llm_config", "language_config", "lm_config")
 class Part:
     """A model inside a config."""
 
-    path: Path
+    path: KeyPath
     """Its keys from the top."""
 
     config: Config
@@ -60,7 +60,7 @@ class Part:
         return ".".join(self.path)
 
 
-def text_path(config: Config) -> Path:
+def text_path(config: Config) -> KeyPath:
     """Return the keys of the language model in a config; empty where that is the config itself.
 
     `{"model_type": "my_vlm", "llm_config": {...}, "vision_config": {...}}` gives ("llm_config",).
@@ -73,12 +73,12 @@ def text_path(config: Config) -> Path:
     return candidates[0].path if len(candidates) == 1 else ()
 
 
-def _known_path(config: Config) -> Path:
+def _known_path(config: Config) -> KeyPath:
     """The keys under which classes of transformers read the language model of a multimodal one.
 
     They are ("text_config",) in nearly all classes. Without such an object they are ().
     """
-    path: Path = ("text_config",)
+    path: KeyPath = ("text_config",)
     text = config.get("text_config")
     thinker = config.get("thinker_config")
     if isinstance(thinker, dict):  # Qwen's Omni models
@@ -87,7 +87,7 @@ def _known_path(config: Config) -> Path:
     if not isinstance(text, dict):
         return ()
 
-    # an object without sizes may only be around the language model, as a wrapper in a wrapper
+    # an object without sizes such as hidden_size may have the language model in it, at one more key
     if not _count_sizes(text):
         candidates = text_candidates(text)
         if len(candidates) == 1:
@@ -107,19 +107,18 @@ def text_candidates(config: Config) -> list[Part]:
     # model itself. Its parts are then something else, unless one has a name such as text_config.
     is_model_itself = _count_sizes(config) >= 2
     candidates = []
-    for part in _parts(config):
-        if is_model_itself and part.name not in ALONE:
+    for part in _objects_in(config):
+        has_name_of_text_model = part.name in TEXT_MODEL_KEYS
+        if is_model_itself and not has_name_of_text_model:
             continue
-        is_for_images_or_sounds = _is_other(part)
-        if _is_model(part) and not is_for_images_or_sounds:
+        if _may_be_language_model(part) and not _is_for_images_or_sounds(part):
             candidates.append(part)
     if not candidates:
         return []
 
-    # those whose names say most that they are a language model, such as text_decoder; rank 0 is the
-    # most
-    best = min(_rank(part) for part in candidates)
-    return [part for part in candidates if _rank(part) == best]
+    # those whose names are most like that of a language model, such as text_decoder
+    best_rank = min(_rank(part) for part in candidates)  # 0 is the best
+    return [part for part in candidates if _rank(part) == best_rank]
 
 
 def other_parts(config: Config) -> list[Part]:
@@ -129,7 +128,7 @@ def other_parts(config: Config) -> list[Part]:
     """
     path_of_text = text_path(config)
     others: list[Part] = []
-    for part in _parts(config, path_of_text):
+    for part in _objects_in(config, path_of_text):
         # the language model, and what is around it
         contains_text = _is_inside(path_of_text, part.path)
         if contains_text:
@@ -153,23 +152,27 @@ def other_parts(config: Config) -> list[Part]:
     return others
 
 
-def _is_inside(path: Path, outer: Path) -> bool:
+def _is_inside(path: KeyPath, outer: KeyPath) -> bool:
     """Whether a part of a config, by its path, is another part or inside of it."""
     return path[: len(outer)] == outer
 
 
-def _parts(config: Config, inside: Path = ()) -> Iterator[Part]:
-    """Yield the objects in a config, the outer ones first, without those in a language model.
+def _objects_in(config: Config, language_model: KeyPath = ()) -> Iterator[Part]:
+    """Yield the objects in a config that may be models, the outer ones first.
+
+    An object with two sizes, such as hidden_size and num_hidden_layers, is a model. The objects
+    inside of a model are its settings, such as rope_parameters, and are not yielded.
 
     Args:
         config: The config.
-        inside: The path of the language model, where that is known already.
+        language_model: The path of the language model where it is known, which may have fewer
+            sizes; empty where it is not.
     """
-    level = [Part((), config)]  # the objects of one depth
+    objects_to_open = [Part((), config)]  # those of one depth
     count = 0
-    for _ in range(DEEPEST):
-        next_level = []
-        for outer in level:
+    for _ in range(DEEPEST):  # 5 levels, which also ends for a config that is nested on purpose
+        next_objects = []
+        for outer in objects_to_open:
             for key, value in outer.config.items():
                 if not isinstance(value, dict) or count >= MOST_PARTS:
                     continue
@@ -177,12 +180,11 @@ def _parts(config: Config, inside: Path = ()) -> Iterator[Part]:
                 part = Part((*outer.path, str(key)), value)
                 yield part
 
-                # objects inside of a model are its settings
-                is_language_model = bool(inside) and part.path == inside
+                is_language_model = bool(language_model) and part.path == language_model
                 is_model = is_language_model or _count_sizes(value) >= 2
                 if not is_model:
-                    next_level.append(part)
-        level = next_level
+                    next_objects.append(part)
+        objects_to_open = next_objects
 
 
 def _count_sizes(config: Config) -> int:
@@ -202,25 +204,33 @@ def _words(part: Part) -> set[str]:
     return {word for key in part.path for word in key.lower().split("_")}
 
 
-def _is_other(part: Part) -> bool:
+def _is_for_images_or_sounds(part: Part) -> bool:
     """Whether a part is for images or sounds, by its names or its keys."""
     return bool(_words(part) & OTHER_WORDS) or bool(OF_PIXELS_AND_SOUNDS & set(part.config))
 
 
-def _is_model(part: Part) -> bool:
+def _may_be_language_model(part: Part) -> bool:
     """Whether a part may be a language model."""
     is_named = bool(set(part.path[-1].lower().split("_")) & TEXT_WORDS)
     if _count_sizes(part.config) >= 2:
         return is_named or any(name in part.config for name in VOCABULARY)
     # a class has defaults for sizes that are left out
-    return is_named and isinstance(part.config.get("model_type"), str) and not _holds_one(part)
+    return (
+        is_named
+        and isinstance(part.config.get("model_type"), str)
+        and not _only_holds_language_model(part)
+    )
 
 
-def _holds_one(part: Part) -> bool:
+def _only_holds_language_model(part: Part) -> bool:
     """Whether an object only holds a language model further inside."""
     if _count_sizes(part.config):
         return False
-    return any(_is_model(inner) for inner in _parts(part.config) if not _is_other(inner))
+    return any(
+        _may_be_language_model(inner)
+        for inner in _objects_in(part.config)
+        if not _is_for_images_or_sounds(inner)
+    )
 
 
 def _rank(part: Part) -> int:

@@ -93,35 +93,33 @@ def modelfile_in(reference: str) -> Path | None:
 def modelfile_of(reference: str) -> Modelfile | None:
     """Return the Modelfile of a reference: the file itself, or that of a model of Ollama.
 
-    It is None for every other reference. A Modelfile that begins with FROM MODEL, for a model of
-    the store, has the lines that it inherits from that model too.
+    A Modelfile with `FROM llama3.1:8b` gets the template and the parameters of that model too, as
+    `ollama create` does.
 
     Args:
-        reference: The path of a Modelfile, or a name of Ollama.
+        reference: The path of a Modelfile, or a name of Ollama. For any other reference, such as
+            the path of a GGUF file, the result is None.
     """
     path = modelfile_in(reference)
-    if path is None:
-        # a file of the user goes before a model of the same name
-        if expand_home(reference).exists():
-            return None
-        stored = ollama.find(reference)
-        if stored is None:
-            return None
-        return Modelfile(stored.name.short, stored.modelfile)
+    if path is not None:
+        text = read_text(path, path.name)
+        base = _model_of_from_line(path, text)
+        is_file = _file_beside(path, base) is not None
+        stored_base = None if is_file else ollama.find(base)
+        if stored_base is not None:  # FROM ./file.gguf inherits nothing
+            text = _inherit(text, stored_base.modelfile)
+        return Modelfile(str(path), text)
 
-    # FROM llama3.1:8b inherits the template and the parameters of that model, FROM ./file.gguf
-    # nothing
-    text = read_text(path, path.name)
-    model = _from_line(path, text)
-    is_file = _beside(path, model) is not None
-    if not is_file:
-        stored = ollama.find(model)
-        if stored is not None:
-            text = _inherit(text, stored.modelfile)
-    return Modelfile(str(path), text)
+    # another file of the user goes before a model of Ollama with the same name
+    if expand_home(reference).exists():
+        return None
+    stored = ollama.find(reference)
+    if stored is None:
+        return None
+    return Modelfile(stored.name.short, stored.modelfile)
 
 
-def _from_line(path: Path, text: str) -> str:
+def _model_of_from_line(path: Path, text: str) -> str:
     """Return the model that a Modelfile names. Raises BadSource where it names none."""
     match = FROM.search(text)
     if match is None:
@@ -129,7 +127,7 @@ def _from_line(path: Path, text: str) -> str:
     return match[1].strip("\"'")
 
 
-def _beside(path: Path, model: str) -> Path | None:
+def _file_beside(path: Path, model: str) -> Path | None:
     """Return the file of a model beside a Modelfile; None where there is none."""
     beside = path.parent / expand_home(model)
     return beside if beside.exists() else None
@@ -138,8 +136,8 @@ def _beside(path: Path, model: str) -> Path | None:
 def _of_modelfile(path: Path) -> str:
     """Return the model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
     # in the order in which Ollama looks for it: a file first, then a name, then a page on the Hub
-    model = _from_line(path, read_text(path, path.name))
-    beside = _beside(path, model)
+    model = _model_of_from_line(path, read_text(path, path.name))
+    beside = _file_beside(path, model)
     if beside is not None:
         return str(beside)
     if ollama.find(model) is not None:

@@ -24,7 +24,7 @@ from ..rope.errors import RopeconvError
 from ..rope.features import load_features
 from .family import Family, WeightNames
 from .layers import layer_prefix
-from .schema import Config, check_config, first_present, text_config
+from .schema import LARGEST, LARGEST_SIZE, Config, check_config, first_present, text_config
 from .unread_keys import unread_rope_keys, unread_sizes
 from .wrappers import is_where_transformers_reads, wrapper_of
 
@@ -87,7 +87,9 @@ def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     of_features: list[Family] = []
     for feature in load_features().values():
         if feature.families is not None:
-            families_of_feature = _read_folder(feature.families, known, "another one")
+            # for the message "FILE describes the family 'x', which another one already defines"
+            other = "another one"
+            families_of_feature = _read_folder(feature.families, known, owner=other)
             known += families_of_feature
             of_features += families_of_feature
     return tuple(of_features)
@@ -177,7 +179,7 @@ def _invalid_field(family: Family) -> str:
     has_projections = (weights.q and weights.k) or weights.fused
     if not has_projections and not family.refuse:
         return "weights"
-    if not all(_places_layer(pattern, layers.blocks) for pattern in weights.layer):
+    if not all(_is_layer_prefix(pattern, layers.blocks) for pattern in weights.layer):
         return "weights.layer"
 
     defaults = family.defaults
@@ -190,12 +192,16 @@ def _invalid_field(family: Family) -> str:
         defaults.kv_heads,
     )
 
+    # the limits of such numbers in a config.json too (models/schema.py): 2^31 and 1e30
     for size in sizes:
-        if size is not None and not 0 < size < 1 << 31:
+        if size is not None and not 0 < size < LARGEST_SIZE:
             return "defaults"
 
-    for base in (defaults.theta, defaults.local_theta or 2.0):
-        if not 1 < base < 1e30:
+    bases = [defaults.theta]
+    if defaults.local_theta:  # only families with local layers have one
+        bases.append(defaults.local_theta)
+    for base in bases:
+        if not 1 < base < LARGEST:
             return "defaults.theta"
     if not 0 < defaults.partial_rotary_factor <= 1:
         return "defaults.partial_rotary_factor"
@@ -206,7 +212,7 @@ def _invalid_field(family: Family) -> str:
     return ""
 
 
-def _places_layer(pattern: str, blocks: int) -> bool:
+def _is_layer_prefix(pattern: str, blocks: int) -> bool:
     """Whether a prefix names the layer once, and the attention block where there are several."""
     if pattern.count("{layer}") != 1:
         return False
@@ -278,7 +284,7 @@ def refused_types() -> dict[str, str]:
     return reasons
 
 
-NAMELESS = "a config without model_type"
+CONFIG_WITHOUT_TYPE = "a config without model_type"
 LAYOUTS = {"half": "pairs (i, i + r/2) rotate", "interleaved": "pairs (2i, 2i + 1) rotate"}
 KINDS = {
     "global": "rotates",
@@ -290,8 +296,8 @@ KINDS = {
 def assumed_family(config: Config, name: str) -> Family:
     """Return the family that the user named with --family, for a config of another model type.
 
-    The family gets that model type too, and notes it in `assumed`: what runtimes compute is then
-    only known if they treat the type alike.
+    Its `assumed` has the model type of the config that the family does not describe, e.g.
+    "my_llama". Runtimes are then judged with the words "if it runs my_llama as Llama".
 
     Args:
         config: The whole config.json.
@@ -310,8 +316,7 @@ def assumed_family(config: Config, name: str) -> Family:
             f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)"
         )
 
-    # The user says that a type which ropeconv does not know is like this family. That is kept in
-    # `assumed`, so that runtimes are judged with "if it runs TYPE as FAMILY".
+    # 1. the type of the text model is not one of the family: it is assumed to be
     text = text_config(config) or {}
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     is_unknown_type = model_type not in family.model_types
@@ -319,15 +324,18 @@ def assumed_family(config: Config, name: str) -> Family:
         model_types = (*family.model_types, model_type)
         return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
 
-    # The text model has a type of the family. There may be a model around it, as in
-    # {"model_type": "my_vlm", "text_config": {"model_type": "llama"}}. That one is assumed, unless
-    # transformers has a class for it.
-    outer_type = wrapper_of(config, family)  # None without one, and "" for one without a type
-    if outer_type is None or outer_type in family.model_types:
+    # 2. The text model is of the family, and there may be a model around it, as in
+    # {"model_type": "my_vlm", "text_config": {"model_type": "llama"}}. If transformers has no class
+    # for "my_vlm", it is assumed that "my_vlm" runs its text model as the family.
+    outer_type = wrapper_of(config, family)
+    if outer_type is None or outer_type in family.model_types:  # no such model
         return family
-    if is_where_transformers_reads(config, family, outer_type):
+    is_known_to_transformers = is_where_transformers_reads(config, family, outer_type)
+    if is_known_to_transformers:
         return family
-    return msgspec.structs.replace(family, assumed=outer_type or NAMELESS)
+    if not outer_type:  # the model around the text model has no model_type
+        outer_type = CONFIG_WITHOUT_TYPE
+    return msgspec.structs.replace(family, assumed=outer_type)
 
 
 def _rotating_layers(family: Family) -> str:
@@ -344,9 +352,13 @@ def _rotating_layers(family: Family) -> str:
 def assumption(family: Family) -> str:
     """Return a sentence on what is assumed about a model whose type is not known; else empty.
 
-    The user may have named its family (`assumed`), or ropeconv has run its class (`derived`).
+    The user may have named its family: "model_type 'my_llama' is treated as llama: its RoPE is that
+    of Llama; pairs (i, i + r/2) rotate; head_dim from head_dim, else ...". Or ropeconv has run its
+    class: "derived from MyModel 1.0, which was run here: pairs (i, i + r/2) rotate; ...".
     """
-    if not (family.assumed or family.derived):
+    assumed_type = family.assumed  # e.g. "my_llama"; empty for a type that the family has
+    class_that_was_run = family.derived  # e.g. "MyModel 1.0"; empty if none was run
+    if not assumed_type and not class_that_was_run:
         return ""
 
     keys = family.keys
@@ -369,13 +381,13 @@ def assumption(family: Family) -> str:
     if window.key:
         facts.append(f"a window in {window.key}")
 
-    if family.derived:
+    if class_that_was_run:
         facts.append(f"base from {', '.join(keys.theta)}")
         if family.not_derived:
             facts.append(f"not found: {', '.join(family.not_derived)}")
-        return f"derived from {family.derived}, which was run here: {'; '.join(facts)}"
+        return f"derived from {class_that_was_run}, which was run here: {'; '.join(facts)}"
     facts.insert(0, f"its RoPE is that of {family.display_name}")
-    return f"model_type {family.assumed!r} is treated as {family.name}: {'; '.join(facts)}"
+    return f"model_type {assumed_type!r} is treated as {family.name}: {'; '.join(facts)}"
 
 
 NOT_OF_MODELS = frozenset(
@@ -384,19 +396,19 @@ NOT_OF_MODELS = frozenset(
     " torch_dtype transformers_version use_cache".split()
 )
 """Keys that say nothing about a family: those of every config, and of what made the file."""
-GOOD = 0.75
+LEAST_SHARE_OF_CONFIG = 0.75
 """The share of the keys of the config that the class of a family must have."""
-NAMED = 0.5
+LEAST_SHARE_WITH_NAMED_CLASS = 0.5
 """The same for a family whose class the config names."""
-UNHEARD = 1.0
+MOST_WEIGHT_OF_FOREIGN_KEY = 1.0
 """The most that a key counts which the class does not have; keys that it has count up to 4."""
-ABSENT = 0.2
+WEIGHT_OF_ABSENT_KEY = 0.2
 """How much a key counts that only the class has: the config may leave it at its default."""
-ALIKE = 0.4
+LEAST_SHARE_OF_CLASS = 0.4
 """The share of the keys of the class, weighted so, that the config must have."""
-NEAR = 0.05
+SMALL_DIFFERENCE = 0.05
 """Families whose shares differ by less are told apart by how common they are."""
-COMMON = (
+MOST_COMMON_FIRST = (
     "llama",
     "mistral",
     "qwen2",
@@ -418,7 +430,7 @@ COMMON = (
     "stablelm",
 )
 """The families that other models are most often built like, the most common first."""
-LAYERS = 8
+FIRST_LAYERS = 8
 """The first layers, one of which has attention in every family."""
 MOST_MISFITS = 100
 """The misfits of a family whose projections are not among the tensors."""
@@ -471,44 +483,60 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
     """
     part = text_config(config) or config
     if not best:
-        advice = (
-            "`ropeconv list families` lists the known ones, and docs/families.md says how to"
-            " describe another in a file"
-        )
-        unknown_keys = _unknown_rope_keys(part)
-        if not unknown_keys:
-            return advice
-        return f"no family reads {' and '.join(unknown_keys)} of config.json; {advice}"
-
-    # the most similar family is not suggested where it would ignore something about the RoPE
+        return _advice_without_family(part)
     family = by_name()[best]
-    unread = unread_rope_keys(part, family) + unread_sizes(part, family)
-    is_wrapped = part is not config
-    if is_wrapped:  # the model around it may have keys for it too, as mrope_section
-        unread += [key for key in unread_rope_keys(config, family) if "." not in key]
-    if unread:
+    reason_against = _reason_against(config, part, family)
+    if reason_against:
         return (
-            f"its fields are most like those of {family.display_name}, which does not read"
-            f" {' and '.join(unread)} of config.json, so no family is suggested; describe the model"
-            " in a file (docs/families.md)"
+            f"its fields are most like those of {family.display_name}, which {reason_against}, so"
+            " no family is suggested; describe the model in a file (docs/families.md)"
         )
 
-    # nor where it would read a value of another kind, such as a list in place of a number
-    try:
-        check_config(config, [part], family)
-    except BadSource as problem:
-        reason, _, _ = str(problem).partition(";")  # without the advice on how to correct it
-        return (
-            f"its fields are most like those of {family.display_name}, which reads values of"
-            f" another kind ({reason}), so no family is suggested; describe the model in a file"
-            " (docs/families.md)"
-        )
     evidence = "fields and tensors" if shapes else "fields"
     return (
         f"its {evidence} are those of {family.display_name}: pass --family {best} to treat it as"
         f" that, where {LAYOUTS[family.layout]}, and `ropeconv inspect MODEL --family {best}`"
         " shows what else that assumes"
     )
+
+
+def _advice_without_family(part: Config) -> str:
+    """Return advice on a model that is like no family, from the text part of its config."""
+    advice = (
+        "`ropeconv list families` lists the known ones, and docs/families.md says how to describe"
+        " another in a file"
+    )
+    unknown_keys = _unknown_rope_keys(part)
+    if not unknown_keys:
+        return advice
+    return f"no family reads {' and '.join(unknown_keys)} of config.json; {advice}"
+
+
+def _reason_against(config: Config, part: Config, family: Family) -> str:
+    """Return why a family must not be suggested for an unknown model; empty where it may be.
+
+    An example is "does not read rope_percent of config.json".
+
+    Args:
+        config: The whole config.json.
+        part: Its text part.
+        family: The family that the model is most like.
+    """
+    # the family would ignore a key about RoPE, or a size
+    unread = unread_rope_keys(part, family) + unread_sizes(part, family)
+    is_wrapped = part is not config
+    if is_wrapped:  # the top level may have keys for the text model too, such as mrope_section
+        unread += [key for key in unread_rope_keys(config, family) if "." not in key]
+    if unread:
+        return f"does not read {' and '.join(unread)} of config.json"
+
+    # the family would read a value of another type, such as a list in place of a number
+    try:
+        check_config(config, [part], family)
+    except BadSource as problem:
+        wrong_value, _, _ = str(problem).partition(";")  # without the advice on how to correct it
+        return f"reads values of another kind ({wrong_value})"
+    return ""
 
 
 def _unknown_rope_keys(part: Config) -> list[str]:
@@ -537,14 +565,16 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
             candidates.append(family.name)
 
     # 1. Where the config names the class of some families in `architectures`, only these count, and
-    # half of its keys must fit (NAMED). Else three quarters of them must (GOOD), and the config
-    # must state what sets a family apart.
+    # half of the config's keys must be keys of the class. Else three quarters of them must be, and
+    # the config must state everything in which the family differs from Llama.
     named = _with_class(candidates, _classes(config) | _classes(part))
     if named:
-        shares = _shares_of_keys(part, named, least_of_config=NAMED)
+        shares = _families_with_common_keys(
+            part, named, least_of_config=LEAST_SHARE_WITH_NAMED_CLASS
+        )
     else:
         stated = [name for name in candidates if _states_differences(part, by_name()[name])]
-        shares = _shares_of_keys(part, stated, least_of_config=GOOD)
+        shares = _families_with_common_keys(part, stated, least_of_config=LEAST_SHARE_OF_CONFIG)
 
     # 2. those whose tensors fit best
     fitting = _with_fewest_misfits(part, shares, shapes or {})
@@ -553,11 +583,13 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
 
     # 3. those with the most keys, or nearly as many
     most = max(shares[name].of_config for name in fitting)
-    near_best = [name for name in fitting if shares[name].of_config >= most - NEAR]
+    near_best = [name for name in fitting if shares[name].of_config >= most - SMALL_DIFFERENCE]
 
     # 4. the most common one, then one that rotates halves, then the most alike
     def place(name: str) -> tuple[int, bool, float]:
-        commonness = COMMON.index(name) if name in COMMON else len(COMMON)
+        commonness = (
+            MOST_COMMON_FIRST.index(name) if name in MOST_COMMON_FIRST else len(MOST_COMMON_FIRST)
+        )
         rotates_neighbours = by_name()[name].layout != "half"
         return commonness, rotates_neighbours, -shares[name].of_class
 
@@ -570,36 +602,37 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     return "" if is_only_a_guess else best
 
 
-class _Shares(NamedTuple):
-    """How many keys a config and a class have in common; keys that few families have count more."""
+class _CommonKeys(NamedTuple):
+    """The weight of the keys that a config and a class have in common; rare keys weigh more."""
 
     of_config: float
-    """Over all keys of the config."""
+    """Over that of all keys of the config, from 0 to 1."""
 
     of_class: float
-    """Over all keys of the class."""
+    """Over that of all keys of the class, from 0 to 1."""
 
 
-def _shares_of_keys(
+def _families_with_common_keys(
     part: Config, names: Sequence[str], least_of_config: float
-) -> dict[str, _Shares]:
+) -> dict[str, _CommonKeys]:
     """Return the families whose config class has enough keys in common with a config, by name.
 
-    Such as {"llama": _Shares(of_config=0.95, of_class=0.8)}.
+    Such as {"llama": _CommonKeys(of_config=0.95, of_class=0.8)}.
 
     Args:
         part: The text part of the config.
         names: The families to compare with it.
         least_of_config: The share of the config's keys that a family must have.
     """
-    keys = set(part) - NOT_OF_MODELS
-    shares = {}
+    keys = set(part) - NOT_OF_MODELS  # without keys of every config, such as torch_dtype
+    similar = {}
     for name in names:
-        of_config, of_class = _shares(keys, config_keys()[name])
-        # the class must be like the config, and the config like the class
-        if of_config >= least_of_config and of_class >= ALIKE:
-            shares[name] = _Shares(of_config, of_class)
-    return shares
+        common = _compare_keys(keys, config_keys()[name])
+        has_enough_of_config = common.of_config >= least_of_config
+        has_enough_of_class = common.of_class >= LEAST_SHARE_OF_CLASS  # 0.4
+        if has_enough_of_config and has_enough_of_class:
+            similar[name] = common
+    return similar
 
 
 def _with_fewest_misfits(part: Config, names: Iterable[str], shapes: Shapes) -> list[str]:
@@ -616,10 +649,9 @@ def _with_fewest_misfits(part: Config, names: Iterable[str], shapes: Shapes) -> 
 def _states_differences(part: Config, family: Family) -> bool:
     """Whether a config states everything in which a family differs from Llama.
 
-    A family is suggested for an unknown model only then: else these things would be assumed. They
-    are an encoder, a head of which only a part rotates, and layers that rotate otherwise. Phi, for
-    instance, rotates a part of each head, so a config must have a key such as
-    partial_rotary_factor to be likened to it.
+    A family is suggested for an unknown model only then. Else the suggestion would rest on defaults
+    of the family's class. Phi, for instance, rotates a part of each head, so it is only suggested
+    for a config with a key such as partial_rotary_factor.
 
     Args:
         part: The text part of the config of the unknown model.
@@ -627,31 +659,38 @@ def _states_differences(part: Config, family: Family) -> bool:
     """
     if family.encoder and not set(part) & _encoder_keys():
         return False
-
-    # a class that rotates only a part of each head by default
-    rotates_a_part = family.defaults.partial_rotary_factor != 1
-    share_keys = (*family.keys.partial, *family.keys.rotary_dim, "partial_rotary_factor")
-    if rotates_a_part and first_present(part, share_keys) is None:
-        settings = part.get("rope_parameters")
-        if not isinstance(settings, dict) or "partial_rotary_factor" not in settings:
-            return False
-
-    # a class with layers that rotate otherwise ("local"), or not at all ("none")
-    layers = family.layers
-    kinds = set(layers.types.values())
-    has_other_layers = "local" in kinds or "none" in kinds or bool(layers.flags)
-    if not has_other_layers:
-        return True
-    keys_of_layers = (layers.flags, layers.interval_key, layers.indices, "layer_types")
-    if not any(part.get(key) for key in keys_of_layers):
+    if family.defaults.partial_rotary_factor != 1 and not _states_rotary_share(part, family):
         return False
 
-    # local layers have a base of their own
-    if "local" not in kinds:
+    kinds = set(family.layers.types.values())
+    has_several_kinds = "local" in kinds or "none" in kinds or bool(family.layers.flags)
+    if has_several_kinds and not _states_kinds_of_layers(part, family):
+        return False
+    has_local_layers = "local" in kinds
+    return not has_local_layers or _states_local_base(part, family)
+
+
+def _states_rotary_share(part: Config, family: Family) -> bool:
+    """Whether a config states which share of each head rotates."""
+    keys = (*family.keys.partial, *family.keys.rotary_dim, "partial_rotary_factor")
+    if first_present(part, keys) is not None:
         return True
-    if family.writing.nested and isinstance(part.get("rope_parameters"), dict):
-        return True
-    return first_present(part, family.keys.local_theta) is not None
+    settings = part.get("rope_parameters")
+    return isinstance(settings, dict) and "partial_rotary_factor" in settings
+
+
+def _states_kinds_of_layers(part: Config, family: Family) -> bool:
+    """Whether a config states which layers rotate by the base, by a local one, or not at all."""
+    layers = family.layers
+    keys = (layers.flags, layers.interval_key, layers.indices, "layer_types")
+    return any(part.get(key) for key in keys)
+
+
+def _states_local_base(part: Config, family: Family) -> bool:
+    """Whether a config states the base of layers with a sliding window, such as Gemma 3's."""
+    # rope_parameters of transformers 5 has the settings of each layer type
+    has_settings_by_type = family.writing.nested and isinstance(part.get("rope_parameters"), dict)
+    return has_settings_by_type or first_present(part, family.keys.local_theta) is not None
 
 
 @cache
@@ -676,20 +715,30 @@ def _with_class(names: Sequence[str], classes: Set[str]) -> list[str]:
     return found
 
 
-def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
-    """Return the weight of the keys in common, over that of all keys of the config, and of a class.
+def _compare_keys(of_config: Set[str], of_class: Set[str]) -> _CommonKeys:
+    """Return how much the keys in common weigh, over all keys of a config and over all of a class.
 
     Args:
         of_config: The keys of the config.
         of_class: The keys that a config class of transformers has.
     """
-    weight = _key_weights()  # keys that few families have count more
-    shared = sum(weight[key] for key in of_class & of_config)
-    if not shared:
-        return 0.0, 0.0
-    foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in of_config - of_class)
-    absent = ABSENT * sum(weight[key] for key in of_class - of_config)
-    return shared / (shared + foreign), shared / (shared + absent)
+    weights = _key_weights()  # up to 4: keys that few families have weigh more
+    common = sum(weights[key] for key in of_class & of_config)
+    if not common:
+        return _CommonKeys(0.0, 0.0)
+
+    # a key that only the config has weighs at most 1, also if no class has it
+    foreign_weights = []
+    for key in of_config - of_class:
+        weight = weights.get(key, MOST_WEIGHT_OF_FOREIGN_KEY)
+        foreign_weights.append(min(weight, MOST_WEIGHT_OF_FOREIGN_KEY))
+    only_in_config = sum(foreign_weights)
+    # a key that only the class has weighs a fifth: the config may leave it at its default
+    only_in_class = WEIGHT_OF_ABSENT_KEY * sum(weights[key] for key in of_class - of_config)
+    return _CommonKeys(
+        of_config=common / (common + only_in_config),
+        of_class=common / (common + only_in_class),
+    )
 
 
 def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
@@ -729,8 +778,10 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     has_bias = any(f"{prefix}{name}.bias" in shapes for name in projections)
     if has_bias and not weights.bias:
         misfits += 1
-    has_input_norm = any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
-    if has_input_norm != bool(weights.input):
+    # the norm before the projections, such as input_layernorm
+    model_has_norm = any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
+    family_has_norm = weights.input != ""  # the kind of that norm
+    if model_has_norm != family_has_norm:
         misfits += 1
 
     if query_rows is None or key_rows is None:
@@ -746,9 +797,12 @@ def _heads_have_one_width(part: Config, family: Family, query_rows: int, key_row
     With 32 heads and 4096 rows for queries, and 8 heads and 1024 rows for keys, both are 128 wide.
     It is True where the rows or the config do not tell the width.
     """
+    # the width is not rows / heads: with latent attention (MLA) rows are compressed, the projection
+    # of queries may have the rows of a gate too, and that of keys the rows of values
     weights = family.weights
-    has_other_rows = family.mla or weights.q_gate or weights.keys_and_values
-    if has_other_rows:
+    queries_have_gate = bool(weights.q_gate)
+    keys_have_values = weights.keys_and_values
+    if family.mla or queries_have_gate or keys_have_values:
         return True
     heads = first_present(part, family.keys.heads)
     kv_heads = first_present(part, family.keys.kv_heads)
@@ -759,7 +813,7 @@ def _heads_have_one_width(part: Config, family: Family, query_rows: int, key_row
 
 def _first_prefix(family: Family, shapes: Shapes) -> str | None:
     """The prefix of the tensors of the first layer with attention; None without one."""
-    for layer in range(LAYERS):
+    for layer in range(FIRST_LAYERS):
         prefix = layer_prefix(layer, family, shapes)
         if prefix:
             return prefix
@@ -769,7 +823,10 @@ def _first_prefix(family: Family, shapes: Shapes) -> str | None:
 def _count_misfit_norms(
     weights: WeightNames, prefix: str, query_rows: int | None, shapes: Shapes
 ) -> int:
-    """Count the norms of queries and keys that a model lacks, or has otherwise than a family.
+    """Count how the norms of queries and keys of a model differ from those of a family.
+
+    A norm counts 1 if the family has it and the model does not. If the family has none, any such
+    norm of the model counts 1. A norm over all heads counts 1 if that of the family is over each.
 
     Args:
         weights: The names of weights in the family.
@@ -778,9 +835,9 @@ def _count_misfit_norms(
         shapes: The shapes of the model's tensors by name.
     """
     names = [name for name in (weights.q_norm, weights.k_norm) if name]
-    if not names:  # the family has no such norm, and the model must have none
+    if not names:  # the family has no such norm
         has_norm = any(name.startswith(prefix) and NORM.search(name) for name in shapes)
-        return int(has_norm)
+        return 1 if has_norm else 0
 
     misfits = 0
     for name in names:

@@ -176,7 +176,7 @@ WORDS: dict[object, str] = {
 """The correct value of each type, for messages."""
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
-PER_LAYER = "per_layer_config"
+PER_LAYER_CONFIG = "per_layer_config"
 DUAL_CHUNK = "dual_chunk_attention_config"
 DIFFUSION = (
     "image and video models compute their RoPE from the size of the picture at run time, so none"
@@ -186,7 +186,7 @@ LAYER_SHARES = "partial_rotary_factors"
 """The key of a list with the share of a head that rotates in each layer."""
 NORM_AFTER = "norm_after"
 """The key of a switch that puts the norm before the projections behind attention."""
-SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
+ROPE_DICTIONARIES = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, object] = {
     "rope_type": Name,
@@ -218,7 +218,7 @@ TOP: dict[str, object] = {
     "layer_types": Names,
     "original_max_position_embeddings": Length,
     "max_sequence_length": Length,
-    PER_LAYER: Object,
+    PER_LAYER_CONFIG: Object,
     DUAL_CHUNK: Object,
     "vocab_size": Size,
     "intermediate_size": Sizes,
@@ -250,9 +250,9 @@ def check_config(config: Config, parts: Iterable[Config], family: Family) -> Non
     types = key_types(family)
     for part in parts:
         _check_part(part, types, family)
-    _check(config, {"quantization_config": Object}, "")
+    _check_values(config, {"quantization_config": Object}, "")
     quantization = config.get("quantization_config") or {}
-    _check(quantization, {"quant_method": Name}, " in its quantization_config")
+    _check_values(quantization, {"quant_method": Name}, " in its quantization_config")
 
 
 def _check_part(part: Config, types: Mapping[str, object], family: Family) -> None:
@@ -269,40 +269,47 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
     # keys of the top level all at once, and then each one inside of an object, such as
     # attn_config.rope_theta
     types_at_top = {key: kind for key, kind in types.items() if "." not in key}
-    _check(part, types_at_top, "")
+    _check_values(part, types_at_top, "")
     for key, kind in types.items():
         if key in types_at_top:
             continue
         value = first_present(part, (key,))
         if value is not None:
-            _check_one(key, value, kind, "")
+            _check_value(key, value, kind, "")
 
     # settings of single layers
-    layer_types: dict[str, object] = {"head_dim": Width, "num_key_value_heads": Size}
+    types_in_layer: dict[str, object] = {"head_dim": Width, "num_key_value_heads": Size}
     if family.window.key:
-        layer_types[family.window.key] = Index
-    for settings in (part.get(PER_LAYER) or {}).values():
+        types_in_layer[family.window.key] = Index
+    for settings in (part.get(PER_LAYER_CONFIG) or {}).values():  # "per_layer_config"
         if not isinstance(settings, dict):
             raise BadSource(
-                f"config.json has {shown(settings)} in {PER_LAYER}; write an object there"
+                f"config.json has {shown(settings)} in {PER_LAYER_CONFIG}; write an object there"
             )
-        _check(settings, layer_types, f" in its {PER_LAYER}")
+        _check_values(settings, types_in_layer, f" in its {PER_LAYER_CONFIG}")
 
+    # dual_chunk_attention_config, rope_scaling and the like
     dual_chunk = part.get(DUAL_CHUNK) or {}
-    _check(dual_chunk, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
-    for key in SETTINGS:
+    _check_values(dual_chunk, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
+    for key in ROPE_DICTIONARIES:
         _check_rope(part.get(key), family)
 
 
 def _check_rope(rope: object, family: Family) -> None:
-    """Check the values of a RoPE dictionary, or of several, one for each layer type.
+    """Check the values of a RoPE dictionary, such as rope_scaling.
 
-    Gemma 3 in transformers 5: `{"full_attention": {...}, "sliding_attention": {...}}`.
+    It may have a dictionary for each layer type inside, as in Gemma 3 of transformers 5:
+    `{"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}`.
+
+    Args:
+        rope: The dictionary; an absent or empty one is correct.
+        family: The family, which names further layer types.
     """
-    candidates = [rope]
+    # the dictionary itself, where its values are outside, and those inside
+    dictionaries = [rope]
     if isinstance(rope, dict):
-        candidates += [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]
-    for settings in candidates:
+        dictionaries += [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]
+    for settings in dictionaries:
         if not settings:
             continue
         if not isinstance(settings, dict):
@@ -310,17 +317,28 @@ def _check_rope(rope: object, family: Family) -> None:
                 f"config.json has a RoPE setting of {shown(settings)}; write an object there, or"
                 " null"
             )
-        _check(settings, ROPE, " in its RoPE settings")
+        types = ROPE  # of all keys of such a dictionary, e.g. "factor"
+        _check_values(settings, types, " in its RoPE settings")
 
 
-def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:
-    """Check keys all at once, and one by one to name the wrong one; `place` is for messages."""
+def _check_values(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:
+    """Check the values of some keys of an object.
+
+    Args:
+        data: The object. Keys without a type are not checked.
+        types: The type of each key.
+        place: The place of the object for messages, e.g. " in its RoPE settings".
+
+    Raises:
+        BadSource: A value has another type.
+    """
+    # all at once, which is fast, and one by one only to name the wrong one
     try:
         msgspec.convert(data, _schema(tuple(types.items())))
     except msgspec.ValidationError:
         for key, kind in types.items():
             if data.get(key) is not None:
-                _check_one(key, data[key], kind, place)
+                _check_value(key, data[key], kind, place)
         raise
     except UnicodeError:
         raise BadSource(
@@ -334,7 +352,7 @@ def _schema(types: tuple[tuple[str, Any], ...]) -> Any:
     return msgspec.defstruct("Keys", [(key, kind | None, None) for key, kind in types])
 
 
-def _check_one(key: str, value: object, kind: object, place: str) -> None:
+def _check_value(key: str, value: object, kind: object, place: str) -> None:
     """Check the value of one key."""
     try:
         msgspec.convert(value, kind)
@@ -382,9 +400,10 @@ def key_types(family: Family) -> dict[str, object]:
     add(Flags, layers.flags)
     add(Bases, keys.layer_theta)  # which is the key of the flags too in Granite with windows
     add(Numbers, layers.indices)
-    shared_key, _ = cache.shared  # beside its default
-    add(Index, window.key, window.first_key, shared_key)
+    shared_layers_key, _class_default = cache.shared  # e.g. ("num_kv_shared_layers", 15)
+    add(Index, window.key, window.first_key, shared_layers_key)
     add(Switch, window.switch)
-    global_heads_key = cache.global_heads[:1]  # switches follow
-    add(Size, cache.index_key, *global_heads_key)
+    add(Size, cache.index_key)
+    if cache.global_heads:  # the key of the heads, and then keys of switches that turn it on
+        add(Size, cache.global_heads[0])
     return types | dict(family.hooks.keys)

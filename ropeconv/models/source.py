@@ -310,23 +310,26 @@ class Source(Origin, ABC):
         For a model type that no family has, a feature may be installed that runs the class of the
         model and derives a family from it (`derive_family`).
         """
-        is_chosen = bool(self.treat_as)  # with --family
-        if self._derived is not None and not is_chosen:
+        user_names_family = bool(self.treat_as)  # with --family
+        if self._derived is not None and not user_names_family:
             return self._derived
         try:
             return detect(self.config(), self.treat_as, self._shapes)
-        except UnknownModelType as unknown:
-            derive = find_hook("derive_family")
-            if derive is None:  # the feature is not installed
-                raise
-            try:
-                self._derived = derive(self)
-            except BadSource as problem:
-                # the message has both: another family may read the fields that the class ignores
-                raise UnknownModelType(f"{unknown}; {problem}") from None
-            if self._derived is None:
-                raise
-            return self._derived
+        except UnknownModelType as problem:
+            unknown_type = problem
+
+        # no family has the model type: run the class of the model, if the feature is installed
+        derive = find_hook("derive_family")
+        if derive is None:
+            raise unknown_type
+        try:
+            self._derived = derive(self)
+        except BadSource as problem_of_class:
+            # the first message has advice too: a family that may be passed with --family
+            raise UnknownModelType(f"{unknown_type}; {problem_of_class}") from None
+        if self._derived is None:  # the model brings no class
+            raise unknown_type
+        return self._derived
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of all tensors by name, from headers; empty ones if only the index is read."""

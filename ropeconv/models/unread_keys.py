@@ -13,8 +13,8 @@ from .parts import other_parts
 from .schema import (
     LAYER_TYPES,
     ROPE,
+    ROPE_DICTIONARIES,
     ROPE_KEY,
-    SETTINGS,
     SHARE_KEY,
     Config,
     first_present,
@@ -90,34 +90,35 @@ def unread_rope_keys(part: Config, family: Family) -> list[str]:
         family: The family.
     """
     read_keys = set(key_types(family))
-    switches = {need.key for need in family.rotates}  # a family may say by alibi that RoPE is off
+    keys_that_turn_rope_off = {need.key for need in family.rotates}  # such as "alibi"
     other_models = {other.path[0] for other in other_parts(part)}  # such as "vision_config"
+    without_rope_keys = {*NOT_OF_ROPE, *other_models}  # such as "quantization_config"
     unread: list[str] = []
     for key, value in part.items():
-        # three kinds of keys with rules of their own
-        if key in SETTINGS:  # a RoPE dictionary, such as rope_scaling
+        # keys with rules of their own
+        if key in ROPE_DICTIONARIES:  # such as rope_scaling
             unread += _unread_settings(key, value, family)
-        elif key == "layer_types":
+            continue
+        if key == "layer_types":
             if not _reads_layer_types(value, family):
                 unread.append(key)
-        elif key == "alibi":
-            if value and key not in switches:
+            continue
+        if key == "alibi":  # positions without RoPE
+            if value and key not in keys_that_turn_rope_off:
                 unread.append(key)
-
-        elif key in read_keys:
             continue
 
-        # all others, if they are about RoPE by their name, such as rope_theta
-        elif _is_about_rope(key):
+        if key in read_keys:
+            continue
+        if _is_about_rope(key):  # by its name, such as rope_theta
             reads_inside = any(name.startswith(f"{key}.") for name in read_keys)
-            if not reads_inside and not _says_nothing(key, value):
+            if not reads_inside and not _has_no_effect(key, value):
                 unread.append(key)
+            continue
 
-        # objects that may hold such keys, but for those of other models and of quantisation
-        elif isinstance(value, dict):
-            is_other = key in NOT_OF_ROPE or key in other_models
-            if not is_other:
-                unread += _unread_inside(key, value, read_keys)
+        # an object that may hold keys about RoPE, such as attn_config
+        if isinstance(value, dict) and key not in without_rope_keys:
+            unread += _unread_inside(key, value, read_keys)
     return unread
 
 
@@ -127,7 +128,7 @@ def _unread_inside(name: str, values: Config, read: set[str]) -> Iterator[str]:
         if not isinstance(key, str):  # id2label of a config that no file holds has numbers
             continue
         path = f"{name}.{key}"
-        if _is_about_rope(key) and path not in read and not _says_nothing(key, value):
+        if _is_about_rope(key) and path not in read and not _has_no_effect(key, value):
             yield path
 
 
@@ -136,7 +137,7 @@ def _is_about_rope(key: str) -> bool:
     return bool(ROPE_KEY.search(key) or OTHER_NAMES.search(key))
 
 
-def _says_nothing(key: str, value: Any) -> bool:
+def _has_no_effect(key: str, value: Any) -> bool:
     """Whether a key has no effect with a value."""
     if SWITCH.fullmatch(key) and value is not None:
         return value in ROTATING
@@ -187,7 +188,9 @@ def _unread_settings(name: str, settings: Any, family: Family) -> Iterator[str]:
 
 
 def _is_read_setting(key: str, value: Any, family: Family) -> bool:
-    """Whether a key of a RoPE dictionary, such as "factor", is read for a family, or has no effect.
+    """Whether a key of a RoPE dictionary, such as "factor", is read for a family.
+
+    Keys without an effect count as read, since ignoring them changes nothing.
 
     Args:
         key: The key.
@@ -196,11 +199,13 @@ def _is_read_setting(key: str, value: Any, family: Family) -> bool:
     """
     # keys that only some families read
     if key == "partial_rotary_factor":
-        return bool(family.keys.partial) or value == 1
+        rotates_whole_head = value == 1  # as without the key
+        return bool(family.keys.partial) or rotates_whole_head
     if key == "mrope_section":
         return key in family.writing.keep
     if key == "llama_4_scaling_beta":
         return key == family.keys.query_beta
 
-    known = {*ROPE, *WITHOUT_EFFECT, *family.writing.keep, family.keys.query_beta}
-    return key in known
+    if key in WITHOUT_EFFECT:  # such as "finetuned", which no class reads
+        return True
+    return key in {*ROPE, *family.writing.keep, family.keys.query_beta}

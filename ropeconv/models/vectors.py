@@ -49,7 +49,7 @@ Numbers = Annotated[
     list[Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]], msgspec.Meta(max_length=LONGEST)
 ]
 FILES = "a .json, .csv, .txt, .npy, .safetensors or .pt file"
-SEARCHED = ("inv_freq", "long_factor", "short_factor")
+LIST_NAMES = ("inv_freq", "long_factor", "short_factor")
 """The names of lists that methods search for."""
 COMMENT = re.compile(r"(#|//).*")
 REPAIRED = ("lfs", "html")
@@ -82,13 +82,14 @@ def vector_method(method: type[Method], value: object) -> Method:
         RecipeError: Where the list that the method needs is not there, or has numbers that it does
             not accept.
     """
-    name = method.name.replace("-", "_")
+    name = method.name.replace("-", "_")  # "inv_freq" or "longrope", for messages
     if isinstance(value, str | os.PathLike):
         return from_file(method, read_lists(expand_home(os.fspath(value))))
     if isinstance(value, Mapping):
         lists = {str(key): list_numbers(part, str(key)) for key, part in value.items()}
         return from_file(method, lists)
-    return from_file(method, _under_each_name(list_numbers(value, name)))
+    # one list, which has no name: it is inv_freq or long_factor, by the method
+    return from_file(method, _under_names_of_both_methods(list_numbers(value, name)))
 
 
 def list_numbers(value: object, name: str) -> list[float]:
@@ -232,13 +233,13 @@ def _known_names(lists: dict[str, list[float]]) -> dict[str, list[float]]:
         return lists
     ((name, values),) = lists.items()
     ending = name.rpartition(".")[2]
-    if ending in SEARCHED:
+    if ending in LIST_NAMES:
         return {ending: values}
-    return _under_each_name(values)
+    return _under_names_of_both_methods(values)
 
 
-def _under_each_name(values: object) -> JsonObject:
-    """One list under the names that methods search for."""
+def _under_names_of_both_methods(values: object) -> JsonObject:
+    """Name one list as the method `inv-freq` calls it, and as `longrope` does."""
     return {"inv_freq": values, "long_factor": values}
 
 
@@ -246,7 +247,7 @@ def _read_json(path: Path) -> JsonObject:
     """Read a list, an object of lists, or the RoPE settings of a config.json, such as Phi 3's."""
     data = jsontext.loads(read_text(path, str(path)), path.name)
     if not isinstance(data, dict):
-        return _under_each_name(data)
+        return _under_names_of_both_methods(data)
 
     # a config.json has its lists inside, under the older name or the one of transformers 5
     for part in (data, text_config(data) or {}):
@@ -281,7 +282,7 @@ def _read_text(path: Path) -> JsonObject:
         values += line_numbers
     if not values:
         raise problem
-    return _under_each_name(values)
+    return _under_names_of_both_methods(values)
 
 
 def _read_rows(path: Path) -> list[list[str]]:
@@ -316,15 +317,18 @@ def _named_columns(
         rows: The numbers of each further line; None for a line without numbers.
         file: The name of the file, for messages.
     """
-    columns: dict[str, list[float]] = {}
+    complete_rows = list[list[float]]()
     for row in rows:
-        if not row or len(row) != len(names):
+        if row is None or len(row) != len(names):
             raise BadSource(
                 f"a line of {file} is not {counted(len(names), 'number')}, as many as its"
                 " first line has names"
             )
+        complete_rows.append(row)
+
+    columns: dict[str, list[float]] = {}
     for index, name in enumerate(names):
-        columns[name] = [row[index] for row in rows if row]
+        columns[name] = [row[index] for row in complete_rows]
     return columns
 
 
@@ -332,7 +336,7 @@ def _read_torch(path: Path) -> JsonObject:
     """Return a tensor, or a dictionary of tensors or of lists, that torch.save wrote."""
     data = load_numbers(path)
     if not isinstance(data, dict):
-        return _under_each_name(_as_list(data, ""))
+        return _under_names_of_both_methods(_as_list(data, ""))
     return {str(name): _as_list(value, str(name)) for name, value in data.items()}
 
 
@@ -378,12 +382,15 @@ def _read_npy(path: Path) -> JsonObject:
             version = format.read_magic(file)
             if version == (1, 0):
                 shape, _, dtype = format.read_array_header_1_0(file)
-            else:
+            else:  # 3.0 differs from 2.0 only in the names of fields, which a list does not have
                 shape, _, dtype = format.read_array_header_2_0(file)
         except Exception as problem:
             # numpy parses the header as Python, and passes on any error of that
             raise BadSource(f"its header is damaged: {shown(str(problem))}") from None
-        return _under_each_name(_numbers(file.read, dtype, shape, "the array"))
+
+        # an array has no name, so it counts for either method that takes a list
+        values = _numbers(file.read, dtype, shape, "the array")
+        return _under_names_of_both_methods(values)
 
 
 def _read_safetensors(path: Path) -> JsonObject:

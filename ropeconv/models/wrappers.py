@@ -45,20 +45,25 @@ def wrapper_types() -> dict[str, WrapperType]:
 def wrapper_of(config: Config, family: Family) -> str | None:
     """Return the model type around the text model of a config; None for a text model of its own.
 
-    `{"model_type": "llava", "text_config": {"model_type": "llama"}}` gives "llava".
+    `{"model_type": "llava", "text_config": {"model_type": "llama"}}` gives "llava". It is "" where
+    the model around the text model has no model_type.
 
     Args:
         config: The whole config.json.
         family: The family of its text model.
     """
     inner = text_config(config)
-    outer = config.get("model_type")
-    if inner is None or family.halves:  # a model of two language models has none around one
+    if inner is None:
         return None
-    model_type = inner.get("model_type", outer)
-    if model_type == outer or model_type not in family.model_types:
+    # encoder-decoder models have their text models in objects too, such as "decoder"
+    if family.halves:
         return None
-    return str(outer or "")  # empty for a model around it without a type
+
+    outer_type = config.get("model_type")
+    inner_type = inner.get("model_type", outer_type)
+    if inner_type == outer_type or inner_type not in family.model_types:
+        return None
+    return str(outer_type or "")
 
 
 def is_where_transformers_reads(config: Config, family: Family, wrapper: str) -> bool | None:

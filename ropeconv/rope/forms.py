@@ -143,7 +143,7 @@ def asymptotic_base(length: int) -> float:
 
 NO_ROTATION = 1e30
 """The divisor of a pair that does not rotate."""
-LEAST = 1e29
+LEAST_OF_NO_ROTATION = 1e29
 """Divisors from here on are those of pairs that do not rotate."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -154,7 +154,7 @@ def divide(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
     The result is 0 where the divisor is 1e29 or more.
     """
     divisors = np.asarray(divisors, dtype=np.float64)
-    return np.where(divisors < LEAST, base / divisors, 0.0)
+    return np.where(divisors < LEAST_OF_NO_ROTATION, base / divisors, 0.0)
 
 
 def divisors(base: Vector, inv_freq: Vector) -> Vector:
@@ -173,7 +173,10 @@ def written_divisors(divisors: Sequence[float]) -> list[float]:
     Times theta^(2i/r), that is infinite in float32, in which runtimes compute, so that the
     frequency is exactly 0.
     """
-    return [float(divisor) if divisor < LEAST else LARGEST_FLOAT32 for divisor in divisors]
+    return [
+        float(divisor) if divisor < LEAST_OF_NO_ROTATION else LARGEST_FLOAT32
+        for divisor in divisors
+    ]
 
 
 def wavelengths(inv_freq: Vector) -> Vector:

@@ -144,7 +144,7 @@ def parse_factor(text: str, flag: str) -> Factor:
         if tokens >= SMALLEST_LENGTH:
             return format_tokens(tokens)
 
-    # a factor; what is beyond the largest one was probably meant as a length
+    # else a factor
     try:
         value = float(text)
     except ValueError:
@@ -152,12 +152,15 @@ def parse_factor(text: str, flag: str) -> Factor:
             f"{flag} takes a factor such as 4, or a length such as 128k (1k = 1024) or 100000, and"
             f" {shown(text)} is neither"
         ) from None
+
+    # a number above 1,000 was probably meant as a length: for 131072.0, the message suggests 128k
     if LARGEST_FACTOR < value < math.inf:
-        example = 128 * UNITS["k"]
+        suggested_length = parse_tokens("128k")
         if SMALLEST_LENGTH <= value <= MOST_TOKENS:
-            example = round(value)
+            suggested_length = round(value)
+        rule = BORDER  # "a factor is at most 1,000, and a whole number from 1,024 on is a length"
         raise RecipeError(
-            f"{flag} {text} is neither: {BORDER}; write {flag} {format_tokens(example)}"
+            f"{flag} {text} is neither: {rule}; write {flag} {format_tokens(suggested_length)}"
         )
     return value
 

@@ -61,17 +61,20 @@ class RampApproximation:
         4.2 rotations off at 131,072 tokens".
         """
         # the pair that is furthest off: "3.0 times slower", or "20% slower" for small changes
-        times = max(self.ratio, 1 / self.ratio)
-        if times < 2:
-            how_much = f"{abs(self.ratio - 1):.0%}"
-        else:
-            how_much = f"{times:.1f} times"
-        speed = "slower" if self.ratio < 1 else "faster"
-        rotate = "pair rotates" if self.pairs == 1 else "pairs rotate"
+        worst_pair = self.pair
+        ratio = self.ratio  # its frequency over the right one
+        times = max(ratio, 1 / ratio)
+        how_much = f"{abs(ratio - 1):.0%}" if times < 2 else f"{times:.1f} times"
+        speed = "slower" if ratio < 1 else "faster"
+
+        wrong_pairs = self.pairs
+        all_pairs = self.of
+        rotate = "pair rotates" if wrong_pairs == 1 else "pairs rotate"
+        rotations_off = self.turns  # at the end of the context
         return (
-            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how_much}"
-            f" {speed}), and angles are up to {self.turns:,.1f} rotations off at {self.context:,}"
-            " tokens"
+            f"{wrong_pairs} of {all_pairs} {rotate} at another speed (pair {worst_pair} is"
+            f" {how_much} {speed}), and angles are up to {rotations_off:,.1f} rotations off at"
+            f" {self.context:,} tokens"
         )
 
 

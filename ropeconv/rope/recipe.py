@@ -100,9 +100,9 @@ def on_top(
     factor = relative.factor_over(original)
 
     # the same method again, else a product of both
-    schedule = _widen(relative, factor, unscaled, spec, explicit)
+    schedule = _multiply_factors(relative, factor, unscaled, spec, explicit)
     if schedule is None:
-        schedule = _compose(schedule_of(relative, unscaled), unscaled, spec)
+        schedule = _multiply_frequencies(schedule_of(relative, unscaled), unscaled, spec)
 
     # back to the lengths of the scaled model
     if factor is not None:
@@ -151,20 +151,20 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
     return form.factor, factor
 
 
-def _widen(
+def _multiply_factors(
     method: Method,
     factor: float | None,
     unscaled: RopeSpec,
     spec: RopeSpec,
     explicit: Sequence[str],
 ) -> Schedule | None:
-    """The schedule where a method extends its own scaling: its formula with both factors' product.
+    """The schedule of a method on top of a scaling by the same method, such as YaRN on YaRN.
 
     YaRN by 2 on top of YaRN by 4 is YaRN by 8.
 
     Args:
         method: The method that goes on top.
-        factor: Its factor; None for a method without one.
+        factor: Its factor, 2 in the example; None for a method without one.
         unscaled: The RoPE of the model before its scaling.
         spec: The RoPE of the scaled model.
         explicit: Names of settings that the user gave, which are not taken from the scaling.
@@ -174,16 +174,16 @@ def _widen(
     """
     if factor is None:
         return None
-    # the method with the product of both factors, and with the factor that the model has already
-    with_both = method.widen(spec.form, factor, explicit)
-    with_old = method.widen(spec.form, 1.0, explicit)
-    if with_both is None or with_old is None:
+    # the method with the factor of the scaling (4), and with the product of both factors (8)
+    by_scaling_factor = method.widen(spec.form, 1.0, explicit)
+    by_product = method.widen(spec.form, factor, explicit)
+    if by_scaling_factor is None or by_product is None:  # the scaling is of another method
         return None
 
-    # The model may have another attention factor and softmax scale than the method gives for the
-    # old factor. So they are multiplied by how much the method's grow: A' = A law(f s) / law(f).
-    before = schedule_of(with_old, unscaled)
-    schedule = schedule_of(with_both, unscaled)
+    # The model may have another attention factor than the method gives for 4. It is multiplied by
+    # the attention factor of the method for 8 over that for 4. So is the softmax scale.
+    before = schedule_of(by_scaling_factor, unscaled)
+    schedule = schedule_of(by_product, unscaled)
     attention_growth = schedule.attention_factor / before.attention_factor
     softmax_growth = schedule.softmax_scale / before.softmax_scale
     if spec.softmax_follows:  # llama.cpp multiplies the logits of MLA by the attention factor too
@@ -196,12 +196,13 @@ def _widen(
     )
 
 
-def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The scaling of a model, multiplied by what a method does to the unscaled model.
+def _multiply_frequencies(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
+    """The schedule of a method on top of a scaling by another method, such as NTK on YaRN.
 
-    It is the case of `on_top` where the method is another one than the scaling. The frequencies
-    follow from a product; the formula (`form`) is the one of which they are the frequencies, and
-    None where none is known.
+    Each frequency of the scaling is multiplied by the ratio in which the method changes it in the
+    unscaled model: f_i' = f_i m_i / theta_i, with f_i the frequency of pair i with the scaling, m_i
+    that of the method and theta_i that of the unscaled model. The result has a formula (`form`) in
+    three cases, and else only the frequencies.
 
     Args:
         method: The schedule of the method for the unscaled model.
@@ -213,8 +214,7 @@ def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
     if spec.softmax_follows:
         softmax_scale *= method.attention_factor**2
 
-    # f_i' = f_i m_i / theta_i
-    base = unscaled.form.inv_freq(spec.rotary_dim)
+    base = unscaled.form.inv_freq(spec.rotary_dim)  # theta_i
     product = Schedule(
         inv_freq=scaling.inv_freq * _ratio(method.inv_freq, base),
         attention_factor=scaling.attention_factor * method.attention_factor,
@@ -223,7 +223,8 @@ def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
         softmax_scale=softmax_scale,
     )
 
-    # LongRoPE's two lists, of the scaling, of the method or of both, give two lists again
+    # 1. The scaling or the method, or both, have LongRoPE's two lists of frequencies, for short and
+    # for long prompts. The result has two lists again.
     scaling_has_two_lists = scaling.short_inv_freq is not None
     method_has_two_lists = method.short_inv_freq is not None
     if scaling_has_two_lists or method_has_two_lists:
@@ -234,16 +235,17 @@ def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
         form = _factor_lists(spec, short, product.inv_freq, switch)
         return replace(product, form=form, short_inv_freq=short, original_context=switch)
 
-    # where the scaling is only an attention factor, the frequencies are those of the method
+    # 2. the scaling is only an attention factor: the formula is that of the method
     scaling_keeps_frequencies = spec.form == unscaled.form
     if scaling_keeps_frequencies:
         return replace(product, form=method.form)
 
-    # with a method that is another base (--theta 1e6), the scaling keeps its formula over that base
+    # 3. the method is only another base (--theta 1e6): the formula is the scaling's, with this base
     if method.form is not None and method.form == spec.base_form(method.form.theta):
-        rescaled = replace(spec.form, theta=method.form.theta)
-        return replace(product, form=rescaled, inv_freq=rescaled.inv_freq(spec.rotary_dim))
-    return product  # no formula is known to give these frequencies
+        with_new_base = replace(spec.form, theta=method.form.theta)
+        inv_freq = with_new_base.inv_freq(spec.rotary_dim)
+        return replace(product, form=with_new_base, inv_freq=inv_freq)
+    return product
 
 
 def _factor_lists(spec: RopeSpec, short: Vector, long: Vector, original_context: int) -> LongRope:
@@ -271,7 +273,7 @@ def _ratio(inv_freq: Vector, base: Vector) -> Vector:
     return np.divide(inv_freq, base, out=np.zeros(len(base)), where=base > 0)
 
 
-SAME = 1e-9
+SAME_FACTOR = 1e-9
 """By how much two factors may differ, relatively, and count as one."""
 
 
@@ -293,13 +295,15 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
 
     Raises:
         RecipeError: Where the lists would need two attention factors or two softmax scales, where
-            one of them is a pair already, and where the context does not go beyond that length.
+            the source or the method has two lists already, and where the context of the method does
+            not go beyond that length.
     """
-    switch = source.context if source.scaled else schedule.original_context
-    _refuse_to_keep_short(schedule, source, switch)
+    # the length in tokens beyond which the long list is used
+    longest_short_prompt = source.context if source.scaled else schedule.original_context
+    _refuse_to_keep_short(schedule, source, longest_short_prompt)
     short = source.current().inv_freq
-    form = _factor_lists(source, short, schedule.inv_freq, switch)
-    return replace(schedule, form=form, short_inv_freq=short, original_context=switch)
+    form = _factor_lists(source, short, schedule.inv_freq, longest_short_prompt)
+    return replace(schedule, form=form, short_inv_freq=short, original_context=longest_short_prompt)
 
 
 def _refuse_to_keep_short(schedule: Schedule, source: RopeSpec, switch: int) -> None:
@@ -357,14 +361,14 @@ def _refuse_two_scales(schedule: Schedule, current: Schedule) -> None:
         current: The present RoPE of the checkpoint.
     """
     attention_distance = abs(schedule.attention_factor - current.attention_factor)
-    if attention_distance > SAME * current.attention_factor:
+    if attention_distance > SAME_FACTOR * current.attention_factor:
         raise RecipeError(
             "--keep-short: both lists share one attention factor; the source has"
             f" {current.attention_factor:.6g} and this method {schedule.attention_factor:.6g}; pass"
             f" --attention-factor {current.attention_factor:.12g}"
         )
     softmax_distance = abs(schedule.softmax_scale - current.softmax_scale)
-    if softmax_distance > SAME * current.softmax_scale:
+    if softmax_distance > SAME_FACTOR * current.softmax_scale:
         raise RecipeError(
             "--keep-short: both lists share one softmax scale; the source has"
             f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave it"
@@ -513,20 +517,21 @@ class Recipe:
         Raises:
             RecipeError: Where the method does not fit it.
         """
-        # the lengths that the recipe sets take the place of those of the checkpoint
+        # the method, with the lengths that the recipe sets in place of those of the checkpoint
         original = self.original_context or spec.original_context
         context = self.context or max(original, spec.context)
-        with_lengths = replace(spec, original_context=original, context=context)
-        schedule = self._schedule_of_method(spec, with_lengths)
+        spec_with_lengths = replace(spec, original_context=original, context=context)
+        schedule = self._schedule_of_method(spec, spec_with_lengths)
 
-        # the modifiers of the recipe, which replace what the method gives
+        # the modifiers of the recipe, which replace what the method gives; with log_n, queries are
+        # multiplied by ln(position) / ln(length)
         attention_factor = self._attention_factor(schedule)
         log_n = None
         if self.log_n is not None:
             log_n = LogN(self.log_n, self.log_n_length or original)
 
-        # in latent attention (MLA), llama.cpp multiplies whole logits by the attention factor
-        # squared (`softmax_follows`): a modifier that changes the factor changes them all
+        # For latent attention (MLA), llama.cpp multiplies whole logits by the attention factor
+        # squared (`softmax_follows`). So a modifier that changes the factor changes their scale.
         softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
             softmax_scale *= (attention_factor / schedule.attention_factor) ** 2
@@ -541,27 +546,28 @@ class Recipe:
         )
         if not self.keep_short:
             return modified
-        present = spec if source is None else source
-        return keep_short(modified, present)
+        rope_for_short_prompts = spec if source is None else source
+        return keep_short(modified, rope_for_short_prompts)
 
-    def _schedule_of_method(self, spec: RopeSpec, with_lengths: RopeSpec) -> Schedule:
+    def _schedule_of_method(self, spec: RopeSpec, spec_with_lengths: RopeSpec) -> Schedule:
         """The frequencies and factors that the method gives, before the modifiers of the recipe.
 
         Args:
-            spec: As in `schedule`.
-            with_lengths: The same with the trained length and the context that the recipe sets.
+            spec: The RoPE that the method is applied to: with `self.on_top` the scaled one of the
+                model, else the unscaled one.
+            spec_with_lengths: The same, with the trained length and the context that the recipe
+                sets.
 
         Raises:
             RecipeError: The numbers are out of range.
         """
-        # the method, on top of the scaling that the model has or in place of it; numpy gives inf or
-        # nan without an error, which Schedule refuses
+        # numpy gives inf or nan without an error here, and Schedule refuses them
         try:
             with np.errstate(all="ignore"):
                 if self.on_top:
                     schedule = on_top(self.method, spec, self.context, self.explicit)
                 else:
-                    schedule = schedule_of(self.method, with_lengths)
+                    schedule = schedule_of(self.method, spec_with_lengths)
         except RopeconvError:
             raise
         except (ArithmeticError, ValueError) as problem:
@@ -570,9 +576,10 @@ class Recipe:
                 " parameters"
             ) from None
 
-        # a frequency that underflows would be read as a pair that stands still
+        # A frequency so small that float64 makes it 0 would mean a pair that does not rotate. A
+        # vector that the user gave (`keeps_zeros`), or the scaling of the model, may have zeros.
         may_have_zeros = self.method.keeps_zeros or self.on_top
-        rotating = schedule.inv_freq[: with_lengths.rotating_pairs]
+        rotating = schedule.inv_freq[: spec_with_lengths.rotating_pairs]
         if not may_have_zeros and count_zero(rotating):
             raise RecipeError(
                 f"{self.method.flag()} gives frequencies that are 0; check its parameters"
@@ -582,15 +589,17 @@ class Recipe:
     def _attention_factor(self, schedule: Schedule) -> float:
         """The attention factor that the modifiers set, else that of the method.
 
-        The modifiers give it as a number, or as a and b of a ln s + b, with s a scale factor.
+        The modifiers give it as a number, or as a and b of a ln s + b, with s the scale factor: a
+        is `temperature_slope`, b is `temperature_intercept`.
         """
         if self.attention_factor is not None:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:
             return schedule.attention_factor
 
-        # s is the method's own factor. On top of a scaling, and for methods without a factor, it is
-        # by how much the context has grown since training.
+        # s is the factor of the method, such as 4 for --yarn 4. For a method without a factor it is
+        # the new context over the trained one. So it is with --on-top, where the method's factor
+        # does not have the growth by the scaling before it.
         factor = None
         if not self.on_top:
             factor = self.method.factor_over(schedule.original_context)
@@ -642,31 +651,31 @@ class Recipe:
                 f"the recipe names the method {shown(name)}; known: {', '.join(REGISTRY)}"
             )
 
-        # a key that is not known would be ignored, and the recipe mean something else
-        kind = REGISTRY[name]
+        # an unknown key is refused: without it, the recipe would mean something else
+        method_class = REGISTRY[name]
         parameters = data.get("parameters", {})
-        known = {item.name for item in dataclasses.fields(kind)}
+        known_parameters = {item.name for item in dataclasses.fields(method_class)}
         known_keys = {"method", "parameters", "explicit", *MODIFIERS}
         unknown = [key for key in data if key not in known_keys]
-        unknown += [key for key in parameters if key not in known]
+        unknown += [key for key in parameters if key not in known_parameters]
         if unknown:
             raise RecipeError(
-                f"the recipe has the unknown key {shown(unknown[0])}; {kind.name} takes"
-                f" {', '.join(sorted(known))}"
+                f"the recipe has the unknown key {shown(unknown[0])}; {method_class.name} takes"
+                f" {', '.join(sorted(known_parameters))}"
             )
 
+        # the method; JSON has no tuples, in which methods keep lists of numbers
         values = {}
         for key, value in parameters.items():
-            if isinstance(value, list):  # JSON has no tuples, in which methods keep numbers
-                value = tuple(value)
-            values[key] = value
+            values[key] = tuple(value) if isinstance(value, list) else value
         try:
-            method = kind(**values)
-        except TypeError:  # a field without a default is not there
+            method = method_class(**values)
+        except TypeError:  # a parameter without a default is missing
             raise RecipeError(
-                f"the recipe for {kind.name} needs {', '.join(sorted(known))}"
+                f"the recipe for {method_class.name} needs {', '.join(sorted(known_parameters))}"
             ) from None
 
+        # the modifiers; Recipe itself refuses values of a wrong type
         modifiers = {key: data[key] for key in MODIFIERS if data.get(key) is not None}
         explicit = data.get("explicit", ())
         if isinstance(explicit, list) and all(isinstance(name, str) for name in explicit):
@@ -690,9 +699,10 @@ def explicit_defaults(method: Method, given: Collection[str]) -> tuple[str, ...]
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Return the recipe of a text such as `yarn:4:beta_fast=16`.
+    """Return the recipe of a text such as `yarn:4:beta_fast=16:context=128k`.
 
-    The method comes first, then its value, settings and modifiers.
+    The method comes first ("yarn"), then its value (4). Settings of the method (beta_fast) and
+    modifiers of the recipe (context) follow.
 
     Raises:
         RecipeError: For unknown methods and settings, and for wrong values.
@@ -715,8 +725,9 @@ def parse_recipe(text: str) -> Recipe:
     for key in MODIFIERS:
         if key in settings:
             modifiers[key] = settings.pop(key)
+    # the first field of a method is its value, as "factor" of yarn
     fields = [item.name for item in dataclasses.fields(kind)]
-    if value is not None and fields[0] in settings:  # the first field is the value
+    if value is not None and fields[0] in settings:
         raise RecipeError(f"{text!r} gives {fields[0]} twice; leave one of them out")
     unknown = settings.keys() - set(fields)
     if unknown:
@@ -725,8 +736,9 @@ def parse_recipe(text: str) -> Recipe:
             f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has"
             f" {known}"
         )
-    # a dynamic method has no frequencies of its own before it is frozen
-    if "at" in fields and settings.get("at") is None:
+    # a dynamic method has frequencies only for a length, which `at` gives
+    is_dynamic = "at" in fields
+    if is_dynamic and settings.get("at") is None:
         raise RecipeError(
             f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k"
         )
@@ -782,11 +794,14 @@ def _setting(part: str, text: str) -> tuple[str, Any]:
         part: The setting.
         text: The whole recipe, for messages.
     """
-    # lengths may be written as 128k, and everything else as in JSON: 0.1, true, or a word
+    # lengths may be written as 128k; the length of a dynamic method is called "at"
     key, _, value = part.partition("=")
     key = key.replace("-", "_")
-    if key == "at" or key.endswith(("context", "length")):
+    is_length = key == "at" or key.endswith(("context", "length"))
+    if is_length:
         return key, parse_tokens(value)
+
+    # everything else is as in JSON (0.1, true), or a word
     try:
         return key, json.loads(value)
     except ValueError:
@@ -823,9 +838,8 @@ def flags(recipe: Recipe) -> list[str] | None:
 def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None:
     """The scale factor of a recipe as a number, also where it is written as a length.
 
-    For `--yarn 128k` and a model that was trained for 32,768 tokens it is 4.0.
-
-    None for a method without a factor.
+    For `--yarn 128k` and a model that was trained for 32,768 tokens it is 4.0. With --on-top, the
+    length is divided by the declared context. None for a method without a factor.
 
     Args:
         recipe: The method with its modifiers.
@@ -833,11 +847,11 @@ def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None
         declared: Context of the model with its scaling, in tokens.
 
     Raises:
-        RecipeError: For a length within the one that counts.
+        RecipeError: The factor is a length that is not above the context it is divided by.
     """
     if recipe.on_top:
-        return recipe.method.factor_over(declared, "declared")
-    return recipe.method.factor_over(recipe.original_context or trained, "trained")
+        return recipe.method.factor_over(declared, kind="declared")
+    return recipe.method.factor_over(recipe.original_context or trained, kind="trained")
 
 
 def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
@@ -850,11 +864,13 @@ def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
         trained: Context of the model before its scaling, in tokens.
         declared: Context of the model with its scaling, in tokens.
     """
-    # ["--yarn", "4"]: the first word is the flag of the method, and the second one its value
-    words = flags(recipe) or [recipe.method.flag()]
-    value = getattr(recipe.method, "factor", None)
-    if isinstance(value, float):
-        words[1] = format_factor(value)
+    words = flags(recipe)
+    if words is None:  # a method with lists of numbers, such as --longrope, has no short value
+        words = [recipe.method.flag()]
+    factor_of_flag = getattr(recipe.method, "factor", None)  # a float, a length ("128k"), or None
+    if isinstance(factor_of_flag, float):
+        # ["--yarn", "3.0517578125"] becomes ["--yarn", "3.052"]
+        words[1] = format_factor(factor_of_flag)
     text = " ".join(words)
 
     # a method that names a length may have a factor, which follows from it
@@ -891,12 +907,13 @@ def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
         The value of the method's flag, in a list that is empty for a method without a value; and
         all settings and modifiers that are not the defaults, by name.
     """
-    # the first field of a method is the value of its flag, as 16 in `--yarn 16`, but for methods
-    # whose flag is a switch
+    # the first field of a method is the value of its flag, as 16 in `--yarn 16`; a flag without a
+    # value, such as --as-is, has a field that is always True
     method = recipe.method
     fields = dataclasses.fields(method)
     method_value = []
-    if fields and method.value is not Value.SWITCH:
+    is_switch = method.value is Value.SWITCH
+    if fields and not is_switch:
         method_value.append(_text(getattr(method, fields[0].name)))
 
     # the other fields are options of their own, as `--beta-fast 32`

@@ -13,7 +13,7 @@ from .forms import Form, InterpolatedForm, LongRope, Plain, Vector, Yarn, base_i
 from .lengths import MOST_TOKENS
 from .schedule import QueryScaling, Schedule
 
-SAME = 1.2e-7  # relative; float32 rounds by half of that
+FLOAT32_ROUNDING = 1.2e-7  # relative; float32 rounds by half of that
 
 
 @dataclass(frozen=True)
@@ -58,30 +58,30 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
     if zeros == 0:
         return None
     rotary_dim = 2 * len(inv_freq)
-    rotating = len(inv_freq) - zeros
-    rotating_inv_freq = inv_freq[:rotating]
+    rotating_pairs = len(inv_freq) - zeros
+    rotating_inv_freq = inv_freq[:rotating_pairs]
     zeros_are_last = (rotating_inv_freq > 0).all()
     if not zeros_are_last:
         return None
 
-    # theta^0 is 1, so the first pair is 1 / factor
+    # theta^0 is 1, so the frequency of the first pair is 1 / factor; 1.2e-7 away from 1 is rounding
     factor = 1.0
-    if rotating and abs(rotating_inv_freq[0] - 1) > SAME:
+    if rotating_pairs and abs(rotating_inv_freq[0] - 1) > FLOAT32_ROUNDING:
         factor = float(1 / rotating_inv_freq[0])
 
     # The base follows from the first and the last pair that rotates: their ratio is
     # theta^(2 (n - 1) / r). Bases are usually round numbers, which the division misses by its
     # rounding, so the rounded one is tried first.
     bases = [theta]
-    if rotating > 1 and rotating_inv_freq[0] > rotating_inv_freq[-1]:
-        with np.errstate(over="ignore"):  # an infinite base is that of no vector
-            fall = rotating_inv_freq[0] / rotating_inv_freq[-1]
-            base = float(fall ** (rotary_dim / (2 * (rotating - 1))))
+    if rotating_pairs > 1 and rotating_inv_freq[0] > rotating_inv_freq[-1]:
+        with np.errstate(over="ignore"):  # an infinite base fits no frequencies
+            ratio = rotating_inv_freq[0] / rotating_inv_freq[-1]
+            base = float(ratio ** (rotary_dim / (2 * (rotating_pairs - 1))))
         bases += [round(base, 3), base]
 
     for base in bases:
-        form = Proportional(base, factor, share(rotating, rotary_dim))
-        if np.allclose(form.inv_freq(rotary_dim), inv_freq, rtol=SAME, atol=0.0):
+        form = Proportional(base, factor, share_of_pairs(rotating_pairs, rotary_dim))
+        if np.allclose(form.inv_freq(rotary_dim), inv_freq, rtol=FLOAT32_ROUNDING, atol=0.0):
             return form
     return None
 
@@ -91,23 +91,26 @@ def rotating_share(form: Form, rotary_dim: int) -> float:
 
     Args:
         form: The formula with its numbers.
-        rotary_dim: Twice the number of its pairs.
+        rotary_dim: The dimensions of a head that the formula is for: two for each pair.
     """
     if isinstance(form, Proportional):
         return form.partial_rotary_factor
-    inv_freq = form.inv_freq(rotary_dim)
+    inv_freq = form.inv_freq(rotary_dim)  # one for each pair
     zeros = count_zero(inv_freq)
     if not zeros:
         return 1.0
-    return share(len(inv_freq) - zeros, rotary_dim)
+    return share_of_pairs(len(inv_freq) - zeros, rotary_dim)
 
 
-def share(rotating: int, rotary_dim: int) -> float:
-    """The partial_rotary_factor p with which int(p * rotary_dim // 2) is `rotating`, in float64."""
-    partial = 2 * rotating / rotary_dim  # its rounding error may cost a pair
-    if int(partial * rotary_dim // 2) == rotating:
-        return partial
-    return math.nextafter(partial, 2.0)
+def share_of_pairs(rotating_pairs: int, rotary_dim: int) -> float:
+    """The share of the rotary_dim / 2 pairs of a head that `rotating_pairs` are, in float64.
+
+    As partial_rotary_factor it gives this number of pairs: int(share * rotary_dim // 2).
+    """
+    share = 2 * rotating_pairs / rotary_dim
+    if int(share * rotary_dim // 2) == rotating_pairs:
+        return share
+    return math.nextafter(share, 2.0)  # rounding had cost a pair
 
 
 LayerKind = Literal["global", "local", "none"]
@@ -350,10 +353,12 @@ class RopeSpec:
 
         None where one of them sees the whole context.
         """
-        # `windows` is empty where no layer has one
+        if not self.windows:  # no layer has one
+            return None
         sizes = []
         for size, kind in zip(self.windows, self.layers, strict=False):
-            if kind != "global":  # the others keep their RoPE, or have none
+            # an extension changes "global" layers; "local" ones keep their RoPE, "none" have none
+            if kind != "global":
                 continue
             if size is None:
                 return None

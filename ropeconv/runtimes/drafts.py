@@ -67,12 +67,15 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if any(re.match(self.tensors, name) for name in tensors):
             return True
 
-        # Or the last tensors of a model without those that every whole model has. Without the last
-        # ones too, the names may be those of some shards of a whole model.
-        if not self.without:
+        # Or a tensor that every whole model has is missing, such as the embedding. The names may be
+        # those of some shards of a whole model, though, so the tensors behind the last layer, such
+        # as its last norm, must be among them.
+        pattern_of_whole_models = self.without
+        pattern_of_last_tensors = self.beside
+        if not pattern_of_whole_models:
             return False
-        has_last_tensors = any(re.search(self.beside, name) for name in tensors)
-        is_whole_model = any(re.search(self.without, name) for name in tensors)
+        has_last_tensors = any(re.search(pattern_of_last_tensors, name) for name in tensors)
+        is_whole_model = any(re.search(pattern_of_whole_models, name) for name in tensors)
         return has_last_tensors and not is_whole_model
 
 

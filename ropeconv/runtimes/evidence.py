@@ -13,7 +13,7 @@ import msgspec
 
 from ..models.config import text_part
 from ..models.family import Family
-from ..models.schema import LAYER_TYPES, ROPE, SETTINGS, TOP, Config
+from ..models.schema import LAYER_TYPES, ROPE, ROPE_DICTIONARIES, TOP, Config
 from .lab_file import (
     ModelRecord,
     ReadKeys,
@@ -119,7 +119,7 @@ def evidence(
         model_type: The one of the config as a whole; empty for any.
         options: The options with which it is started; empty for none.
     """
-    # it was run in these versions
+    # a model of the family was run in one of these versions
     for version, models in executed_models(runtime.name, family, options).items():
         if not runtime.covers(version):
             continue
@@ -127,13 +127,15 @@ def evidence(
             result = model.result
             is_same_type = model_type in ("", model.model_type)
             ran_kind = kind is None or kind in result.rope_types
-            # a runtime that does not support the model was seen to refuse every rope type
-            refused_all = result.most == "unsupported"
-            if is_same_type and (ran_kind or refused_all):
+            # `most` is what the runtime did with most rope types; a model that it does not support
+            # at all was refused with each of them
+            is_unsupported = result.most == "unsupported"
+            if is_same_type and (ran_kind or is_unsupported):
                 return Evidence("run", f"{version}, {model.date}")
 
-    # else the table has a statement that was read in its source, about a start without options
-    if not options and runtime.statement(family, model_type):
+    # else the source code of the runtime was read; that says nothing about other options
+    was_read = runtime.statement(family, model_type) is not None
+    if was_read and not options:
         return Evidence("read")
     return Evidence()
 
@@ -221,19 +223,19 @@ def unknown_key(
         rules: The rules that the family is read by.
     """
     # the keys that the code of the runtime reads, found by a search in its source
-    in_code = read_keys(runtime)
+    read = read_keys(runtime)
     keys_with_effect = []
 
-    # of the config: those in its model file of this family, without values that change nothing
+    # keys of the config, each with the families whose model files read it
     for key, value in part.items():
-        families_that_read = in_code.config.get(key, ())
-        changes_nothing = value in (None, HARMLESS_VALUES.get(key))
-        if family.name in families_that_read and not changes_nothing:
+        is_read = family.name in read.config.get(key, ())
+        is_harmless = key in HARMLESS_VALUES and value == HARMLESS_VALUES[key]
+        if is_read and value is not None and not is_harmless:
             keys_with_effect.append(key)
 
-    # of the RoPE dictionary: those that it reads for any family
+    # keys of the RoPE dictionary, which are read for all families
     for key, value in rope.items():
-        if key in in_code.rope and value is not None:
+        if key in read.rope and value is not None:
             keys_with_effect.append(key)
     if not keys_with_effect:
         return ""
@@ -248,7 +250,14 @@ def unknown_key(
 
 def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """Return the config keys that the schema, a family and the rules of a runtime name."""
-    names = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
+    names = {
+        *ROPE,
+        *TOP,
+        *ROPE_DICTIONARIES,
+        *LAYER_TYPES,
+        *family.layers.types,
+        *family.hooks.keys,
+    }
     for statement in runtime.keys:
         names |= set(statement.names)
     names |= {need.key for need in rules.need}

@@ -34,9 +34,9 @@ Feature = Literal[
     "no_scaling_keys",
     "gemma3_not_8",
 ]
-"""The RoPE features of a GGUF file; `WORDS` explains each."""
+"""The RoPE features of a GGUF file; `FEATURE_WORDS` explains each."""
 
-WORDS: dict[Feature, str] = {
+FEATURE_WORDS: dict[Feature, str] = {
     "theta": "rope.freq_base",
     "linear": "rope.scaling.type linear",
     "yarn": "rope.scaling.type yarn",
@@ -57,7 +57,7 @@ WORDS: dict[Feature, str] = {
     "no_scaling_keys": "a context_length of at least 131072 without rope.scaling.type and factor",
     "gemma3_not_8": "another factor than 8 in Gemma 3 of 4b, 12b or 27b",
 }
-MARKS: frozenset[Feature] = frozenset(
+ONLY_IF_STATED: frozenset[Feature] = frozenset(
     {"rope_freqs_shape", "stock_theta", "no_scaling_keys", "gemma3_not_8"}
 )
 """Features that only count for readers with a statement on them.
@@ -65,7 +65,7 @@ MARKS: frozenset[Feature] = frozenset(
 Other features are unknown where nothing is stated.
 """
 
-ANY = "*"
+EVERYTHING = "*"
 
 
 class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +93,7 @@ class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last version for which it holds, where the row covers more."""
 
 
-UNTESTED = ReaderStatement((), (), "unknown")
+UNTESTED_STATEMENT = ReaderStatement((), (), "unknown")
 
 
 class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -122,10 +122,10 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 
         None if it is untested.
         """
-        for name in (arch, ANY):
+        for name in (arch, EVERYTHING):
             for statement in self.statements:
                 is_named = feature in statement.features
-                is_any = ANY in statement.features and feature not in MARKS
+                is_any = EVERYTHING in statement.features and feature not in ONLY_IF_STATED
                 matches = is_named or is_any
                 if name in statement.archs and matches and self._holds(statement):
                     return statement
@@ -197,12 +197,14 @@ def judge_reader(
 ) -> Verdict:
     """Return whether a program that loads GGUF files computes the RoPE of one of them.
 
-    The worst feature that the file uses decides, and one that was not tested is the worst.
+    A statement of readers/*.toml says what the program does with a RoPE feature, e.g. "exact" or
+    "ignored". If the file uses a feature that was not tested, the verdict is "unknown". Else the
+    worst statement on a feature of the file decides.
 
     Args:
         reader: The program, such as Ollama, of which the last version counts.
         features: Those of the file, such as {"theta", "yarn"} for rope.freq_base and
-            rope.scaling.type yarn. `WORDS` lists all.
+            rope.scaling.type yarn. `FEATURE_WORDS` lists all.
         arch: Its general.architecture.
         llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that runs it;
             None where it is not known.
@@ -213,34 +215,38 @@ def judge_reader(
         reason = _join(llamacpp.reason, reader.remark)
         return make_verdict(llamacpp.status, reason, reader.source, reader.last, read)
 
-    # what is known of the reader about each feature that the file uses
+    # the statement on each feature that the file uses
     statements = {}
-    for feature in WORDS:
+    for feature in FEATURE_WORDS:  # in this order
         if feature not in features:
             continue
         statement = reader.statement(feature, arch)
         if statement is not None:
             statements[feature] = statement
-        elif feature not in MARKS:  # these count only for readers that state them
-            statements[feature] = UNTESTED
+        elif feature not in ONLY_IF_STATED:  # features that matter to few programs
+            statements[feature] = UNTESTED_STATEMENT
 
-    # untested: a feature, or a file without any feature, about which no statement could be
+    # nothing is known about a feature that was not tested, nor about a file without any feature
     untested = [feature for feature in statements if statements[feature].status == "unknown"]
     if untested or not features:
         reason = _join(f"{_untested_part(reader, arch, untested)} is untested", reader.remark)
         return make_verdict("unknown", reason, reader.source, reader.last)
 
-    # else the worst feature decides
+    # all are exact: the remarks of the statements, and one on the context window
     order = get_args(Status)  # from the best status to the worst
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
     decisive = statements[worst]
     if decisive.status == "exact":
         remarks = [statement.reason for statement in statements.values()]
-        reason = _join(*dict.fromkeys((*remarks, reader.window)))  # each remark once
+        remark_on_window = reader.window
+        reason = _join(*dict.fromkeys((*remarks, remark_on_window)))  # each remark once
         return make_verdict("exact", reason, reader.source, reader.last, read)
+
+    # the worst one, with the key of the feature, unless the statement is about all features
     reason = decisive.reason
-    if ANY not in decisive.features:
-        reason = f"{WORDS[worst]}: {reason}"
+    is_about_all_features = EVERYTHING in decisive.features
+    if not is_about_all_features:
+        reason = f"{FEATURE_WORDS[worst]}: {reason}"  # "rope.scaling.type yarn: ..."
     source = decisive.source or reader.source
     return make_verdict(decisive.status, reason, source, reader.last, read)
 
@@ -255,5 +261,5 @@ def _untested_part(reader: Reader, arch: str, unknown: Sequence[Feature]) -> str
     is_known = any(arch in statement.archs for statement in reader.statements)
     if not is_known or not unknown:
         return arch
-    words = " and ".join(WORDS[feature] for feature in unknown)
+    words = " and ".join(FEATURE_WORDS[feature] for feature in unknown)
     return f"{words} of {arch}"

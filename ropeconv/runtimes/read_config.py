@@ -139,14 +139,18 @@ def _longrope(
 ) -> LongRope:
     """Return LongRoPE as a runtime computes it, from a dictionary with two lists of factors.
 
-    The short list is for texts within the trained length, and the long one for longer texts.
+    The short list is for texts within the trained length, and the long one for longer texts. Some
+    runtimes use one of the lists for texts of every length (`rules.lists`).
     """
     short = _factors(rope, "short_factor", sizes)
     long = _factors(rope, "long_factor", sizes)
-    # some runtimes use one of the lists for every length
-    if rules.lists in ("long", "window"):
+    # "window": the long list, if the runtime is started with a window above the trained length, as
+    # it is for an extended model
+    uses_only_long = rules.lists in ("long", "window")
+    uses_only_short = rules.lists == "short"
+    if uses_only_long:
         short = long
-    elif rules.lists == "short":
+    elif uses_only_short:
         long = short
     return LongRope(theta=theta, short_factor=short, long_factor=long, original_context=original)
 
@@ -184,47 +188,48 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
         form: The form of the frequencies.
         sizes: The sizes of the model.
     """
-    # the formula of the method: 0.1 ln s + 1 for YaRN, sqrt(1 + ln s / ln L) for LongRoPE, which
-    # divides by 0 for a trained length L of 1
+    # the factor s of the scaling, and the attention factor by the formula of the method
     if isinstance(form, Yarn):
         factor = form.factor
-        formula = temperature_attention_factor(form.factor)
+        by_formula = temperature_attention_factor(form.factor)  # 0.1 ln s + 1
     elif isinstance(form, LongRope):
         factor = _factor(rope, rules, form.original_context, sizes)
-        formula = math.inf
+        by_formula = math.inf  # sqrt(1 + ln s / ln L) divides by 0 for a trained length L of 1
         if form.original_context > 1:
-            formula = longrope_attention_factor(factor, form.original_context)
+            by_formula = longrope_attention_factor(factor, form.original_context)
     else:
         return 1.0
 
-    attention_factor = _first_attention_factor(rope, rules, factor, formula)
+    # the dictionary may have a key for it, which counts before the formula in most runtimes
+    attention_factor = _first_attention_factor(rope, rules, factor, by_formula)
     if rules.times_attn_factor:
         attention_factor *= number(rope, "attn_factor", 1.0)
     return attention_factor
 
 
 def _first_attention_factor(
-    rope: JsonObject, rules: TypeRules, factor: float, formula: float
+    rope: JsonObject, rules: TypeRules, factor: float, by_formula: float
 ) -> float:
-    """Return the attention factor from the first place that has it; 1 where none has.
+    """Return the attention factor from the first source that has one; 1 where none has.
 
     Args:
         rope: The RoPE dictionary.
-        rules: How the runtime reads its type. Its `attention_factor` has the places in the order of
-            the runtime, such as ("attention_factor", "mscale", "formula").
+        rules: How the runtime reads its type. Its `attention_factor` has the sources in the order
+            of the runtime, such as ("attention_factor", "mscale", "formula").
         factor: The factor of the scaling.
-        formula: The attention factor by the formula of the method.
+        by_formula: The attention factor by the formula of the method.
     """
-    for place in rules.attention_factor:
-        if place == "formula":
-            return formula
-        if place == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
+    for source in rules.attention_factor:
+        if source == "formula":
+            return by_formula
+        if source == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
             mscale = number(rope, "mscale")
             return mscale_ratio(factor, mscale, number(rope, "mscale_all_dim"))
-        if place == "attention_factor" and rope.get("attention_factor") is not None:
+        if source == "attention_factor" and rope.get("attention_factor") is not None:
             return number(rope, "attention_factor")
-        # Phi-3.5 MoE has a factor for each list; the one of the long list is that of the extension
-        if place == "short_mscale" and rope.get("long_mscale") is not None:
+        # "short_mscale" stands for two keys of Phi-3.5 MoE: short_mscale is for the short list of
+        # LongRoPE, and long_mscale for the long list, which an extended model uses
+        if source == "short_mscale" and rope.get("long_mscale") is not None:
             return number(rope, "long_mscale")
     return 1.0
 
@@ -251,10 +256,11 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         BadSource: For values of the wrong kind.
         UnknownRopeType: For a rope type that the runtime has no code for.
     """
-    row = runtime or newest("transformers")
-    rules = row.rule_set(family.name, str(config.get("model_type", "")))
-    # without a runtime these are the numbers of the model itself, which must be finite
-    return read_by(config, family, rules, check=runtime is None)
+    reader = runtime or newest("transformers")
+    rules = reader.rule_set(family.name, str(config.get("model_type", "")))
+    # without a runtime it is the RoPE of the model itself, whose frequencies must be finite
+    is_of_model = runtime is None
+    return read_by(config, family, rules, check=is_of_model)
 
 
 def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False) -> RopeSpec:
@@ -429,14 +435,16 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
         part: The text part of a config.
         rope: Its RoPE dictionary, as this runtime finds it.
         family: The family of the model.
-        reader: How the runtime reads the config. Its `theta` is a number where the code of the
-            runtime has a constant, else the name of the place where the base is looked for.
+        reader: How the runtime reads the config. Its `theta` is the place where the runtime looks
+            for the base, such as "top"; or the base itself, if the runtime has a constant.
     """
-    if not isinstance(reader.theta, str):
-        return reader.theta
+    constant_or_place = reader.theta
+    if not isinstance(constant_or_place, str):
+        return constant_or_place
 
-    value = _find_theta(part, rope, family, place=reader.theta)
+    value = _find_theta(part, rope, family, place=constant_or_place)
     if value is not None:
+        # in messages, any key of the base is called rope_theta
         theta = number({"rope_theta": value}, "rope_theta")
         if theta <= 1:
             raise BadSource(f"config.json has rope_theta = {shown(value)}; a base must be above 1")
@@ -518,28 +526,29 @@ def _local_form(
     """
     if "local" not in layer_types(part, family).values():
         return None
-    # a runtime may not have a base of their own
-    if reader.local == "same":
+    # runtimes that do not read a base for these layers
+    if reader.local == "same":  # they rotate like the others
         return form
-    if reader.local == "same-theta":
+    if reader.local == "same-theta":  # they have the base of the others, without a scaling
         return Plain(theta)
 
-    # first, the RoPE dictionary of these layers inside rope_parameters
-    default = family.defaults.local_theta
+    # 1. the RoPE dictionary of these layers inside rope_parameters, if the runtime looks there
+    class_default = family.defaults.local_theta
     if reader.nested:
         settings = nested_settings(part, family, "local")
         if settings:
-            return Plain(number(settings, "rope_theta", default or theta))
+            return Plain(number(settings, "rope_theta", class_default or theta))
 
-    # then a list with a base for each layer, then a key such as rope_local_base_freq
+    # 2. a list with a base for each layer, or a key such as rope_local_base_freq
     local_theta = _layer_theta(part, family, "local")
-    if local_theta is None and default is not None:
-        local_theta = first_present(part, family.keys.local_theta, default)
+    if local_theta is None and class_default is not None:
+        local_theta = first_present(part, family.keys.local_theta, class_default)
     if local_theta is not None:
+        # `number` checks a value of a dictionary, and messages call it "local"
         return Plain(number({"local": local_theta}, "local"))
 
-    # The config says nothing about these layers. Code with a RoPE dictionary for each type of layer
-    # gives each the default of the class; other code has one base for all layers.
+    # 3. The config says nothing about these layers. Code with a RoPE dictionary for each type of
+    # layer gives each the default of the class; other code has one base for all layers.
     if reader.nested:
         return Plain(family.defaults.theta)
     return Plain(theta)
@@ -563,10 +572,18 @@ def _query_scaling(
     """Return the query scaling by position that a runtime applies; None without it.
 
     It multiplies the query at the position p by 1 + beta ln(1 + floor(p / length)).
+
+    Args:
+        part: The text part of the config.
+        rope: Its RoPE dictionary.
+        family: The family, with its key of beta, such as "llama_4_scaling_beta"; empty for families
+            without query scaling.
+        reader: How the runtime reads the config. Its `query_beta` is the place of beta: "rope" for
+            the RoPE dictionary, "top" for {"llama_4_scaling": {"beta": 0.1}}, or empty.
+        sizes: The sizes of the model.
     """
-    # the slope is in the RoPE dictionary by the family's key, or at the top level in
-    # llama_4_scaling, where its key is "beta"
-    if not family.keys.query_beta or not reader.query_beta:
+    has_query_scaling = family.keys.query_beta and reader.query_beta
+    if not has_query_scaling:
         return None
     settings = rope
     beta_key = family.keys.query_beta
@@ -576,13 +593,15 @@ def _query_scaling(
     if not settings.get(beta_key):
         return None
 
-    # the length is beside it, or at the top level with a default in the runtime's code
+    # the length is beside beta; or at the top level, in runtimes with a default for it there
     length_key = "original_max_position_embeddings"
-    lengths = settings
-    if reader.query_length:
-        lengths = {length_key: part.get(length_key, reader.query_length)}
-    length = int(number(lengths, length_key, sizes.context))
-    return QueryScaling(number(settings, beta_key), length)
+    place_of_length = settings
+    default_at_top = reader.query_length  # 0 in runtimes that do not read it there
+    if default_at_top:
+        place_of_length = {length_key: part.get(length_key, default_at_top)}
+    length = int(number(place_of_length, length_key, sizes.context))
+    beta = number(settings, beta_key)
+    return QueryScaling(beta, length)
 
 
 def _trained_context(
@@ -594,6 +613,7 @@ def _trained_context(
     ("factor"), or the family is known to declare more than it was trained for ("family", with the
     place where that is said as the source). The declared context is the last guess ("declared").
     """
+    # formulas that have the trained length among their numbers
     key = "original_max_position_embeddings"
     if isinstance(form, (Yarn, Llama3)):
         is_in_config = part.get(key) or rope.get(key)
@@ -601,26 +621,30 @@ def _trained_context(
     if isinstance(form, LongRope) and form.original_context < sizes.context:
         return TrainedLength(form.original_context, "config")
 
+    # position interpolation
     if isinstance(form, InterpolatedForm):
         original = rope.get(key)
         if original:
             return TrainedLength(int(original), "config")
-        # Vicuna 16k and LongChat declare the trained length, and the reached one beside it
+        # Vicuna 16k and LongChat declare the trained length, and beside it the extended one
         if part.get("max_sequence_length") == sizes.context * form.factor:
             return TrainedLength(sizes.context, "config")
-        # Others declare only one of the two: older ones such as LongChat the trained length, as the
-        # documentation of transformers 4.31 asked for (2048 with a factor of 8), later ones the
-        # reached one. Their quotient tells: no model was trained for 256 tokens.
+        # Most configs declare the extended length, so the trained one is that over the factor.
+        # Older ones declare the trained length, as the documentation of transformers 4.31 asked
+        # for: 2048 with a factor of 8. They are known by the quotient, here 256, for which no model
+        # was trained.
         quotient = max(1, round(sizes.context / form.factor))
         declares_trained = quotient < SHORTEST_TRAINED <= sizes.context
         trained = sizes.context if declares_trained else quotient
         return TrainedLength(trained, "factor")
 
-    # dual chunk attention has the trained length among its own settings (Qwen2.5-1M)
+    # without a scaling: dual chunk attention has the trained length among its own settings
+    # (Qwen2.5-1M)
     original = (part.get(DUAL_CHUNK) or {}).get(key)
     if original and original < sizes.context:
         return TrainedLength(int(original), "config")
     for known in family.trained:
-        if known.declared == sizes.context and known.doubt is None:
+        is_certain = known.doubt is None  # a doubt says why the trained length may be another one
+        if known.declared == sizes.context and is_certain:
             return TrainedLength(known.trained, "family", known.source)
     return TrainedLength(sizes.context, "declared")

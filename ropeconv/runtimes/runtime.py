@@ -383,11 +383,13 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
         if row.covers(version):
             only_version = msgspec.structs.replace(row, version=version, through=version)
             return (only_version,)
-    # 0.20 stands for the last range in 0.20.x
-    if version_key(version):
-        for row in newest_first:
-            if within(row.version, version, version):
-                return (row,)
+    # "0.20" stands for the last range that begins with a version 0.20.x; a text without numbers
+    # would match every range
+    has_numbers = bool(version_key(version))
+    for row in newest_first:
+        begins_with_version = within(row.version, first=version, last=version)
+        if has_numbers and begins_with_version:
+            return (row,)
 
     tested = []
     for row in rows:
@@ -561,7 +563,8 @@ def rows_of(
         is_refused = content.pop("refused")
         refused_names = sorted(name for name in is_refused if is_refused[name])
         if refused_names:
-            # a statement in front of the others, so that any statement of the file counts before it
+            # The last statement on a family counts. This one comes first, so that it counts only
+            # for families of which the file says nothing.
             statement = {"names": refused_names, "unsupported": NOT_THERE}
             content["families"] = [statement, *content.get("families", [])]
         row = row_from(content)
@@ -597,28 +600,32 @@ def row_from(data: JsonObject) -> Runtime:
     """Return a row from the content of its file.
 
     Args:
-        data: The content, with rule sets that may name in `inherits` the one that they start from.
+        data: The content. Its "rules" are rule sets by name, of which one may start from another:
+            {"generic": {...}, "phi3": {"inherits": "generic", ...}}.
 
     Raises:
         ValueError: For data of another form.
         KeyError: For an unknown set.
     """
-    rules = {name: _rules(name, data["rules"]) for name in data["rules"]}
-    row = msgspec.convert({**data, "rules": rules}, Runtime)
+    rule_sets = {name: _rules(name, data["rules"]) for name in data["rules"]}
+    row = msgspec.convert({**data, "rules": rule_sets}, Runtime)
 
-    # a statement on families says one thing: the rules by which they are read, that the runtime
-    # cannot run them, or that it is not known
+    # a statement on families says one of three things: the name of the rule set by which they are
+    # read, why the runtime cannot run them, or what is not known
     for statement in row.families:
         outcomes = (statement.rules, statement.unsupported, statement.unknown)
-        if sum(map(bool, outcomes)) != 1:
+        stated_outcomes = [outcome for outcome in outcomes if outcome]
+        if len(stated_outcomes) != 1:
             raise ValueError(
                 f"{row.key}: a statement on families has one of rules, unsupported and unknown"
             )
-        if statement.rules and statement.rules not in row.rules:
-            raise KeyError(statement.rules)
-    for option in row.options:
-        if option.rules and option.rules not in row.rules:
-            raise KeyError(option.rules)
+
+    # every rule set that is named must be there
+    names_of_sets = [statement.rules for statement in row.families]
+    names_of_sets += [option.rules for option in row.options]
+    for name in names_of_sets:
+        if name and name not in row.rules:
+            raise KeyError(name)
     return row
 
 
@@ -628,10 +635,10 @@ def _rules(name: str, rules: JsonObject) -> JsonObject:
     parent = values.pop("inherits", None)
     if parent is None:
         return values
-    return _merge(_rules(parent, rules), values)
+    return _merge_rule_sets(_rules(parent, rules), values)
 
 
-def _merge(base: JsonObject, changes: JsonObject) -> JsonObject:
+def _merge_rule_sets(base: JsonObject, changes: JsonObject) -> JsonObject:
     """A rule set over another one: its rope types and its keys replace those of the same name."""
     types = {**base.get("types", {}), **changes.get("types", {})}
     return {**base, **changes, "types": types}
@@ -640,8 +647,9 @@ def _merge(base: JsonObject, changes: JsonObject) -> JsonObject:
 def _inherit(version: str, contents: dict[str, JsonObject]) -> JsonObject:
     """Return the content of a row of the table, completed by that of the row that it inherits from.
 
-    A version of vLLM differs from the one before in a few rules, and only these are in its row.
-    Where both have a rule set of one name, or a statement on one family, that of the row counts.
+    A version of vLLM differs from the one before in a few rules, and only these are in its row. A
+    row may have a rule set of the same name as its parent: its rope types and keys then replace
+    those of the parent, and the other ones of the parent stay.
 
     Args:
         version: The first version of the row.
@@ -658,16 +666,18 @@ def _inherit(version: str, contents: dict[str, JsonObject]) -> JsonObject:
     for key in ("through", "options", "loads"):
         inherited.pop(key, None)
 
-    # keys of this row replace those of the parent, but these three are put together
-    rules = dict(inherited["rules"])
+    # three keys of both rows are put together: rule sets by name, statements on families, of which
+    # the last on a family counts, and families that the lab saw refused
+    rule_sets = dict(inherited["rules"])
     for set_name, values in row.pop("rules", {}).items():
-        if set_name in rules:
-            values = _merge(rules[set_name], values)
-        rules[set_name] = values
-    # of several statements on a family, the last one counts
+        if set_name in rule_sets:
+            values = _merge_rule_sets(rule_sets[set_name], values)
+        rule_sets[set_name] = values
     families = [*inherited.get("families", []), *row.pop("families", [])]
     refused = {**inherited["refused"], **row["refused"]}
-    return {**inherited, **row, "rules": rules, "families": families, "refused": refused}
+
+    # all other keys of this row replace those of the parent
+    return {**inherited, **row, "rules": rule_sets, "families": families, "refused": refused}
 
 
 ALL = "all"
@@ -777,8 +787,7 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
 
-    # Programs such as Ollama are known by name only: some have an answer in place of rows, and
-    # others run the code of a runtime that has rows.
+    # a name without rows: of some programs it is known why they have none (`answer`)
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
     if not rows:
@@ -786,10 +795,13 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
             raise RecipeError(f"--runtime {runtime}: {program.answer}")
         raise _unknown_runtime(runtime, name, also)
 
-    # a program that runs GGUF in llama.cpp has versions of its own
-    if version and program is not None and program.runs == name:
-        raise RecipeError(
-            f"--runtime {runtime}: versions of {program.title} are not known; leave @{version} out,"
-            f" or name the build of llama.cpp that it ships, such as {rows[-1].key}"
-        )
+    # A program that runs GGUF files in llama.cpp has the rows of llama.cpp (`canonical`). But its
+    # versions are not those of llama.cpp, so "PROGRAM@VERSION" has no row.
+    if version and program is not None:
+        runs_code_of_rows = program.runs == name
+        if runs_code_of_rows:
+            raise RecipeError(
+                f"--runtime {runtime}: versions of {program.title} are not known; leave @{version}"
+                f" out, or name the build of llama.cpp that it ships, such as {rows[-1].key}"
+            )
     return choose(runtime, version, rows)

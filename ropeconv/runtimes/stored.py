@@ -110,21 +110,23 @@ def current_data() -> CurrentData:
     Raises:
         DamagedPackage: Where the data of the user cannot be read.
     """
-    shipped = package_data(SHIPPED / ABOUT, About)
+    of_package = package_data(SHIPPED / ABOUT, About)
     try:
         path = stored_path()
         content = path.read_bytes()
     except (RopeconvError, OSError):  # no home, or nothing stored
-        return CurrentData(shipped, None)
+        return CurrentData(of_package, stored=None)
 
-    stored = _decode(path, content)
-    if data_version(stored.version) <= data_version(shipped.version):
-        note = f"{path} has older data ({stored.version}), which is not used"
-        return CurrentData(shipped, None, note)
-    if stored.form != FORM:
+    of_user = _decode(path, content)
+    if data_version(of_user.version) <= data_version(of_package.version):
+        note = f"{path} has older data ({of_user.version}), which is not used"
+        return CurrentData(of_package, stored=None, note=note)
+    # `form` is the number of the schema of the data, and FORM the one that this ropeconv reads
+    if of_user.form != FORM:
         note = f"{path} has data for another version of ropeconv, which is not used"
-        return CurrentData(shipped, None, note)
-    return CurrentData(About(stored.form, stored.version), stored)
+        return CurrentData(of_package, stored=None, note=note)
+    about = About(form=of_user.form, version=of_user.version)
+    return CurrentData(about, stored=of_user)
 
 
 def _decode(path: Path, content: bytes) -> StoredData:

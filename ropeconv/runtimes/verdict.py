@@ -53,11 +53,12 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
 
     Such as "it uses the attention factor 1.0000, not 1.1386".
 
-    The order is that of what matters: frequencies, then factors, then other layers.
+    Frequencies are compared first, then factors, then layers with a window.
 
     Args:
-        schedule: The schedule.
-        before: The RoPE of the source, for window layers.
+        schedule: The schedule, for the layers that an extension changes.
+        before: The RoPE of the source model before the extension. Layers with a window must keep
+            their frequencies in it.
         spec: The RoPE that the runtime reads.
     """
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
@@ -86,10 +87,14 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
             return "it does not scale queries by position"
         return "it scales queries otherwise"
 
-    # an extension leaves layers with a window as they were in the source
+    # layers with a window ("local") must have the formula that they have in the source, or another
+    # one with the same frequencies
     source_local = before.local_form
     computed_local = spec.local_form
-    if source_local is None or "local" not in before.layers or computed_local == source_local:
+    source_has_local_layers = "local" in before.layers
+    if source_local is None or not source_has_local_layers:
+        return ""
+    if computed_local == source_local:
         return ""
     if computed_local is not None:
         source_frequencies = source_local.inv_freq(before.rotary_dim)
@@ -323,14 +328,15 @@ class PlannedConfig:
         before: RopeSpec,
         asked: Sequence[Asking] = (),
     ) -> None:
-        """Keep a config.json that may be written, and what it has to make a runtime compute.
+        """Keep a config.json that may be written, and the RoPE that runtimes must compute from it.
 
         Args:
             config: The whole planned config.json.
             family: The family of its model.
-            schedule: The schedule that must be computed.
-            before: The RoPE of the source, before the extension.
-            asked: Installed runtimes that are asked about the config itself, beside the table.
+            schedule: The frequencies and factors that a runtime must compute.
+            before: The RoPE of the source model, which the plan extends.
+            asked: Installed runtimes that load the config itself. For all other runtimes, a table
+                says how they read configs.
         """
         self.asked = asked
         self.config = config
@@ -461,39 +467,47 @@ class RuleReading:
         # the first one counts
         rules = self.rules
         finding = _keys_finding(self.planned.part, self.rope, rules)
-        if finding:
-            return (*finding, rules.source)
+        if finding is not None:
+            status, reason = finding
+            return status, reason, rules.source
         type_rules = rules.types.get(self.rope_type)  # how it reads this rope type
         if type_rules is None:
-            return (*_unknown_type_finding(self.rope_type, rules), rules.source)
+            status, reason = _unknown_type_finding(self.rope_type, rules)
+            return status, reason, rules.source
 
         finding = self._finding_on_type(type_rules)
         if finding is None:
             return None
-        return (*finding, self.source)
+        status, reason = finding
+        source_of_type_rules = (
+            self.source
+        )  # the rules of a rope type may have a source of their own
+        return status, reason, source_of_type_rules
 
     def _finding_on_type(self, type_rules: TypeRules) -> Finding | None:
-        """Return why these rules do not compute the schedule from a rope type that they know.
-
-        A refusal comes first, since a config that they refuse does not say what they compute.
+        """Return why a runtime with these rules does not compute the schedule; None if it does.
 
         Args:
-            type_rules: How they read the rope type.
+            type_rules: How the runtime reads the rope type of the config.
         """
+        # reasons that follow from the config alone: keys of the dictionary, which dimensions of a
+        # head rotate, and LongRoPE's two lists
         planned = self.planned
-        refusal = (
+        finding = (
             _type_finding(type_rules, self.rope, planned.schedule)
             or _rotation_finding(type_rules, planned.config, planned.family, self.rope_type)
             or _factor_lists_finding(type_rules, self.rope)
         )
-        if refusal:
-            return refusal
+        if finding is not None:
+            return finding
 
+        # else read the config as the runtime does, and compare the numbers
         spec = read_by(planned.config, planned.family, self.rules)
         finding = _schedule_finding(planned.schedule, planned.before, spec, type_rules)
-        if finding is None and self.rules.yarn_table:
-            finding = _table_finding(planned.schedule, spec)
-        return finding
+        if finding is not None:
+            return finding
+        has_table_of_yarn = self.rules.yarn_table  # of cosines, by position, and with an end
+        return _yarn_table_finding(planned.schedule, spec) if has_table_of_yarn else None
 
 
 def judge(
@@ -536,42 +550,50 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
         return verdict_on_family
 
     verdict = partial(_verdict, runtime, family, model_type)
-    finding = _wrapper_finding(config, family, runtime)
-    if finding is not None:
-        return verdict(*finding)
+    wrapper_finding = _wrapper_finding(config, family, runtime)
+    if wrapper_finding is not None:
+        status, reason = wrapper_finding
+        return verdict(status, reason)
 
-    # The model, the keys that its attention reads, and the RoPE dictionary: `of_model` and
-    # `of_rope` say why the runtime does not compute the schedule, and are None where it does.
+    # a reason that holds for the model whatever its RoPE is
     rules = runtime.rule_set(family.name, model_type)
     reading = planned.read_by(rules)
     kind = reading.rope_type
-    if reading.of_model:
-        return verdict(*reading.of_model, rules.source, kind)
+    if reading.of_model is not None:
+        status, reason = reading.of_model
+        return verdict(status, reason, source=rules.source, kind=kind)
+
+    # a key that changes the attention in this runtime
     key_and_statement = stated_key(config, family, runtime)
     if key_and_statement is not None:
         key, statement = key_and_statement
-        return verdict(statement.status, f"{key}: {statement.reason}", statement.source, OTHER_KEY)
-    if reading.of_rope:
-        return verdict(*reading.of_rope, kind)
+        reason = f"{key}: {statement.reason}"
+        return verdict(statement.status, reason, source=statement.source, kind=OTHER_KEY)
 
-    # the weights, and keys whose effect is not known
-    weights = quantised(config, runtime, family)
-    if weights:
-        return verdict(*weights, runtime.source, kind)
+    # the RoPE dictionary
+    if reading.of_rope is not None:
+        status, reason, source = reading.of_rope
+        return verdict(status, reason, source=source, kind=kind)
+
+    # quantised weights
+    weights_finding = quantised(config, runtime, family)
+    if weights_finding is not None:
+        status, reason = weights_finding
+        return verdict(status, reason, source=runtime.source, kind=kind)
+
+    # a key that the runtime reads, of which neither its rules nor the family say anything
     key = unknown_key(planned.part, reading.rope, family, runtime, rules)
     if key:
-        return verdict(
-            "unknown",
-            f"its attention reads {key}, whose effect on the RoPE is untested",
-            reading.source,
-        )
+        reason = f"its attention reads {key}, whose effect on the RoPE is untested"
+        return verdict("unknown", reason, source=reading.source)
 
-    # it computes the schedule; with LongRoPE, a remark says when it changes from list to list,
-    # unless it never does within the context
+    # It computes the schedule, with a remark on its context window. For LongRoPE the remark says at
+    # which length the long list begins, and is left out if that is the end of the context.
+    remark = rules.types[kind].window
     changes_at = reading.rope.get("original_max_position_embeddings")
-    never_changes = kind == "longrope" and changes_at == planned.schedule.context
-    remark = "" if never_changes else rules.types[kind].window
-    return verdict("exact", remark, reading.source, kind)
+    if kind == "longrope" and changes_at == planned.schedule.context:
+        remark = ""
+    return verdict("exact", remark, source=reading.source, kind=kind)
 
 
 def judge_with_option(
@@ -606,21 +628,23 @@ def judge_with_option(
     else:
         rules = reader.rule_set(family.name, model_type)
 
-    # what is read: the config in the file, of which the option may change keys before
-    config_as_read = planned
+    # Two configs: `planned` is the one in the file. With vLLM's --hf-overrides, the server changes
+    # keys of its RoPE dictionary, and reads the changed config.
+    planned_as_read = planned
     if option.changes:
         config = with_rope_keys(planned.config, family, option.changes)
-        config_as_read = PlannedConfig(config, family, planned.schedule, planned.before)
-    reading = config_as_read.read_by(rules)
+        planned_as_read = PlannedConfig(config, family, planned.schedule, planned.before)
+    reading = planned_as_read.read_by(rules)
 
-    # was a model of this rope type run with the option?
+    # Was a model run with the option? The laboratory's records have the rope type of the file.
     rope_type_in_file = planned.read_by(rules).rope_type
     known = evidence(runtime, family.name, rope_type_in_file, model_type, option.words)
     if known.grade != "run":
         return None
 
-    # each of these says that it does not compute the schedule, or that this is not known
-    if reading.of_model or reading.of_rope:
+    # each of these says that it does not compute the schedule, or that this is not known; the keys
+    # outside of the RoPE dictionary are the same in both configs
+    if reading.of_model is not None or reading.of_rope is not None:
         return None
     if stated_key(planned.config, family, reader) is not None:
         return None
@@ -635,20 +659,24 @@ def judge_with_option(
 
 
 def _was_in_laboratory(planned: PlannedConfig, option: ServerOption) -> bool:
-    """Whether configs like this one are run with an option in ropeconv's laboratory.
+    """Whether configs like this one were run with an option before the release of ropeconv.
 
-    It runs the families of the package, and no quantised weights.
+    The laboratory (scripts/laboratory) starts each runtime with small models of the families of the
+    package. The weights are not quantised.
 
     Args:
         planned: The config.
-        option: The option, which may not go with some keys of a config (`without`).
+        option: The option. Its `without` has keys of a config with which it does not help.
     """
+    # a family that the user named with --family, or described in a file
     is_family_of_user = bool(planned.family.assumed or planned.family.origin)
     is_quantised = bool(planned.config.get("quantization_config"))
     if is_family_of_user or is_quantised:
         return False
-    for part in (planned.config, planned.part):
-        if any(part.get(key) is not None for key in option.without):
+
+    keys_without_help = option.without
+    for part in (planned.config, planned.part):  # the whole config, and its text part
+        if any(part.get(key) is not None for key in keys_without_help):
             return False
     return True
 
@@ -677,7 +705,9 @@ def with_option(without: Verdict, option: ServerOption, known: Evidence) -> Verd
         option: The option.
         known: How it is known what the server then computes.
     """
-    reasons = []  # the name has the option, which may be long
+    # The option itself is shown in the display name. The reasons are remarks on it, if there are
+    # any.
+    reasons = []
     if option.text_only:
         reasons.append("for text only: it refuses images")
     if without.reason:
@@ -710,61 +740,61 @@ def with_stated_options(verdict: Verdict, words: str) -> Verdict:
 def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Finding | None:
     """Return why a runtime may not load a model around a text model; None where it does.
 
-    LLaVA is such a model around Llama. For a runtime in which it was not run, the result is
-    ("unknown", "untested: model_type llava around a llama model").
-
-    That the runtime has the code of the text model says nothing about the model around it. It loads
-    that where it was executed, where a statement names it, and in transformers where its class was
-    run and reads the text model in the same place.
+    LLaVA is such a model around Llama. A runtime that runs Llama may not run LLaVA. Where that was
+    not tested, the result is ("unknown", "untested: model_type llava around a llama model").
     """
     wrapper = wrapper_of(config, family)  # such as "llava"; "" for a model without a type
     if wrapper is None or family.assumed:
         return None
     name = f"model_type {wrapper}" if wrapper else "a config without model_type"
 
-    # every runtime reads the text model where the class of transformers has it; None is a type for
-    # which transformers has no class
-    in_place = is_where_transformers_reads(config, family, wrapper)
-    is_elsewhere = in_place is False
-    if is_elsewhere:
+    # The class of transformers for the wrapper reads the text model in one place of the config,
+    # such as text_config, and so do all runtimes. (None: transformers has no class for it.)
+    is_where_class_reads = is_where_transformers_reads(config, family, wrapper)
+    if is_where_class_reads is False:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
 
-    # executed, or named in a statement
+    # 1. the wrapper was run in this runtime
     if wrapper in executed_types(runtime, family.name):
         return None
+    # 2. the table of the runtime names it
     statement = runtime.statement(family.name, wrapper)
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
-
-    # A runtime that has the classes of transformers loads this one from the version on that has it.
-    # It counts if the class of the wrapper itself was run.
-    if runtime.wrappers and in_place:
+    # 3. the runtime has the classes of transformers (`wrappers`), from a version on that has this
+    # one, and this class was run in transformers
+    if runtime.wrappers and is_where_class_reads:
         known = wrapper_types()[wrapper]
         is_new_enough = version_key(known.since) <= version_key(runtime.last)
-        if known.run and is_new_enough:
+        class_was_run = bool(known.run)
+        if class_was_run and is_new_enough:
             return None
     return "unknown", f"untested: {name} around a {family.name} model"
 
 
 def unseen_wrapper(config: Config, family: Family) -> str:
-    """Return why no runtime is known to load a model around a text model; empty for others.
+    """Return why no runtime is known to load a multimodal model; empty if some runtime loads it.
+
+    Such a model is around a text model: {"model_type": "llava", "text_config": {...}}. The sentence
+    is "config.json has model_type 'my_vlm' around a llama model, and no runtime was seen ...".
 
     Args:
         config: The whole config.json.
         family: The family of the text model.
     """
-    findings = [_wrapper_finding(config, family, row) for row in runtimes()]
-    if not all(findings):  # a runtime without a finding loads it
-        return ""
+    for row in runtimes():
+        reason_against_loading = _wrapper_finding(config, family, row)
+        if reason_against_loading is None:
+            return ""
 
     wrapper = wrapper_of(config, family)
     around = "no model_type"
     if wrapper:
         around = f"model_type {shown(wrapper)}"
-        kept = wrapper_types().get(wrapper)
-        if kept:
-            around += f", whose class in transformers reads {kept.path}"
+        class_in_transformers = wrapper_types().get(wrapper)
+        if class_in_transformers:
+            around += f", whose class in transformers reads {class_in_transformers.path}"
 
     return (
         f"config.json has {around} around a {family.name} model, and no runtime was seen to load"
@@ -828,10 +858,12 @@ def _rotation_finding(
 ) -> Finding | None:
     """Return why a runtime does not rotate the dimensions of a model's heads that should rotate.
 
-    Some runtimes always rotate a whole head, or always pairs (i, i + r/2), under some rope types.
+    Under some rope types, some runtimes support only models that rotate the whole head, or only
+    models that rotate halves, the pairs (i, i + r/2).
 
     Args:
-        types: The rules of the runtime for the rope type.
+        types: The rules of the runtime for the rope type. `partial` and `half_only` are the status
+            of all other models ("differs" or "refused"), and empty where it supports them.
         config: The planned config.json.
         family: The family of the model.
         kind: The rope type, for the message.
@@ -868,7 +900,7 @@ def _factor_lists_finding(types: TypeRules, rope: Config) -> Finding | None:
 
 
 def _schedule_finding(
-    schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: TypeRules
+    schedule: Schedule, before: RopeSpec, spec: RopeSpec, type_rules: TypeRules
 ) -> Finding | None:
     """Return a status and its reason where a runtime computes another RoPE than the planned one.
 
@@ -876,7 +908,7 @@ def _schedule_finding(
         schedule: The planned frequencies and factors.
         before: The RoPE of the source, before the extension.
         spec: The RoPE that the runtime reads from the planned config.
-        types: The rules of the runtime for the rope type.
+        type_rules: The rules of the runtime for the rope type.
 
     Returns:
         "ignored" for the RoPE without any scaling, "differs" for another one; None for the planned.
@@ -884,33 +916,37 @@ def _schedule_finding(
     reason = difference(schedule, before, spec)
     if not reason:
         return None
-    # some multiply the trained length, from which YaRN's ramp between the dimensions follows
-    if isinstance(spec.form, Yarn) and types.times_original != 1:
-        reason = (
-            f"it computes YaRN's ramp over {types.times_original} times the trained length:"
-            f" {reason}"
-        )
+    # YaRN's ramp follows from the trained length, which some runtimes multiply by a number
+    multiple = type_rules.times_original
+    if isinstance(spec.form, Yarn) and multiple != 1:
+        reason = f"it computes YaRN's ramp over {multiple} times the trained length: {reason}"
     # users know "ignored": the model works, up to its old context
     if is_unscaled(spec, before, schedule):
         return "ignored", reason
     return "differs", reason
 
 
-def _table_finding(schedule: Schedule, spec: RopeSpec) -> Finding | None:
-    """Return the finding about positions beyond the table of cosines that a runtime makes for YaRN.
+def _yarn_table_finding(schedule: Schedule, spec: RopeSpec) -> Finding | None:
+    """Return why a runtime with a table of YaRN's cosines fails; None if the table is long enough.
 
-    With `--yarn 8 --context 1M`, of a model that was trained for 32,768 tokens, the table has rows
-    for 262,144 of them.
+    The table has a row for each position, up to the factor times the original context. A user may
+    declare a longer context: with `--yarn 8 --context 1M`, and a model that was trained for 32,768
+    tokens, the table has 262,144 rows.
+
+    Args:
+        schedule: The planned schedule, with the declared context.
+        spec: The RoPE that the runtime reads from the planned config.
     """
     if not isinstance(spec.form, Yarn):
         return None
     rows = int(spec.form.factor * spec.form.original_context)
     if schedule.context <= rows:
         return None
-    return "refused", (
+    reason = (
         f"its table of YaRN's cosines ends at {rows:,} tokens,"
         f" {format_factor(spec.form.factor)} times the original context"
     )
+    return "refused", reason
 
 
 def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
@@ -921,22 +957,33 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
         config: Its config.json.
     """
     verdicts = []
-    for row in rows_for(family):
-        # how the runtime treats the code of a checkpoint; "exact" if it runs that
-        status: Status = row.custom_code
-        reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
-        runs_code = row.custom_code == "exact"
+    for runtime in rows_for(family):
+        # "exact" for a runtime that runs the code of a checkpoint, and so computes its RoPE; else
+        # "refused" or "unknown"
+        status: Status = runtime.custom_code
+        reason = runtime.custom_code_reason or CODE_REASONS[status]
 
-        # one that runs the code may still not run the family, or its quantised weights
+        # a runtime that runs the code may still not run the family, or its quantised weights
+        runs_code = status == "exact"
         if runs_code:
-            of_family = without_config(row, family)
-            if of_family is not None:
-                verdicts.append(of_family)
+            verdict_on_family = without_config(runtime, family)
+            if verdict_on_family is not None:
+                verdicts.append(verdict_on_family)
                 continue
-            problem_with_weights = quantised(config, row, family)
+            problem_with_weights = quantised(config, runtime, family)
             if problem_with_weights is not None:
                 status, reason = problem_with_weights
-        verdicts.append(_verdict(row, family, "", status, reason, row.source, CUSTOM_CODE))
+
+        verdict = _verdict(
+            runtime,
+            family,
+            model_type="",
+            status=status,
+            reason=reason,
+            source=runtime.source,
+            kind=CUSTOM_CODE,
+        )
+        verdicts.append(verdict)
     return tuple(verdicts)
 
 
@@ -947,40 +994,44 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
     config decides.
 
     Args:
-        runtime: The row of the table of runtimes.
+        runtime: The row of the table of runtimes, a range of versions.
         family: The family of the model.
-        model_type: The type of the config as a whole.
+        model_type: The type of the config as a whole; empty for any.
     """
+    # 1. The table says nothing about the family. A family that the user describes in a file
+    # (`origin`) is judged for the newest transformers, since `apply` runs that to check the output.
     verdict = partial(_verdict, runtime, family, model_type)
     statement = runtime.statement(family.name, model_type)
     if statement is None:
-        # a family that the user describes in a file is read as that file says, and `apply` compares
-        # the result with what the installed transformers computes
-        is_described = bool(family.origin)
-        if is_described and runtime.key == newest("transformers").key:
+        is_described_by_user = bool(family.origin)
+        is_newest_transformers = runtime.key == newest("transformers").key
+        if is_described_by_user and is_newest_transformers:
             return None
         return verdict("unknown", f"{family.name} is untested")
 
-    # A family may have several model types, such as a text model and one with a vision model around
-    # it, and a runtime may lack some. One with `wrappers` reads the text model of any.
-    is_stated = model_type in statement.model_types
-    needs_test = bool(model_type) and not family.assumed and not is_stated
-    if needs_test and not runtime.wrappers:
+    # 2. The model type was not tested, where another one of the family was: a family may have a
+    # text model, and one with a vision model around it. Three cases need no test: a model type that
+    # the user says is of the family (`assumed`), one that the table names, and any in a runtime
+    # that reads the text model of every wrapper (`wrappers`).
+    is_named = model_type in statement.model_types
+    needs_test = not (family.assumed or is_named or runtime.wrappers)
+    if model_type and needs_test:
         tested = executed_types(runtime, family.name)
         if tested and model_type not in tested:
             return verdict(
                 "unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}"
             )
 
+    # 3. the table says that the runtime cannot run the family, or what is not known
     if statement.unknown:
         return verdict("unknown", statement.unknown, statement.source)
     if statement.unsupported:
         return verdict("unsupported", statement.unsupported, statement.source)
 
+    # 4. the versions are older than the family; of 4.57.1, only 4.57 is compared
     since = _since(runtime, family)
-    # 4.57 for 4.57.1
-    is_before = bool(since) and version_key(runtime.last)[:2] < version_key(since)[:2]
-    if is_before:
+    is_older = bool(since) and version_key(runtime.last)[:2] < version_key(since)[:2]
+    if is_older:
         return verdict(
             "unsupported", f"it does not support {family.name} before {since}", statement.source
         )
@@ -1040,7 +1091,7 @@ def quantised(config: Config, runtime: Runtime, family: Family) -> Finding | Non
 
 
 def _verdict(
-    row: Runtime,
+    runtime: Runtime,
     family: Family,
     model_type: str,
     status: Status,
@@ -1048,44 +1099,46 @@ def _verdict(
     source: str = "",
     kind: str | None = None,
 ) -> Verdict:
-    """Return the verdict of a row on a family, with its evidence.
+    """Return a verdict on a runtime and a family: a status, with how it is known.
 
     Args:
-        row: The runtime.
+        runtime: A range of versions of a runtime.
         family: The family.
         model_type: The type of the config as a whole; empty for any.
         status: The status.
         reason: Why, or a remark on it.
-        source: Where that is stated; empty for the statement on the family.
-        kind: The rope type, None for any.
+        source: The place in the code of the runtime, or a URL, that shows the reason. By default it
+            is that of the table's statement on the family, else that of the whole runtime.
+        kind: The rope type, None for any. CUSTOM_CODE and OTHER_KEY are in place of a rope type for
+            reasons that no run has shown.
     """
-    # there is no evidence for a family that the user has described or assumed
+    # nobody has run a family that the user has described in a file, or named with --family
     known = Evidence()
     is_of_user = bool(family.assumed or family.origin)
     if status != "unknown" and not is_of_user:
-        known = evidence(row, family.name, kind, model_type)
+        known = evidence(runtime, family.name, kind, model_type)
     if family.assumed:
         condition = f"if it runs {family.assumed} as {family.name}"
         reason = f"{condition}; {reason}" if reason else condition
 
-    # by default the place of the statement on the family, else that of the whole table
     if not source:
-        source = row.source
-        statement = row.statement(family.name, model_type)
-        if statement is not None and statement.source:
+        statement = runtime.statement(family.name, model_type)
+        if statement is not None:
             source = statement.source
+    if not source:
+        source = runtime.source
     return Verdict(
-        runtime=row.key,
-        display_name=row.display_name,
+        runtime=runtime.key,  # the name with the first version of the range, and then the last one
+        through=runtime.last,
+        display_name=runtime.display_name,
         status=status,
         reason=reason,
         source=source,
-        through=row.last,
         evidence=known,
     )
 
 
-SWITCHES = {
+SENTENCE_BY_LIST_RULE = {
     "trained": (
         "With {names}, a forward pass uses the short list if no sequence of the batch is longer"
         " than {length:,} tokens, else the long one"
@@ -1102,7 +1155,7 @@ SWITCHES = {
     "short": "With {names}, every position uses the short list, so nothing is extended",
     "mixed": "With {names}, one sequence mixes both lists by position",
 }
-RECOMPUTED = {"phi3"}
+RECOMPUTE_CACHE = {"phi3"}
 """Families for which transformers' generate recomputes the cache: transformers#33129."""
 
 
@@ -1119,30 +1172,32 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         verdicts: The verdicts on the config with these lists, which leave out runtimes that do not
             read them.
     """
-    # the runtimes by the rule by which they choose a list, a key of SWITCHES, and those that use
-    # the long list for a whole prompt, with the option for it
-    names_by_rule: dict[str, list[str]] = {}  # e.g. {"window": ["vLLM"], ...}
-    options = []
-    for row in _newest_readers(family, verdicts):
-        longrope = _rules_of_lists(row, family)
+    # the runtimes by the rule by which they choose a list, e.g. {"window": ["vLLM 0.33"], ...}; and
+    # the options with which some of them compute a prompt as a whole, with the long list
+    names_by_rule: dict[str, list[str]] = {}
+    options_for_whole_prompts = []
+    for runtime in _newest_readers(family, verdicts):
+        longrope = _rules_of_lists(runtime, family)
         if longrope is None:
             continue
-        names_by_rule.setdefault(longrope.lists, []).append(row.display_name)
+        names_by_rule.setdefault(longrope.lists, []).append(runtime.display_name)
         if longrope.whole_prompt:
-            options.append(f"{row.title} with {longrope.whole_prompt}")
+            options_for_whole_prompts.append(f"{runtime.title} with {longrope.whole_prompt}")
 
+    # one sentence for each rule, with the names of its runtimes
     sentences = []
-    for rule, words in SWITCHES.items():
+    options = ", ".join(options_for_whole_prompts)
+    for rule, template in SENTENCE_BY_LIST_RULE.items():
         if rule in names_by_rule:
             names = ", ".join(names_by_rule[rule])
-            sentences.append(words.format(names=names, length=length, options=", ".join(options)))
+            sentences.append(template.format(names=names, length=length, options=options))
 
     # keys are rotated before they are cached, so that a change of list does not reach them
     crossing = (
         f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short"
         " list, while new queries use the long one, so the output is wrong"
     )
-    if family.name in RECOMPUTED:
+    if family.name in RECOMPUTE_CACHE:
         repair = "transformers recomputes the cache for this family, servers do not"
     else:
         repair = "pass the whole text as one prompt"
@@ -1156,18 +1211,21 @@ def _newest_readers(family: Family, verdicts: Iterable[Verdict]) -> list[Runtime
         family: The family of the model.
         verdicts: The verdicts on the config.
     """
-    of_readers = []
+    # the verdicts that say that a runtime reads the config, rightly or not
+    verdicts_on_readers = []
     for verdict in verdicts:
         if verdict.status in ("exact", "rounded", "differs"):
-            of_readers.append(verdict)
+            verdicts_on_readers.append(verdict)
 
-    rows = []
-    for name in dict.fromkeys(row.name for row in runtimes()):
-        row = newest(name)
-        reads_config = any(verdict.covers(row) for verdict in of_readers)
-        if reads_config and row.statement(family.name) is not None:
-            rows.append(row)
-    return rows
+    readers = []
+    names = dict.fromkeys(runtime.name for runtime in runtimes())  # each once, in their order
+    for name in names:
+        newest_version = newest(name)
+        reads_config = any(verdict.covers(newest_version) for verdict in verdicts_on_readers)
+        has_family = newest_version.statement(family.name) is not None
+        if reads_config and has_family:
+            readers.append(newest_version)
+    return readers
 
 
 def _rules_of_lists(runtime: Runtime, family: Family) -> TypeRules | None:

@@ -23,7 +23,7 @@ from ropeconv.rope.forms import (
     written_divisors,
 )
 from ropeconv.rope.recipe import Recipe
-from ropeconv.rope.spec import Proportional, RopeSpec, recognise, share
+from ropeconv.rope.spec import Proportional, RopeSpec, recognise, share_of_pairs
 
 from ..support.baking import recipe_of
 
@@ -68,7 +68,7 @@ def test_every_share_of_a_head_is_that_of_transformers(head_dim: int, factor: fl
     pair fewer.
     """
     for rotating in range(head_dim // 2):
-        form = Proportional(1e4, factor, share(rotating, head_dim))
+        form = Proportional(1e4, factor, share_of_pairs(rotating, head_dim))
         rope = {"partial_rotary_factor": form.partial_rotary_factor, "factor": factor}
         expected = of_transformers(head_dim, rope_type="proportional", rope_theta=1e4, **rope)
         assert np.count_nonzero(expected) == rotating
@@ -100,7 +100,7 @@ FACTOR_4 = prope(1e4, 32, 8, 4.0)
             1e4,
             Proportional(1e4, 4.0, 0.5),
         ),  # one pair says nothing of a base
-        (np.array([0.5, 0.5, 0.0]), 1.0, Proportional(1.0, 2.0, share(2, 6))),
+        (np.array([0.5, 0.5, 0.0]), 1.0, Proportional(1.0, 2.0, share_of_pairs(2, 6))),
         (prope(1e4, 32, 32), 1e4, None),
         (np.where(np.arange(32) == 3, 0, FACTOR_1), 1e4, None),
         (FACTOR_1 * (1 + 1e-6 * (np.arange(32) == 3)), 1e4, None),

@@ -8,7 +8,7 @@ import pytest
 
 from ropeconv.rope.errors import RecipeError
 from ropeconv.runtimes.gguf_readers import (
-    WORDS,
+    FEATURE_WORDS,
     Feature,
     Reader,
     ReaderStatement,
@@ -77,11 +77,13 @@ def test_what_was_read(arch: str, features: tuple[Feature, ...], runtime: str, s
 
 def test_an_unknown_architecture_and_a_file_without_features_are_unknown_everywhere() -> None:
     assert (
-        set(statuses("nobody", *WORDS).values()) == set(statuses("llama").values()) == {"unknown"}
+        set(statuses("nobody", *FEATURE_WORDS).values())
+        == set(statuses("llama").values())
+        == {"unknown"}
     )
     for arch, subject in (
         ("nobody", "nobody"),
-        ("mistral3", f"{WORDS['temperature_scale']} of mistral3"),
+        ("mistral3", f"{FEATURE_WORDS['temperature_scale']} of mistral3"),
     ):
         reasons = {
             entry.reason
@@ -92,7 +94,7 @@ def test_an_unknown_architecture_and_a_file_without_features_are_unknown_everywh
 
 
 def test_every_feature_has_words_and_every_other_status_than_exact_a_reason() -> None:
-    assert set(WORDS) == set(get_args(Feature))
+    assert set(FEATURE_WORDS) == set(get_args(Feature))
     for reader in gguf_readers():
         assert [
             claim for claim in reader.statements if claim.status != "exact" and not claim.reason

@@ -19,7 +19,7 @@ from ...formats.safetensors import INDEX, STORED, Tensor
 from ..folder import ConvertedShard, ConvertedSource, ConvertedTensor
 from ..schema import Config
 from ..source import Source, SourceFile
-from .form import AGAIN, FORMS, FROM_FLOATS, SETTINGS, StoredTensors, StoredWeight
+from .form import DOWNLOAD_AGAIN, FORMS, FROM_FLOATS, QUANTISATION_KEYS, StoredTensors, StoredWeight
 
 PIECE = 1 << 22
 """Bytes of float32 that `blocks` makes at a time."""
@@ -49,12 +49,13 @@ def dequantised(source: Source) -> Source:
     """
     if all(tensor.dtype in STORED for tensor in source.tensors.values()):
         return source
+    # kept on the source, so that the weights are found once for all outputs of a run
     if source.in_float32 is None:
-        source.in_float32 = _presented(source)
+        source.in_float32 = _read_in_float32(source)
     return source.in_float32
 
 
-def _presented(source: Source) -> Source:
+def _read_in_float32(source: Source) -> Source:
     """A checkpoint with quantised weights in float32; itself if it has none that are computed."""
     stored = StoredTensors(source)
     weights, titles = _find(stored)
@@ -102,7 +103,7 @@ def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
         found = list(form.find(stored))
         for weight in found:
             if weight.name in weights:
-                raise BadSource(f"the checkpoint has {weight.name} in two forms; {AGAIN}")
+                raise BadSource(f"the checkpoint has {weight.name} in two forms; {DOWNLOAD_AGAIN}")
             weights[weight.name] = weight
         _take(stored, found)
         if not found:
@@ -220,21 +221,32 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
         A quantised weight is stored as several tensors, such as qweight and scales. One tensor in
         float32 is in the place of the first of them (`uses[0]`), and the others are left out.
         """
-        weight_by_place = {weight.uses[0]: weight for weight in self._weights.values()}
+        weight_by_first_tensor = {weight.uses[0]: weight for weight in self._weights.values()}
+        not_quantised = self._stored.remaining  # tensors that belong to no quantised weight
         shards = []
         for file, header in self.inner.headers.items():
             tensors = []
             for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
-                weight = weight_by_place.get(tensor.name)
+                weight = weight_by_first_tensor.get(tensor.name)
                 if weight is not None:
-                    presented = DequantisedTensor(
-                        weight.name, "F32", weight.shape, file, tensor, weight
+                    in_float32 = DequantisedTensor(
+                        name=weight.name,
+                        dtype="F32",
+                        shape=weight.shape,
+                        file=file,
+                        stored=tensor,
+                        weight=weight,
                     )
-                    tensors.append(presented)
-                elif tensor.name in self._stored.remaining:
-                    tensors.append(
-                        DequantisedTensor(tensor.name, tensor.dtype, tensor.shape, file, tensor)
+                    tensors.append(in_float32)
+                elif tensor.name in not_quantised:
+                    unchanged = DequantisedTensor(
+                        name=tensor.name,
+                        dtype=tensor.dtype,
+                        shape=tensor.shape,
+                        file=file,
+                        stored=tensor,
                     )
+                    tensors.append(unchanged)
             shards.append(ConvertedShard(file, tuple(tensors)))
         return tuple(shards)
 
@@ -272,8 +284,10 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
 
 def _without_settings(config: Config) -> Config:
     """The config of the same model with weights that are not quantised."""
-    kept: Config = {key: value for key, value in config.items() if key not in SETTINGS}
+    kept: Config = {key: value for key, value in config.items() if key not in QUANTISATION_KEYS}
     part = kept.get("text_config")
     if isinstance(part, dict):
-        kept["text_config"] = {key: value for key, value in part.items() if key not in SETTINGS}
+        kept["text_config"] = {
+            key: value for key, value in part.items() if key not in QUANTISATION_KEYS
+        }
     return kept

@@ -26,11 +26,11 @@ from ..schema import Config
 from ..source import Source, read_exactly
 from .numbers import EIGHT_BITS, NUMPY, POWERS
 
-SETTINGS = ("quantization_config", "compression_config")
+QUANTISATION_KEYS = ("quantization_config", "compression_config")
 """Keys of config.json that state how weights are stored; the second is an older name."""
-BESIDE = "hf_quant_config.json"
+MODELOPT_FILE = "hf_quant_config.json"
 """The file in which ModelOpt states it, older versions of it only there."""
-AGAIN = "download the checkpoint again"
+DOWNLOAD_AGAIN = "download the checkpoint again"
 FROM_FLOATS = (
     "run `ropeconv apply BASE` with the checkpoint that it was made from, which its model card"
     " names"
@@ -156,22 +156,23 @@ class StoredTensors:
     def settings(self) -> Config:
         """The settings of the quantiser, e.g. {"quant_method": "awq", "bits": 4}; else empty.
 
-        They are in config.json, or in the hf_quant_config.json of ModelOpt.
+        They are in config.json. Older versions of ModelOpt write them only to
+        hf_quant_config.json.
         """
         config = self.source.config()
         for part in (config, config.get("text_config")):
             if not isinstance(part, dict):
                 continue
-            for key in SETTINGS:
+            for key in QUANTISATION_KEYS:  # "quantization_config", or its older name
                 settings = part.get(key)
                 if isinstance(settings, dict):
                     return dict(settings)
 
-        text = self.source.text(BESIDE)
+        text = self.source.text(MODELOPT_FILE)
         if text is None:
             return {}
         # ModelOpt does not name itself in its own file
-        settings = parse(text, BESIDE).get("quantization")
+        settings = parse(text, MODELOPT_FILE).get("quantization")
         if not isinstance(settings, dict):
             settings = {}
         return {"quant_method": "modelopt", **settings}
@@ -196,7 +197,7 @@ class StoredTensors:
         """
         tensor = self.source.tensors.get(name)
         if tensor is None:
-            raise BadSource(f"{of} has no {name}; {AGAIN}")
+            raise BadSource(f"{of} has no {name}; {DOWNLOAD_AGAIN}")
         return tensor
 
     def file(self, name: str) -> str:
@@ -226,7 +227,7 @@ class StoredTensors:
         path = self._path(file)
         # a mapped file that is cut off while it is read would end the process
         if path.stat().st_size < start + tensor.stop - tensor.start:
-            raise BadSource(f"{file} was cut off while it was read; {AGAIN}")
+            raise BadSource(f"{file} was cut off while it was read; {DOWNLOAD_AGAIN}")
         # mapped for these columns only, so that the pages of others do not stay in memory
         matrix = np.memmap(path, kind, "r", start, tensor.shape)
         return np.array(matrix[:, first:end])
@@ -283,7 +284,7 @@ class StoredTensors:
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            raise BadSource(f"{name} is not text; {AGAIN}") from None
+            raise BadSource(f"{name} is not text; {DOWNLOAD_AGAIN}") from None
 
     def _read_whole(self, name: str) -> NDArray[np.float32]:
         """The numbers of a tensor of scales in float32, flat."""
@@ -298,5 +299,5 @@ class StoredTensors:
         tensor = self.source.tensors[name]
         numbers = self.numbers(name).astype(np.int64) if tensor.dtype in ("I32", "I64") else None
         if numbers is None or numbers.size == 0 or numbers.min() < 0:
-            raise BadSource(f"{name} has no whole numbers from 0 on; {AGAIN}")
+            raise BadSource(f"{name} has no whole numbers from 0 on; {DOWNLOAD_AGAIN}")
         return numbers

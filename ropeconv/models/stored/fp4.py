@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ...errors import BadSource
 from ...formats.safetensors import Tensor
-from .form import AGAIN, StoredTensors, StoredWeight
+from .form import DOWNLOAD_AGAIN, StoredTensors, StoredWeight
 from .numbers import E2M1, pairs
 
 BYTES = pairs(E2M1)
@@ -62,7 +62,7 @@ def fp4_weight(
     if not has_whole_blocks or not scales_fit or not factor_fits:
         raise BadSource(
             f"{packed.name} {list(packed.shape)} and {scale.name} {list(scale.shape)} do not fit"
-            f" together; {AGAIN}"
+            f" together; {DOWNLOAD_AGAIN}"
         )
 
     uses = [packed.name, scale.name]

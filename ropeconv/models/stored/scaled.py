@@ -39,16 +39,15 @@ class ScaledWeight(StoredWeight):
 
         A weight is its stored number, in FP8 or INT8, times the scale of its block.
         """
-        # the stored numbers; in FP8 a byte is the index of a number
-        name, *_ = self.uses
+        name = self.uses[0]  # the tensor of the numbers; that of the scales follows
         columns = self.shape[-1]
-        codes = stored.numbers(name, first * columns, end * columns)
+        stored_bytes = stored.numbers(name, first * columns, end * columns)
         dtype = stored.source.tensors[name].dtype
         numbers: NDArray[np.float32]
-        if dtype in EIGHT_BITS:
-            numbers = EIGHT_BITS[dtype][codes].reshape(-1, columns)
-        else:
-            numbers = codes.astype(np.float32).reshape(-1, columns)
+        if dtype in EIGHT_BITS:  # FP8, with a table of the 256 numbers that a byte can be
+            numbers = EIGHT_BITS[dtype][stored_bytes].reshape(-1, columns)
+        else:  # INT8
+            numbers = stored_bytes.astype(np.float32).reshape(-1, columns)
 
         # weight = (number - zero) * scale, with the zero point and the scale of its block
         rows = np.arange(first, end)

@@ -59,8 +59,9 @@ ALL_FIT = Step(length=1, begin=1.0, end=math.inf, distance=None)
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     """The bases for a length, from the tables of the package; None where these do not have it.
 
-    The smallest base for 4,096 tokens and heads of 128 dimensions is 26,952: it holds up to 26,973,
-    and the sum of the distance 4,012 is 0 there.
+    For 4,096 tokens and heads of 128 dimensions, the smallest bases go from `begin` = 26,952 to
+    `end` = 26,973. At the base 26,952, the sum of cosines of two tokens that are `distance` = 4,012
+    apart is exactly 0; at a smaller base it would be negative.
 
     Args:
         kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %
@@ -72,10 +73,9 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     if table is None or length > table["through"]:
         return None
 
-    # the base is a staircase over the length: the last step that begins at or before it holds, and
-    # before the first step every base fits
+    # a row of the table holds from its length on, up to the length of the next row
     row = bisect_right(table["length"], length) - 1
-    if row < 0:
+    if row < 0:  # shorter than the first row: every base above 1 fits
         return ALL_FIT
 
     end = table["end"][row]
@@ -177,14 +177,17 @@ class Bound(Summary):
         if self.binding_distance is None:  # every base fits, so there is nothing else to show
             return values
 
-        # the distance at which the sum is 0 with the smallest base, the interval that opens there,
-        # and the first one that is wide enough to use; beyond the last violating base all fit
         values |= {
+            # the distance whose sum is 0 with the smallest base
             "binding_distance": f"{self.binding_distance:,} tokens",
+            # the interval of bases that begins with the smallest one, and its width as a share
             "window": _describe_interval(self.window),
             "width": "",
+            # the first interval that is at least 1 % wide
             "first_wide_window": "",
+            # above this base every base fits
             "last_violating_base": "",
+            # an estimate of the smallest base, for ever wider heads
             "asymptotic": f"{self.asymptotic:,.0f}",
         }
         if self.width is not None:
@@ -326,25 +329,26 @@ def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
 
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
-    """The smallest bases to choose from for a length, as the interval from b to 1.01 b.
+    """The smallest bases that are safe to use for a length, as the interval from b to 1.01 b.
 
-    The bases that keep the bound up to a length form intervals. Some are so narrow that rounding
-    the frequencies to float32 leaves them, so those narrower than 1 % do not count. The result is
-    the first 1 % of the first wide interval, or of a later one.
+    A base b fits a length where the sum (d - r)/2 + sum_i cos(m b^(-2i/r)) is not negative for any
+    distance m below the length. Such bases form intervals. A narrow one is of no use, since the
+    rounding of the frequencies to float32 may lead out of it, so only intervals at least 1 % wide
+    count. The result is the first 1 % of such an interval.
 
     Args:
         length: In tokens.
-        rotary_dim: Dimensions of a head that rotate.
-        head_dim: Dimensions of the head.
-        skip: Number of wide intervals, from the smallest base on, that are passed over.
+        rotary_dim: r, dimensions of a head that rotate.
+        head_dim: d, dimensions of the head.
+        skip: How many of the wide intervals, from the smallest base on, are left out.
 
     Returns:
-        The two ends; (inf, inf) where there is none.
+        The two ends; (inf, inf) where there is no further interval.
 
     Raises:
         RecipeError: For lengths beyond 2^27.
     """
-    # the table has only the first wide interval of a length
+    # the table of the package has only the first wide interval of a length
     sums = _sums(length, rotary_dim, head_dim)
     first_wide = _table("wide", sums, length)
     if first_wide is not None and skip == 0:
@@ -353,11 +357,12 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     # else search: from that interval on, or from the smallest base, below which no base fits
     search_from = first_wide
     if search_from is None:
-        search_from = _smallest(sums, length, lambda message: None)
+        search_from = _smallest(sums, length, tell=lambda message: None)  # without progress
     intervals = wide_intervals(sums, length, math.log(search_from.begin))
-    for number, (low, high) in enumerate(intervals):
+    for number, (log_begin, log_end) in enumerate(intervals):
         if number == skip:
-            return exp(low), min(exp(high), exp(low) * (1 + WIDTH))
+            begin = exp(log_begin)
+            return begin, min(exp(log_end), begin * (1 + WIDTH))
     return math.inf, math.inf
 
 
@@ -381,34 +386,38 @@ def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
 def _smallest(
     sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None
 ) -> Step:
-    """The smallest base for a length, and the end of the interval of bases that begins with it.
+    """The smallest base for a length, with the interval of bases that begins there.
 
-    A base fits a length where no distance m below it has a negative sum
-    (d - r)/2 + sum_i cos(m theta_i). For 4,096 tokens and heads of 128 dimensions, the bases from
-    26,952 to 26,973 fit, and none below.
+    A base b fits a length where the sum (d - r)/2 + sum_i cos(m b^(-2i/r)) of a head of d
+    dimensions, of which r rotate, is not negative for any distance m below the length. For 4,096
+    tokens and d = r = 128, the bases from 26,952 to 26,973 fit, and none below.
 
     Args:
         sums: The sums of the head.
         length: In tokens.
         tell: Called with a sentence about the progress.
-        proof: A list to which (from ln b, to ln b, distance) is appended, as in `bound`.
+        proof: A list that gets (from ln b, to ln b, m) for each interval of bases that do not fit,
+            with a distance m whose sum is negative there. With it, the tables are not used.
+
+    Returns:
+        The interval, with the distance whose sum is 0 at its beginning.
     """
-    # Where the package's table has the length, that is the answer. Else its last length is shorter,
-    # and no base below that length's smallest one can fit: the search begins there. A proof does
-    # not rely on the table, and begins at the base 1.
+    # The table of the package may have the length. Else the smallest base of the table's last
+    # length is a lower bound, since that length is shorter: the search begins there.
     shorter_length_and_base = (1, 1.0)
     if proof is None:
         known = _table("base", sums, length)
         if known is not None:
             return known
-        if not sums.unrotated:  # the tables are of heads all of whose dimensions rotate
+        all_dimensions_rotate = sums.unrotated == 0
+        if all_dimensions_rotate:  # as in the heads of the tables
             shorter_length_and_base = farthest(sums.rotary_dim)
 
     def tell_base(log_base: float) -> None:
         tell(f"ruled out: all bases up to {exp(log_base):,.0f}")
 
     log_base, distance = smallest_log_base(sums, length, shorter_length_and_base, proof, tell_base)
-    if distance is None:
+    if distance is None:  # no distance ever violates
         return ALL_FIT
     end = interval_end(sums, length, float(log_base))
     return Step(length=length, begin=up(log_base.exp()), end=exp(end), distance=distance)

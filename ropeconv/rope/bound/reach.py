@@ -32,12 +32,12 @@ from .sums import (
     Blocks,
     Distances,
     PairWeights,
+    block_starts,
     exact_value,
     float64_error,
     phases,
-    rough,
-    starts,
-    values,
+    sums_in_float32,
+    sums_in_float64,
 )
 
 FARTHEST = 1 << 27
@@ -78,12 +78,12 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
     if constant >= len(rotating):
         return
 
-    # the largest errors of a sum in float32 and in float64
+    # the largest possible errors of a sum in float32 and in float64
     blocks = Blocks(rotating, constant)
-    error_32 = blocks.slack
+    error_32 = blocks.largest_error
     error_64 = float64_error(len(rotating), length)
-    # some consecutive blocks of 256 distances at a time, each named by its first distance
-    for first_distances in starts(1, length):
+    # some consecutive blocks of 256 distances at a time, each given by its first distance
+    for first_distances in block_starts(1, length):
         start = int(first_distances[0])
         sums = (blocks.cosine_sums(first_distances) + np.float32(constant)).reshape(-1)
         sums = sums[: length - start]  # the last block may end beyond the length
@@ -92,7 +92,7 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
         # float64 decides where float32 cannot, and decimal arithmetic where float64 cannot
         unclear = np.flatnonzero(np.abs(sums) <= error_32)
         unclear_distances = start + unclear
-        sums_64 = values(rotating, constant, unclear_distances)
+        sums_64 = sums_in_float64(rotating, constant, unclear_distances)
         for index in np.flatnonzero(np.abs(sums_64) < error_64):
             distance = int(unclear_distances[index])
             sums_64[index] = float(exact_value(rotating, constant, distance))
@@ -109,9 +109,11 @@ def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | No
 
 
 def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tuple[Vector, Vector]:
-    """The smallest B(m) in each of some intervals of the distances 1 .. length - 1, to 1e-4.
+    """The smallest B(m) in each of some intervals of distances, for a plot.
 
-    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate.
+    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. The
+    intervals divide the distances m from 1 to length - 1. The sums are computed in float32, which
+    is within 1e-4.
 
     Args:
         inv_freq: Radians per token, float64 [rotary_dim / 2].
@@ -120,18 +122,19 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
         points: Number of intervals, of equal width in ln m; those without a distance are left out.
 
     Returns:
-        The distances m and the values B(m), both float64 [at most points].
+        For each interval the distance m with the smallest sum, and this sum B(m), both float64 [at
+        most points].
     """
-    ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
+    borders = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     lowest_at = []
     lowest_sums = []
-    for start, stop in pairwise(ends):
+    for start, stop in pairwise(borders):
         lowest_distance = 0.0
         lowest_sum = np.inf
         # some distances at a time, so that memory does not grow with the length
         for first in range(int(start), int(stop), CHUNK):
             distances = np.arange(first, min(first + CHUNK, int(stop)))
-            sums = rough(inv_freq, unrotated, distances)
+            sums = sums_in_float32(inv_freq, unrotated, distances)
             index = int(sums.argmin())
             if sums[index] < lowest_sum:
                 lowest_distance = float(distances[index])
@@ -200,17 +203,20 @@ class Reach(Summary):
         return [SummaryTable("places", ("first distance", "last distance"), rows)]
 
     def to_dict(self) -> dict[str, object]:
-        """The fields as JSON-ready data, with the effective length; keys stay within a schema."""
+        """The fields as JSON-ready data, with the effective length in tokens.
+
+        A key is only renamed or removed with a new version of the schema.
+        """
         return {
             "effective_length": self.effective_length,
             "first_violation": self.first_violation,
             "searched": self.searched,
             "automatic": self.automatic,
             "violations": {
-                "below": self.length,
+                "below": self.length,  # they are counted at distances below it
                 "count": self.count,
-                "runs": self.runs,
-                "places": [list(place) for place in self.places],
+                "runs": self.runs,  # of consecutive distances
+                "places": [list(first_and_last) for first_and_last in self.places],
             },
         }
 
@@ -239,20 +245,20 @@ class _Runs:
         Args:
             distances: Rising, at least one, and larger than those before, int64 [n].
         """
-        # the indices at which runs begin (behind a gap) and end (where the next one begins), and
-        # how many distances continue the last run: in the example [2], [4] and 2
+        # in the example: new runs begin at index 2, and end before index 4; the two distances
+        # before them continue the last run
         has_gap_before = np.diff(distances, prepend=self.last) > 1
         begins = np.flatnonzero(has_gap_before)
-        ends = np.append(begins[1:], len(distances))
+        ends = np.append(begins[1:], len(distances))[: len(begins)]
         continuing = int(begins[0]) if len(begins) else len(distances)
 
-        # places are kept until there are SHOWN or more; later runs are only counted
-        are_all_kept = len(self.places) == self.count
-        if are_all_kept and continuing > 0:
+        # the ends of at least the first 100 runs (SHOWN) are stored; later runs are only counted
+        all_runs_are_stored = len(self.places) == self.count
+        if all_runs_are_stored and continuing > 0:
             first, _ = self.places[-1]
             self.places[-1] = (first, int(distances[continuing - 1]))
-        if are_all_kept:
-            for begin, end in zip(begins[:SHOWN], ends, strict=False):
+        if all_runs_are_stored:
+            for begin, end in zip(begins[:SHOWN], ends[:SHOWN], strict=True):
                 self.places.append((int(distances[begin]), int(distances[end - 1])))
 
         self.distances += len(distances)
@@ -276,8 +282,8 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         RecipeError: For a length beyond 2^27.
     """
     refuse_beyond(length)
-    still = count_zero(inv_freq)  # pairs of frequency 0, whose cosine is always 1
-    rotating = len(inv_freq) - still
+    pairs_of_frequency_0 = count_zero(inv_freq)
+    rotating_pairs = len(inv_freq) - pairs_of_frequency_0
 
     # the violations below the length, as runs of consecutive distances
     runs = _Runs()
@@ -285,18 +291,20 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         if len(distances):
             runs.add(distances)
 
-    # without one, the first violation beyond the length says how much further the frequencies reach
+    # without one, search for the first violation beyond the length
     first = None
     searched = length
-    farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
+    farther = min(SEARCHED, MOST_COUNTED // max(1, rotating_pairs))  # 2^24 tokens, or fewer
     if runs.places:
         first, _ = runs.places[0]
     elif length < farther:
         first = first_violation(inv_freq, unrotated, farther)
         searched = farther
 
-    # each rotating pair adds -1 at least, which cannot outweigh as many constant terms
-    cannot_be_negative = unrotated + still >= rotating
+    # The smallest possible sum has the cosine -1 for each rotating pair. The cosine of a pair of
+    # frequency 0 is always 1.
+    smallest_possible_sum = unrotated + pairs_of_frequency_0 - rotating_pairs
+    cannot_be_negative = smallest_possible_sum >= 0
     return Reach(
         length=length,
         searched=searched,
@@ -349,9 +357,9 @@ def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
 def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
     """Whether the effective length of an output is worse than that of its source.
 
-    It is worse if it is shorter. If it is the same, it is worse if it covered the whole context of
-    the source, which is shorter than that of the output: 4,096 of 4,096 tokens, and then 4,096 of
-    16,384.
+    A shorter one is worse. An equal one is worse too if it was enough for the source: if a source
+    with 4,096 tokens of context has the effective length 4,096, and the output with 16,384 tokens
+    still has 4,096, the output does not cover its context any more.
 
     Args:
         reached: The effective length of the output in tokens; None where it has no end.
@@ -364,27 +372,36 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
         return True
     if reached > before:
         return False
-    return before >= covered
+    source_covered_its_context = before >= covered
+    return source_covered_its_context
 
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
-    """A sentence about a schedule whose effective length is worse than its source's; else empty."""
-    # the output's, and the source's as far as the output's layers see, so that both can be compared
-    reached = effective_length(schedule, source)
-    before = source_reach(schedule, source)
-    covered = source.visible(source.context)
-    if reached is None or not is_worse(reached, before, covered):
+    """A sentence about a schedule whose effective length is worse than its source's; else empty.
+
+    The effective length is the distance in tokens up to which no sum of cosines is negative. The
+    sentence begins "the effective length is 1,706 of 16,384 tokens; the source's is 2,048: ...".
+
+    Args:
+        schedule: The schedule of the output.
+        source: The model that it is made from.
+    """
+    # None for one that has no end within the tokens that the layers see
+    output_length = effective_length(schedule, source)
+    source_length = source_reach(schedule, source)
+    source_context = source.visible(source.context)
+    if output_length is None or not is_worse(output_length, source_length, source_context):
         return ""
 
-    # "the effective length is 1,706 of 16,384 tokens; the source's is 2,048: ..."
-    if before is None:  # the source has no violation in all the tokens that the layers see
+    if source_length is None:
         of_source = f"covers {source.visible(schedule.context):,} tokens"
-    elif reached == before:
+    elif output_length == source_length:
+        # worse, since it was enough for the shorter context of the source
         of_source = f"is the same, for {source.context:,} tokens"
     else:
-        of_source = f"is {before:,}"
+        of_source = f"is {source_length:,}"
     return (
-        f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's"
+        f"the effective length is {output_length:,} of {schedule.context:,} tokens; the source's"
         f" {of_source}: beyond it sum cos(m theta_i) is negative at some distances, and retrieval"
         f" can be lost ({REFERENCE})"
     )

@@ -35,19 +35,19 @@ from .sums import (
     Sums,
     float64_error,
     phases,
-    rough,
     scan,
-    values,
+    sums_in_float32,
+    sums_in_float64,
 )
 
 Proof = list[tuple[float, float, int]]
 Tell = Callable[[float], None]
 
-POOL = 512
+MOST_IN_POOL = 512
 """Distances that are tried first at the next base."""
-TEAM = 16
+MOST_WALKING = 16
 """Distances that are followed to the end of a walk."""
-NEAR = 1.5
+LOW_SUM = 1.5
 """Sums below this are kept in the pool."""
 SLOW = 2.5
 """Radians within a block, up to which a pair is slow."""
@@ -57,7 +57,7 @@ LOWEST_BLOCKS = 100
 """Blocks of a group that are computed: those with the lowest sum over the slow pairs."""
 FEW_BLOCKS = 256
 """Lengths of fewer blocks are scanned as a whole."""
-FURTHER = 1e-15
+SMALLEST_STEP = 1e-15
 """The smallest step of a walk over ln b, relative: a few ulp of float64."""
 
 
@@ -85,7 +85,8 @@ class Sweep:
     ) -> None:
         """Prepare a search for the first base at which no distance below `length` violates.
 
-        `proof` collects the intervals of bases that are ruled out, and `tell` gets the progress.
+        A distance violates where its sum is negative. `proof` collects the intervals of bases that
+        are ruled out, and `tell` is called with the ln b up to which they are.
         """
         self.sums = sums
         self.length = length
@@ -93,17 +94,18 @@ class Sweep:
         self.tell = tell
 
         # the distances that are tried first at each base
-        self.pool = np.arange(1, min(length, POOL))
+        self.pool = np.arange(1, min(length, MOST_IN_POOL))
         # the largest error of a sum in float64
         self.error = float64_error(sums.rotary_dim // 2, length)
-        # the group of blocks of distances that had the last violation
-        self.group = 0
+        # Distances are searched in groups of 4096 blocks of 256. A violation at the next base is
+        # often in the group of the last one: its number, from 0.
+        self.last_violating_group = 0
 
     def feasible_from(self, log_base: float) -> float:
         """The smallest ln b >= log_base, up to rounding, at which no distance violates."""
         # each round jumps over the bases that one distance rules out
         while True:
-            witnesses = self.witnesses(log_base)
+            witnesses = self.find_witnesses(log_base)
             if not len(witnesses):
                 return log_base
             begin = log_base
@@ -112,78 +114,84 @@ class Sweep:
             if self.proof is not None:
                 self.proof.append((begin, log_base, distance))
 
-    def witnesses(self, log_base: float) -> Distances:
+    def find_witnesses(self, log_base: float) -> Distances:
         """Some of the distances that violate at one base, int64; empty only if the base fits.
 
-        A distance violates where its sum is negative. Cheap searches come before complete ones, and
-        each leaves the distances with low sums in the pool, which is tried first at the next base.
+        A distance violates where its sum is negative. Cheap searches come before complete ones.
+        Each search puts the distances with the lowest sums into the pool, which is tried first at
+        the next base.
         """
-        # distances that had low sums at an earlier base
+        # 1. the pool: distances that had low sums at an earlier base
         inv_freq = self.sums.inv_freq(log_base)
-        witnesses = self._violating_in_pool(inv_freq)
-        if len(witnesses):
-            return witnesses
+        violating = self._violating_in_pool(inv_freq)
+        if len(violating):
+            return violating
 
-        # blocks of 256 distances in which the slow pairs have a low sum
-        if self._search_slow(inv_freq):
-            witnesses = self._violating_in_pool(inv_freq)
-            if len(witnesses):
-                return witnesses
+        # 2. the likeliest blocks of 256 distances, which fill the pool if one of them violates
+        if self._search_likely_blocks(inv_freq):
+            violating = self._violating_in_pool(inv_freq)
+            if len(violating):
+                return violating
 
-        # all distances
-        distances = scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR)
-        value = values(inv_freq, self.sums.unrotated, distances)
-        self._keep(distances, value)
-        return distances[value < -self.error]
+        # 3. all distances: those with a sum below 1.5 go to the pool
+        distances = scan(inv_freq, self.sums.unrotated, 1, self.length, LOW_SUM)
+        sums = sums_in_float64(inv_freq, self.sums.unrotated, distances)
+        self._fill_pool(distances, sums)
+        return distances[sums < -self.error]
 
     def _violating_in_pool(self, inv_freq: Vector) -> Distances:
-        return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure_margin]
+        """The distances of the pool whose sums are surely negative, by sums in float32."""
+        sums = sums_in_float32(inv_freq, self.sums.unrotated, self.pool)
+        return self.pool[sums < -self.sums.float32_margin]
 
-    def _search_slow(self, inv_freq: Vector) -> bool:
-        """Look for a distance that violates in the likeliest blocks, without computing all others.
+    def _search_likely_blocks(self, inv_freq: Vector) -> bool:
+        """Look for distances with a negative sum where they are likely, and put them in the pool.
 
         A block is 256 consecutive distances. A slow pair rotates by less than 2.5 radians within a
-        block, so its cosine in the middle is a rough value for all of the block. Blocks in which
-        these cosines have a low sum are computed as a whole, and the distances with low sums become
-        the pool.
+        block, so its cosine in the middle is near those of the whole block. In each group of 4096
+        blocks, the 100 whose slow pairs have the lowest sum of cosines are computed completely.
+
+        Args:
+            inv_freq: The frequencies of a base, float64 [rotary_dim / 2].
 
         Returns:
-            Whether some distance in these blocks surely violates.
+            Whether a sum is surely negative. Then all distances with low sums of the blocks that
+            were computed together are in the pool, since they may violate at the next base too.
         """
-        # SLOW is 2.5 radians; short lengths (FEW_BLOCKS) are quickly computed as a whole
-        slow = inv_freq[BLOCK * inv_freq < SLOW]
+        slow_pairs = inv_freq[BLOCK * inv_freq < SLOW]
         blocks = self.length // BLOCK
-        if blocks < FEW_BLOCKS or not len(slow):
+        is_short = blocks < FEW_BLOCKS  # a complete search is quick
+        if is_short or not len(slow_pairs):
             return False
 
-        # sums in float32 below this are negative, whatever their rounding errors are
-        kernel = Blocks(inv_freq, self.sums.unrotated)
-        surely_negative = -kernel.slack - self.sums.sure_margin
+        # a sum in float32 below this is negative, whatever its rounding error is
+        block_sums = Blocks(inv_freq, self.sums.unrotated)
+        surely_negative = -block_sums.largest_error - self.sums.float32_margin
+
+        # the group of 4096 blocks with the last violation comes first, and the others follow it
         groups = math.ceil(blocks / GROUP)
-        for turn in range(groups):
-            # the group with the last violation comes first: the next one is often near it
-            group = (self.group + turn) % groups
-            numbers = np.arange(group * GROUP, min(blocks, (group + 1) * GROUP))
-            first_distances = _lowest_blocks(1 + BLOCK * numbers, slow)
+        for step in range(groups):
+            group = (self.last_violating_group + step) % groups
+            blocks_of_group = np.arange(group * GROUP, min(blocks, (group + 1) * GROUP))
+            first_distances = _lowest_blocks(1 + BLOCK * blocks_of_group, slow_pairs)
 
             # the sums of whole blocks, [blocks, 256]
-            sums = kernel.cosine_sums(first_distances) + np.float32(self.sums.unrotated)
-            if sums.min(initial=NEAR) >= surely_negative:
+            sums = block_sums.cosine_sums(first_distances) + np.float32(self.sums.unrotated)
+            if sums.min(initial=LOW_SUM) >= surely_negative:
                 continue
 
-            # all low sums go to the pool, since those may be negative at the next base
-            rows, columns = np.nonzero(sums < NEAR)
+            rows, columns = np.nonzero(sums < LOW_SUM)
             distances = first_distances[rows] + columns
-            inside = distances < self.length  # the last block may end beyond the length
-            self._keep(distances[inside], sums[rows, columns][inside])
-            self.group = group
+            is_below_length = distances < self.length  # the last block may end beyond it
+            self._fill_pool(distances[is_below_length], sums[rows, columns][is_below_length])
+            self.last_violating_group = group
             return True
         return False
 
-    def _keep(self, distances: Distances, value: Vector | Single) -> None:
-        """Make the distances with the lowest sums the pool."""
-        if len(value) > POOL:
-            distances = distances[np.argpartition(value, POOL)[:POOL]]
+    def _fill_pool(self, distances: Distances, sums: Vector | Single) -> None:
+        """Replace the pool by those of some distances that have the lowest sums, at most 512."""
+        if len(sums) > MOST_IN_POOL:
+            distances = distances[np.argpartition(sums, MOST_IN_POOL)[:MOST_IN_POOL]]
         self.pool = distances
 
     def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
@@ -206,16 +214,16 @@ class Sweep:
         log_bases = np.full(len(witnesses), log_base)
         curvatures = self.sums.curvature(distances, log_base)
 
-        # all witnesses take one step, and the 16 that get furthest (TEAM) walk on, each until its
-        # sum is no longer surely negative
+        # all witnesses take one step, and the 16 that get furthest walk on, each until its sum is
+        # no longer surely negative
         first_steps, _ = self._steps(distances, log_bases, curvatures)
         log_bases += first_steps
-        walking = np.argsort(-first_steps)[:TEAM]
+        walking = np.argsort(-first_steps)[:MOST_WALKING]
         while len(walking):
             steps, value = self._steps(distances[walking], log_bases[walking], curvatures[walking])
             log_bases[walking] += steps
             is_surely_negative = value < -self.error
-            gets_further = steps > FURTHER * log_base  # by more than the rounding of ln b
+            gets_further = steps > SMALLEST_STEP * log_base  # by more than the rounding of ln b
             walking = walking[is_surely_negative & gets_further]
 
         best = int(log_bases.argmax())
@@ -251,7 +259,7 @@ def _lowest_blocks(first_distances: Distances, slow: Vector) -> Distances:
     """The blocks with the lowest sum over the slow pairs, by their first distances."""
     if len(first_distances) <= LOWEST_BLOCKS:
         return first_distances
-    in_the_middle = rough(slow, 0.0, first_distances + (BLOCK - 1) / 2)
+    in_the_middle = sums_in_float32(slow, 0.0, first_distances + (BLOCK - 1) / 2)
     lowest = np.argpartition(in_the_middle, LOWEST_BLOCKS)[:LOWEST_BLOCKS]
     return first_distances[lowest]
 
@@ -263,13 +271,12 @@ NEGATIVE = Decimal("-1e-30")
 
 
 def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
-    """The exact smallest ln b without violation, and the distance whose sum is zero there.
+    """The exact smallest ln b at which no sum is negative, and the distance whose sum is 0 there.
 
-    At the smallest base that fits, the sum of one distance rises through zero, and no other is
-    negative. The search in float64 comes within rounding of it. Newton's method in decimal
-    arithmetic then finds the root of each distance whose sum is close to zero there. The largest
-    root is the answer, since below it that sum is negative. Where float64 rounded the sum of
-    another distance that is negative at this root, the search continues from there.
+    The search in float64 (`feasible_from`) comes within rounding of it. Newton's method in decimal
+    arithmetic then finds the ln b at which the sum of each distance that is close to zero becomes
+    zero (its root). Below its root a sum is negative, so the answer is the largest root, unless
+    another sum is still negative there.
 
     Args:
         sweep: The search in float64, for a head and a length.
@@ -302,8 +309,8 @@ def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         if not violating:
             return largest_root, its_distance
 
-        # float64 rounded the sum of this distance to zero, and it is negative: the sweep goes
-        # further, from where this sum can be zero
+        # float64 rounded the sum of this distance to zero, but it is negative. It stays negative up
+        # to some larger base, from which the loop searches again.
         begin = log_base
         log_base = _surely_negative_to(sums, violating[0], largest_root)
         if sweep.proof is not None:
@@ -315,7 +322,7 @@ def _distances_near_zero(sweep: Sweep, log_base: float) -> list[int]:
     sums = sweep.sums
     inv_freq = sums.inv_freq(log_base)
     distances = scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0)
-    value = values(inv_freq, sums.unrotated, distances)
+    value = sums_in_float64(inv_freq, sums.unrotated, distances)
     near = np.abs(value) < CLOSE * sweep.error
     return [int(distance) for distance in distances[near]]
 
@@ -366,7 +373,8 @@ def smallest_log_base(
     A base fits where no distance below the length has a negative sum. For 4,096 tokens and heads of
     128 dimensions the result is ln 26,952, and the distance is 4,012.
 
-    Halves of the length are searched first: they rule out most bases with few distances.
+    Shorter lengths are searched first (512k, 1M, 2M, ...). They have fewer distances to compute,
+    and the smallest base of a shorter length is a lower bound for that of a longer one.
 
     Args:
         sums: The sums of the head.
@@ -382,16 +390,16 @@ def smallest_log_base(
     known_length, known_base = reached
     log_base = math.log(known_base) * (1 - 1e-12)  # surely not above the exact ln b*
 
-    # the lengths between the known one and this one, by halves: 1M, 512k, 256k, ...
-    halves = []
+    # the lengths between the known one and this one, each half of the one before
+    shorter_lengths = []
     half = length // 2
     while half > max(SHORTEST, known_length):
-        halves.append(half)
+        shorter_lengths.append(half)
         half //= 2
 
-    # the base of a shorter length is a lower bound for that of the next
-    for shorter in reversed(halves):
-        log_base = Sweep(sums, shorter, proof, tell).feasible_from(log_base)
+    for shorter in reversed(shorter_lengths):
+        sweep = Sweep(sums, shorter, proof, tell)
+        log_base = sweep.feasible_from(log_base)  # the smallest ln b that fits, in float64
     return exact_smallest(Sweep(sums, length, proof, tell), log_base)
 
 
@@ -412,19 +420,19 @@ WIDTH = 0.01
 """The width of a wide interval, as a share of its smallest base."""
 
 
-def tail(sums: Sums, length: int) -> float:
-    """The beginning of the tail: a ln b from which on every larger base fits.
+def surely_fitting_from(sums: Sums, length: int) -> float:
+    """The logarithm of a base from which on every larger base surely fits.
 
-    A base fits where no distance m below the length has a negative sum (d - r)/2 +
-    sum_i cos(m theta_i). The result comes from a bound, without a search over distances, and is on
-    the safe side: 16.2 for 4,096 tokens and heads of 128 dimensions, where every base from
-    ln b = 11.0 on fits.
+    A base b fits a length where the sum (d - r)/2 + sum_i cos(m b^(-2i/r)) of a head of d
+    dimensions, of which r rotate, is not negative for any distance m below the length. The result
+    comes from a lower bound on the sums, so it is larger than needed: 16.2 for 4,096 tokens and
+    heads of 128 dimensions, where every base from ln b = 11.0 on fits.
 
     Args:
         sums: The sums of the head.
         length: In tokens; distances below it count.
     """
-    # some ln b that fits, and then bisection, during which `high` always fits
+    # double ln b until it fits, and then halve the interval; `high` always fits
     low = 0.0
     high = 1.0
     while not _surely_fits(sums, length, high):
@@ -474,8 +482,8 @@ class Walk:
         self.direction = direction
         self.tell = tell
         self.shorten(length)
-        # by how much the sums of the largest distances may change in the next piece of the walk
-        self.reach = 4.0
+        # by how much the sum of any distance may change in the next piece of the walk
+        self.largest_change = 4.0
 
     def shorten(self, length: int) -> None:
         """Search only distances below `length` from here on."""
@@ -483,25 +491,27 @@ class Walk:
         self.error = float64_error(self.sums.rotary_dim // 2, length)
 
     def edge(self, begin: float, end: float) -> tuple[float, int | None]:
-        """The first ln b from `begin` to `end` at which a distance violates, and that distance.
+        """Walk from one base towards another, to the first base at which a sum is negative.
 
-        A distance violates where its sum is negative. For 4,096 tokens and heads of 128 dimensions,
-        the edge from b = 26,960 towards larger bases is ln 26,973.
+        Bases b are given as ln b. For 4,096 tokens and heads of 128 dimensions, a walk from
+        ln 26,960 to larger bases ends at ln 26,973, where the sum of a distance turns negative.
 
         Args:
-            begin: A ln b that fits.
+            begin: The ln b of a base at which no sum is negative.
             end: The ln b at which the walk gives up; below `begin` for the direction -1.
 
         Returns:
-            The ln b of the edge and its distance; `end` and None where every base on the way fits.
+            The ln b at which the first sum turns negative, and the distance with this sum; `end`
+            and None where no sum does.
         """
         log_base = begin
-        while (end - log_base) * self.direction > 0:
-            # the next piece of the way: its end, and where in it which distances begin to violate
-            piece_end, distances, violate_from = self.piece(log_base, end)
+        while (end - log_base) * self.direction > 0:  # not there yet
+            # the end of the next piece, and the distances whose sums turn negative in it, each with
+            # the ln b at which it does
+            piece_end, distances, negative_from = self.piece(log_base, end)
             if len(distances):
-                first = int((violate_from * self.direction).argmin())  # the nearest on the way
-                return float(violate_from[first]), int(distances[first])
+                nearest = int((negative_from * self.direction).argmin())
+                return float(negative_from[nearest]), int(distances[nearest])
             log_base = piece_end
             if self.tell is not None:
                 self.tell(log_base)
@@ -522,85 +532,85 @@ class Walk:
             The other end of the piece as ln b, the distances as int64 [n], and for each the first
             ln b of the walk at which it violates, float64 [n].
         """
-        # The size h of the piece, in ln b. The sum of distance m changes by at most steepness * m
-        # per ln b, and `reach` is by how much those of the largest distances may change in a piece.
-        # So h is reach / (steepness * length), unless a limit or the end of the walk is nearer. The
-        # bound on f' (and that on f'' below) is largest at the smaller base of a range.
+        # The size h of the piece, in ln b. A sum f changes by at most |f'| h in it, and |f'| is at
+        # most steepness * m. So in a piece of h = largest_change / (steepness * length), no sum
+        # changes by more than `largest_change`. (Bounds on f' and f'' are largest at the smaller
+        # base of a range.)
         farthest_stop = begin + self.direction * LARGEST_PIECE
         steepness = self.sums.steepness(min(begin, farthest_stop))
-        size_by_reach = self.reach / (self.length * steepness)
+        size_by_change = self.largest_change / (self.length * steepness)
         remaining = abs(end - begin)
-        size = min(size_by_reach, LARGEST_PIECE, remaining)
+        size = min(size_by_change, LARGEST_PIECE, remaining)
         is_last_piece = size == remaining
         stop = end if is_last_piece else begin + self.direction * size
 
-        # distances whose sum can become negative within the piece: f < steepness * m * h
+        # 1. distances whose sum can become negative within the piece: f < steepness * m * h
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
-        # if these are few, the reach grows, so that the next piece is larger; else it shrinks
-        self._adapt(len(distances))
+        self._adapt_next_piece(len(distances))
         if not len(distances):
             return stop, distances, np.empty(0)
 
-        # fewer are left with the slope of each distance: f - |f'| h - M h^2 / 2 < 0, with M the
-        # bound on its f''
-        curvature = self.sums.curvature(distances, min(begin, stop))
+        # 2. of these, distances whose sum can become negative by its own slope f' at `begin` and a
+        # bound M on |f''|: f - |f'| h - M h^2 / 2 < 0, up to the error of float32
+        curvature = self.sums.curvature(distances, min(begin, stop))  # M
         lowest = lower_bounds(self.sums, distances, begin, size, curvature)
-        may_violate = lowest < self.sums.sure_margin
+        may_violate = lowest < self.sums.float32_margin
         distances = distances[may_violate]
         curvature = curvature[may_violate]
 
-        # follow each of them to the zero of its sum, which may be beyond the end of the piece
+        # 3. follow each of these to the zero of its sum, which may be beyond the end of the piece
         zeros = self._zeros(distances.astype(np.float64), curvature, begin, stop)
         is_within = (stop - zeros) * self.direction > 0
         return stop, distances[is_within], zeros[is_within]
 
-    def _adapt(self, found: int) -> None:
-        """Let the next interval be larger after few distances, and smaller after many."""
+    def _adapt_next_piece(self, found: int) -> None:
+        """Make the next piece larger if few distances were found in this one, and else smaller."""
         few = max(32, self.length // 600)
         many = max(128, self.length // 200)
         if found <= few:
-            self.reach *= GROWTH
+            self.largest_change *= GROWTH
         elif found > many:
-            self.reach *= 1 / GROWTH
+            self.largest_change *= 1 / GROWTH
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
-        """The first ln b on the way at which each sum turns negative, or one beyond `end`.
+        """The ln b at which the sum of each distance first turns negative, or a ln b beyond `end`.
 
-        The walk goes to larger or to smaller bases, as `direction` (1 or -1) says. Let f be the sum
-        of a distance after a way of h in ln b, and |f''| <= M. By Taylor's theorem it is at least
-        f + f' h - M h^2 / 2. Each step ends where this bound becomes zero, so no zero is skipped.
-        For f = 2, f' = 0 and M = 4 that is after h = 1.
+        Bases grow or shrink from `begin` on, as `direction` (1 or -1) says. Let f be the sum of a
+        distance as a function of ln b, f' its slope in this direction, and |f''| <= M. By Taylor's
+        theorem f is at least f + f' h - M h^2 / 2 when ln b has changed by h. Each step ends where
+        this lower bound becomes zero, so no zero of f is skipped: at h = 1 for f = 2, f' = 0 and
+        M = 4.
 
         Args:
             distances: The distances of the sums, float64 [n].
             curvature: M, a bound on |f''| of each, float64 [n].
-            begin: The ln b at which the walk begins.
-            end: The ln b at which it ends.
+            begin: The ln b at which the steps begin.
+            end: The ln b beyond which they need not go.
         """
         log_bases = np.full(len(distances), begin)
-        smallest_step = FURTHER * max(begin, 1.0)  # a smaller one would be lost in rounding
+        smallest_step = SMALLEST_STEP * max(begin, 1.0)  # a smaller one would be lost in rounding
 
-        walking = np.arange(len(distances))  # the sums that have not arrived yet
-        while len(walking):
-            value, slope = self.sums.taylor(distances[walking], log_bases[walking])
-            slope = slope * self.direction  # f' along the way
+        open_sums = np.arange(len(distances))  # those whose zero is not found yet, by their indices
+        while len(open_sums):
+            value, slope = self.sums.taylor(distances[open_sums], log_bases[open_sums])
+            slope = slope * self.direction  # f' in the direction of the steps
 
-            # A sum has arrived where it is negative, or zero within rounding and not rising. One
-            # that rises from zero becomes positive: at `begin`, it may just have ceased to violate.
+            # The zero is found where the sum is negative, or where it is zero within rounding and
+            # falls. A sum that rises from zero becomes positive, so it is followed further.
             is_negative = value < -self.error
-            is_at_zero = value < self.error
-            arrived = is_negative | (is_at_zero & (slope <= 0))
+            is_zero = value < self.error
+            is_found = is_negative | (is_zero & (slope <= 0))
 
-            # the positive root of the bound, h = (f' + sqrt(f'^2 + 2 M f)) / M
-            bound = curvature[walking]
+            # the positive root of the lower bound, h = (f' + sqrt(f'^2 + 2 M f)) / M
+            bound = curvature[open_sums]
             root = np.sqrt(slope**2 + 2 * bound * np.maximum(value, 0))
             steps = np.maximum((slope + root) / bound, smallest_step)
-            steps[arrived] = 0
-            log_bases[walking] += self.direction * steps
+            steps[is_found] = 0
+            log_bases[open_sums] += self.direction * steps
 
-            is_inside = (end - log_bases[walking]) * self.direction > 0
-            walking = walking[~arrived & is_inside]
+            is_before_end = (end - log_bases[open_sums]) * self.direction > 0
+            open_sums = open_sums[~is_found & is_before_end]
         return log_bases
 
 
@@ -634,7 +644,7 @@ def lower_bounds(
 
 def interval_end(sums: Sums, length: int, log_base: float) -> float:
     """The ln b at which the interval of fitting bases around `log_base` ends; may be infinite."""
-    all_fit_from = tail(sums, length)
+    all_fit_from = surely_fitting_from(sums, length)
     end, distance = Walk(sums, length, 1).edge(log_base, max(all_fit_from, log_base))
     if distance is None:
         return math.inf
@@ -644,7 +654,7 @@ def interval_end(sums: Sums, length: int, log_base: float) -> float:
 def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[float, int | None]:
     """The largest ln b at which some distance below `length` violates, and that distance.
 
-    It is found by a walk from the tail, where every base fits, towards smaller bases. For 4,096
+    It is found by a walk from a base above which every base fits, to smaller bases. For 4,096
     tokens and heads of 128 dimensions it is ln 58,790, at distance 4,000.
 
     Args:
@@ -652,7 +662,7 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
         length: In tokens; beyond 2^18 this takes minutes, since every larger base is proven.
         tell: Called often with the ln b down to which no distance violates.
     """
-    return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
+    return Walk(sums, length, -1, tell).edge(surely_fitting_from(sums, length), 0.0)
 
 
 def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
@@ -662,8 +672,8 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
     128 dimensions, the bases from 26,952 to 26,973 fit and are left out, since this is less than
     0.1 %. The first wide interval has the bases 28,629 to 29,080.
 
-    Only the points of a grid in ln b are tried, whose step is half of 1 %: every interval that is
-    1 % wide has such a point in it. From a point that fits, the ends of its interval are searched.
+    Bases are tried in steps of half of 1 %, so that one of them is in every interval that is 1 %
+    wide. From a base that fits, the ends of its interval are searched in both directions.
 
     Args:
         sums: The sums of the head.
@@ -673,21 +683,21 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
     Yields:
         The ln b at which an interval begins, and the ln b at which it ends, infinite for the last.
     """
-    least_width = math.log1p(WIDTH)
+    least_width = math.log1p(WIDTH)  # 1 %, in ln b
     sweep = Sweep(sums, length)
-    to_larger = Walk(sums, length, 1)
-    to_smaller = Walk(sums, length, -1)
-    all_fit_from = tail(sums, length)
+    to_larger = Walk(sums, length, direction=1)
+    to_smaller = Walk(sums, length, direction=-1)
+    all_fit_from = surely_fitting_from(sums, length)
 
     log_base = start
     while True:
-        # a witness is a distance with a negative sum; beyond the tail there is none
-        fits = log_base > all_fit_from or not len(sweep.witnesses(log_base))
+        # a witness against a base is a distance with a negative sum
+        fits = log_base > all_fit_from or not len(sweep.find_witnesses(log_base))
         if fits:
-            # The interval begins at most half of 1 % to the left: the grid point there did not fit,
-            # or was the end of the interval before. So the search gives up after 1 %.
-            leftmost = max(0.0, start, log_base - least_width)
-            begin, _ = to_smaller.edge(log_base, leftmost)
+            # The interval begins at most half of 1 % below: the base before did not fit, or was the
+            # end of the last interval. So the search downwards gives up after 1 %.
+            lowest = max(0.0, start, log_base - least_width)
+            begin, _ = to_smaller.edge(log_base, lowest)
             end, violating = to_larger.edge(log_base, max(all_fit_from, log_base))
 
             if violating is None:  # every larger base fits

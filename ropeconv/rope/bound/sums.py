@@ -65,8 +65,8 @@ class Sums:
         self.exponents: Vector = 2.0 * np.arange(rotary_dim // 2) / rotary_dim
 
     @property
-    def sure_margin(self) -> float:
-        """Values of `rough` further from zero have the right sign: twice its error and more."""
+    def float32_margin(self) -> float:
+        """A sum of `sums_in_float32` further from zero has the right sign: twice its error."""
         return 1e-3 + 2e-6 * self.rotary_dim
 
     @property
@@ -114,14 +114,14 @@ class Sums:
 
 
 def float64_error(pairs: int, length: int) -> float:
-    """A bound on the error of `values` at distances below `length`, for `pairs` frequencies.
+    """A bound on the error of `sums_in_float64` at distances below a length, for some pairs.
 
     A phase is off by 3 ulp, its cosine by one.
     """
     return pairs * (4e-16 * length + 1e-15) + 1e-12
 
 
-def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
+def sums_in_float64(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
     """f at `distances`, float64 [n].
 
     Args:
@@ -132,8 +132,8 @@ def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
     return np.asarray(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1) + unrotated)
 
 
-def rough(inv_freq: Vector, unrotated: float, distances: NDArray[np.number]) -> Single:
-    """f at `distances`, float32 [n], within 1e-6 r; parameters as in `values`.
+def sums_in_float32(inv_freq: Vector, unrotated: float, distances: NDArray[np.number]) -> Single:
+    """f at `distances`, float32 [n], within 1e-6 r; parameters as in `sums_in_float64`.
 
     Phases are reduced in float64 first.
     """
@@ -144,7 +144,7 @@ class Blocks:
     """f over whole blocks of distances, as a product of matrices in float32.
 
     cos((a + j) theta) = cos(a theta) cos(j theta) - sin(a theta) sin(j theta). The r terms are at
-    most r / sqrt(2) in all, so that rounding costs less than `slack` = 5e-8 r^2 + 1e-6 r.
+    most r / sqrt(2) in all, so that rounding costs less than `largest_error` = 5e-8 r^2 + 1e-6 r.
     """
 
     def __init__(self, inv_freq: Vector, unrotated: float) -> None:
@@ -154,7 +154,7 @@ class Blocks:
         near = phases(np.arange(BLOCK) - (BLOCK - 1) / 2, inv_freq).T
         self.columns = np.concatenate([np.cos(near), np.sin(near)])
         rotary_dim = 2 * len(inv_freq)
-        self.slack = 5e-8 * rotary_dim**2 + 1e-6 * rotary_dim
+        self.largest_error = 5e-8 * rotary_dim**2 + 1e-6 * rotary_dim
 
     def cosine_sums(self, first: Distances) -> Single:
         """sum_i cos(m theta_i), float32 [n, 256], for blocks that begin at n distances `first`."""
@@ -167,33 +167,37 @@ def scan(
 ) -> Distances:
     """The distances m from start to stop - 1 with f(m) < limit + rate m, rising, int64 [n].
 
-    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. No such
-    distance is left out, but some are in the result whose f is a little above the limit: a caller
-    computes those again.
+    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. The sums
+    are computed in float32. No such distance is left out, but the result may have some whose f is a
+    little above the limit, so a caller computes the sums of the result again.
 
     Args:
         inv_freq: Radians per token, float64 [r/2].
         unrotated: (d - r)/2.
         start: The first distance, in tokens.
         stop: The distance behind the last, in tokens.
-        limit: The value below which f is searched.
-        rate: By how much that value rises per token.
+        limit: The limit of f at distance 0.
+        rate: By how much the limit rises per token.
     """
-    # the limit for the sum of the cosines alone, higher by the error of float32 (`slack`)
+    # `blocks` gives the sum of the cosines without (d - r)/2, so the limit is lower by that; it is
+    # higher by the largest error of float32, so that no distance is missed
     blocks = Blocks(inv_freq, unrotated)
-    cosine_limit = limit + (blocks.slack - unrotated)
+    cosine_limit = limit + (blocks.largest_error - unrotated)
     found = [np.empty(0, dtype=np.int64)]
-    # some blocks of 256 distances at a time, each named by its first distance
-    for first_distances in starts(start, stop):
-        # a block has one limit, that of its largest distance
+
+    # some consecutive blocks of 256 distances at a time, given by their first distances [blocks]
+    for first_distances in block_starts(start, stop):
+        # all distances of a block have one limit, that of the largest of them
         limit_of_block = (cosine_limit + rate * (first_distances + BLOCK)).astype(np.float32)
-        is_below = blocks.cosine_sums(first_distances) < limit_of_block[:, None]
+        cosine_sums = blocks.cosine_sums(first_distances)  # [blocks, 256]
+        is_below = cosine_sums < limit_of_block[:, np.newaxis]
+        # the blocks follow each other, so a place in the flat array is a distance from the first
         distances = first_distances[0] + np.flatnonzero(is_below.reshape(-1))
-        found.append(distances[distances < stop])
+        found.append(distances[distances < stop])  # the last block may end beyond `stop`
     return np.concatenate(found)
 
 
-def starts(start: int, stop: int) -> Iterator[Distances]:
+def block_starts(start: int, stop: int) -> Iterator[Distances]:
     """First distances of the blocks from `start` to `stop`, in arrays that grow.
 
     The first violation is often near.
@@ -340,9 +344,9 @@ def normalised_variances(variances: Vector, means: Vector) -> Vector:
         # the norm removes the scale of y, so y is first scaled to E |y|^2 = 1
         unit_variance = variances[row] / mean_square
         unit_mean = means[row] / math.sqrt(mean_square)
-        first, second = _moments_on_sphere(unit_variance, unit_mean)
+        mean_of_u, mean_of_squares = _moments_on_sphere(unit_variance, unit_mean)  # E u_j, E u_j^2
         n = variances.shape[1]
-        normalised[row] = n * (second - first**2)
+        normalised[row] = n * (mean_of_squares - mean_of_u**2)
     return normalised
 
 

@@ -14,7 +14,7 @@ from ..schedule import Schedule
 from ..spec import RopeSpec
 from .method import LengthMethod, Method, param, positive, register
 
-QUICK = 1 << 28
+MOST_QUICK_COSINES = 1 << 28
 """Distances times dimensions up to which a base is checked by default: a second or two."""
 
 
@@ -144,19 +144,23 @@ class ThetaBound(LengthMethod):
 
     @classmethod
     def for_context(cls, spec: RopeSpec, context: int) -> Method | None:
-        """The method for `context` tokens.
+        """The method for `context` tokens, if it is needed and can be computed in seconds.
+
+        The bound is that (d - r)/2 + sum_i cos(m theta_i) is not negative for any distance m below
+        the context, in a head of d dimensions (head_dim) of which r rotate (rotary_dim).
 
         Raises:
             RecipeError: Where the model's own base keeps the bound already, and where the search
-                takes minutes.
+                for another one takes minutes.
         """
-        takes_minutes = RecipeError(
+        takes_minutes = (
             f"finding a base takes minutes at {context} tokens; run it with --theta-bound {context}"
         )
 
-        # first, whether the model's own base keeps the bound: all distances are computed
-        if context * spec.rotary_dim > QUICK:
-            raise takes_minutes
+        # does the model's own base keep the bound? The sums at all distances are computed.
+        cosines = context * spec.rotary_dim
+        if cosines > MOST_QUICK_COSINES:
+            raise RecipeError(takes_minutes)
         base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         if first_violation(base, spec.unrotated, context) is None:
             raise RecipeError(
@@ -164,9 +168,9 @@ class ThetaBound(LengthMethod):
                 " tokens already"
             )
 
-        # then another base is needed, and the search for it may take long too
+        # another base is needed, and the search for it may take long too
         if not is_quick(context, spec.rotary_dim, spec.head_dim):
-            raise takes_minutes
+            raise RecipeError(takes_minutes)
         return cls(context)
 
     @property
@@ -215,27 +219,26 @@ def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: floa
     """Return a base that keeps the bound of Men et al. (2024) up to a length, in float32 too.
 
     The bound is (d - r)/2 + sum_i cos(m theta_i) >= 0 at every distance m below the length, for
-    heads of d dimensions, of which r rotate, and theta_i = base^(-2i/r). The bases that keep it are
-    intervals. The result is the middle of the first interval that is at least 1 % wide, rounded
-    down.
+    heads of d dimensions, of which r rotate, and theta_i = base^(-2i/r). The bases that keep it
+    form intervals. The intervals that are at least 1 % wide are tried, from the smallest base on.
 
     Args:
         target: The length in tokens.
         rotary_dim: Dimensions of a head that rotate, r.
         head_dim: Dimensions of the head, d.
-        unrotated: Half of the dimensions that do not rotate, (d - r)/2.
+        unrotated: (d - r)/2. For latent attention (MLA) it is r/2, which head_dim does not tell.
 
     Returns:
-        The base; None where none of the first hundred intervals has one.
+        The base, a whole number; None where none of the first hundred intervals has one.
     """
     for number in range(100):
+        # the first 1 % of an interval, from the base `low` to the base `high`
         low, high = wide_base(target, rotary_dim, head_dim, skip=number)
-        if math.isinf(low):
+        if math.isinf(low):  # there is no further interval
             return None
         middle = float(math.floor(math.sqrt(low * high)))  # the middle of ln low and ln high
 
-        # runtimes compute float32 frequencies, whose sums may be negative where the exact ones are
-        # not
+        # runtimes round the frequencies to float32, and a sum may be negative after that
         in_float32 = base_inv_freq(middle, rotary_dim).astype(np.float32).astype(np.float64)
         if first_violation(in_float32, unrotated, target) is None:
             return middle

@@ -232,22 +232,24 @@ class YarnMethod(ScaledMethod):
         )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """YaRN's frequencies, with the attention factor 0.1 ln s + 1.
+        """YaRN's frequencies, with the attention factor 0.1 ln s + 1 for the scale factor s.
 
-        DeepSeek's pair, m and m_all, replaces that by (0.1 m ln s + 1) / (0.1 m_all ln s + 1).
-        Classes with latent attention also multiply the softmax scale by (0.1 m_all ln s + 1)^2;
-        others do not.
+        DeepSeek V2 and V3 have two more numbers, m (`mscale`) and m_all (`mscale_all_dim`). With
+        them the attention factor is (0.1 m ln s + 1) / (0.1 m_all ln s + 1). Classes with latent
+        attention (MLA) also multiply the softmax scale by (0.1 m_all ln s + 1)^2.
         """
         factor = self.factor_over(spec.original_context)
-        attention_factor = temperature_attention_factor(factor)
+        attention_factor = temperature_attention_factor(factor)  # 0.1 ln s + 1
         softmax_scale = 1.0
         if self.mscale and self.mscale_all_dim:
             attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
-                softmax_scale = temperature_attention_factor(factor, 0.1 * self.mscale_all_dim) ** 2
+                slope = 0.1 * self.mscale_all_dim
+                softmax_scale = temperature_attention_factor(factor, slope) ** 2
 
+        without_factors = super().schedule(spec)
         return replace(
-            super().schedule(spec), attention_factor=attention_factor, softmax_scale=softmax_scale
+            without_factors, attention_factor=attention_factor, softmax_scale=softmax_scale
         )
 
     def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:

@@ -185,19 +185,20 @@ class Method:
 
     @classmethod
     def parse(cls, text: str | float) -> Any:
-        """Return the value of the flag, from its text.
+        """Return the value of the flag, from its text; its type depends on the method.
 
-        For `--theta-for 128k`, a method with a length, it is 131072; for `--yarn 4`, one with a
-        factor, 4.0, and for `--yarn 128k` the text "128k"; for `--theta 1e6`, a number, 1000000.0.
+        It is the int 131072 for `--theta-for 128k`, and the float 1000000.0 for `--theta 1e6`. For
+        `--yarn 4` it is the float 4.0. For `--yarn 128k` it stays the text "128k", since the factor
+        then depends on the trained context of the model.
 
         Raises:
             RecipeError: For a text that is not such a value.
         """
-        if cls.value is Value.TOKENS:
+        if cls.value is Value.TOKENS:  # a length, as in --theta-for
             return parse_tokens(str(text))
-        if cls.value is Value.FACTOR:
+        if cls.value is Value.FACTOR:  # a factor or a length, as in --yarn
             return parse_factor(str(text), cls.flag())
-        if cls.value is Value.TEXT:
+        if cls.value is Value.TEXT:  # the method parses it, as in --piecewise 8@44
             return text
 
         try:
@@ -429,14 +430,15 @@ class ScaledMethod(Method):
         return replace(self, factor=self.factor_over(declared, "declared"))
 
 
-ROUND = 1e-12  # relative: what a power and its inverse leave
+ROUNDING = 1e-12  # relative: what a power and its inverse leave
 
 
 def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     """The schedule of a method for an unscaled checkpoint, also where only some pairs rotate.
 
-    With p-RoPE, only the first share p of the r/2 pairs of a head rotate, and the others have the
-    frequency 0. The method is applied to the pairs that rotate.
+    With p-RoPE (Gemma 4), a share p of the r/2 pairs of a head rotate: the first p r/2 pairs. The
+    others have the frequency 0. The method is applied to a head of the rotating pairs, and the
+    zeros are put behind its frequencies again.
 
     Args:
         method: The method.
@@ -449,52 +451,56 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
         return method.schedule(spec)
 
     # The pairs that rotate are a rotary embedding of their own, with p r dimensions and the base
-    # theta^p: theta^(-2i/r) = (theta^p)^(-2i/(p r)). A method about the base itself gets the whole
-    # head with its base theta, as if all pairs rotated.
-    share_of_head = 1.0 if method.names_base else spec.rotating_share
-    rotating = replace(
+    # theta^p, since theta^(-2i/r) = (theta^p)^(-2i/(p r)).
+    share_of_head = spec.rotating_share
+    if method.names_base:
+        # --theta 1e6 means the base of the whole head, so the method gets all r/2 pairs
+        share_of_head = 1.0
+    head_for_method = replace(
         spec,
         form=Plain(spec.rope_theta**share_of_head),
         rotary_dim=round(spec.rotary_dim * share_of_head),
         rotating_share=1.0,
     )
-    schedule = method.schedule(rotating)
+    schedule = method.schedule(head_for_method)
 
-    # the whole head again, with frequencies of 0 behind the pairs that rotate
-    inv_freq = _whole(schedule.inv_freq, spec)
+    # the whole head again, with frequencies of 0 for the pairs that do not rotate
+    inv_freq = _with_zeros_behind(schedule.inv_freq, spec)
     short = schedule.short_inv_freq
     if short is not None:
-        short = _whole(short, spec)
-    form = _whole_form(schedule.form, share_of_head, spec) or recognise(inv_freq, spec.rope_theta)
+        short = _with_zeros_behind(short, spec)
+    form = _whole_form(schedule.form, share_of_head, spec)
+    if form is None:
+        form = recognise(inv_freq, spec.rope_theta)
     return replace(schedule, inv_freq=inv_freq, short_inv_freq=short, form=form)
 
 
-def _whole(inv_freq: Vector, spec: RopeSpec) -> Vector:
+def _with_zeros_behind(inv_freq: Vector, spec: RopeSpec) -> Vector:
     """The frequencies of the whole head: zeros behind the pairs that rotate."""
     whole = np.zeros(spec.rotary_dim // 2)
     whole[: spec.rotating_pairs] = inv_freq[: spec.rotating_pairs]
     return whole
 
 
-def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
-    """The formula over a whole head of which only some pairs rotate (p-RoPE).
+def _whole_form(form: Form | None, share_of_head: float, spec: RopeSpec) -> Form | None:
+    """Return the formula of all pairs of a head, from that of the pairs that rotate (p-RoPE).
 
-    `form` is the formula of the pairs that rotate, as a smaller head of their own: with the share p
-    of the pairs, it has the base theta^p, and the whole head has the base theta.
+    A share p of the pairs rotates, such as a quarter in Gemma 4. The formula of these pairs treats
+    them as a smaller head, whose base is theta^p; the base of the whole head is theta.
 
     Args:
-        form: The formula for these pairs, None for frequencies without one.
-        power: p; 1 where the formula has the base of the whole head.
+        form: The formula of the pairs that rotate; None for frequencies without one.
+        share_of_head: p; 1 where `form` has the base of the whole head already.
         spec: The RoPE of the checkpoint.
 
     Returns:
-        The formula; None where no formula has such pairs too, as for YaRN.
+        The formula; None where the kind of formula cannot have pairs that do not rotate, as YaRN.
     """
     if form is None:
         return None
-    # the base is usually a round number, and (theta^p)^(1/p) is 999999.9999999994 for 1000000
-    theta = form.theta ** (1 / power)
-    if abs(round(theta, 6) - theta) <= ROUND * theta:
+    # (theta^p)^(1/p) is 999999.9999999994 for theta = 1000000, so a nearly round base is rounded
+    theta = form.theta ** (1 / share_of_head)
+    if abs(round(theta, 6) - theta) <= ROUNDING * theta:
         theta = round(theta, 6)
 
     if isinstance(form, Plain):
@@ -504,12 +510,12 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     if isinstance(form, Proportional):
         return Proportional(theta, form.factor, form.partial_rotary_factor * spec.rotating_share)
     if isinstance(form, LongRope):
-        # pairs that do not rotate have a divisor so large that the frequency is practically 0
-        still = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
+        # pairs that do not rotate have the divisor 1e30, with which the frequency is nearly 0
+        divisors_behind = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
         return replace(
             form,
             theta=theta,
-            short_factor=(*form.short_factor, *still),
-            long_factor=(*form.long_factor, *still),
+            short_factor=(*form.short_factor, *divisors_behind),
+            long_factor=(*form.long_factor, *divisors_behind),
         )
     return None

@@ -91,10 +91,10 @@ class LongRopeMethod(Method):
             long_factor=self.long_factor,
             original_context=spec.original_context,
         )
-        # the lists have no factor, so s is the length that --context declares over the trained one
-        attention_factor = longrope_attention_factor(
-            spec.context / spec.original_context, spec.original_context
-        )
+        # LongRoPE's attention factor is sqrt(1 + ln s / ln L) for the trained length L and the
+        # factor s. The lists have no factor, so s is the declared context over L.
+        factor = spec.context / spec.original_context
+        attention_factor = longrope_attention_factor(factor, spec.original_context)
         short_inv_freq = None
         if short != self.long_factor:
             short_inv_freq = form.short_inv_freq(spec.rotary_dim)
@@ -161,21 +161,20 @@ class Piecewise(Method):
         Raises:
             RecipeError: For another spelling.
         """
-        refusal = RecipeError(
+        usage = (
             "--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in"
             f" 128k@44), and {shown(self.spec)} is not"
         )
         match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
         if match is None:
-            raise refusal
+            raise RecipeError(usage)
 
         factor_text, pair_text = match.groups()
-        factor = parse_factor(factor_text, self.flag())  # a number, or a length such as "128k"
+        factor = parse_factor(factor_text, self.flag())  # a float, or a length such as "128k"
         split = int(pair_text)
-        if split < 1:
-            raise refusal
-        if not isinstance(factor, str) and factor < 1:
-            raise refusal
+        is_too_small = isinstance(factor, float) and factor < 1
+        if split < 1 or is_too_small:
+            raise RecipeError(usage)
         return factor, split
 
     @property
@@ -330,21 +329,22 @@ class Dynamic(Method):
         Raises:
             RecipeError: For another spelling than METHOD:S.
         """
-        refusal = RecipeError(
+        usage = (
             "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >="
             f" 1, not {shown(self.kind)}"
         )
         match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d{1,6}(?:\.\d{1,20})?)", self.kind)
         if match is None:
-            raise refusal
+            raise RecipeError(usage)
 
         name = match[1]
         factor = float(match[2])
         if factor < 1:
-            raise refusal
+            raise RecipeError(usage)
         if factor > LARGEST_FACTOR:
+            rule = BORDER  # "a factor is at most 1,000, and ... from 1,024 on is a length"
             raise RecipeError(
-                f"--dynamic {self.kind}: {BORDER}; S is a factor, and the length goes into --at"
+                f"--dynamic {self.kind}: {rule}; S is a factor, and the length goes into --at"
             )
         return name, factor
 
@@ -369,22 +369,25 @@ class Dynamic(Method):
         return replace(self, at=max(1, round(self.at * original / declared)))
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The frequencies of a dynamic method at a length of n tokens; L is the trained length.
+        """The frequencies that a dynamic method has for a sequence of n tokens (`at`).
+
+        A dynamic method is another method whose factor grows with the sequence. For a trained
+        length L and "yarn:4", the result is YaRN's for the factor n / L, which is at most 4.
 
         Raises:
-            RecipeError: Without a length, and for one that the factor S does not reach.
+            RecipeError: Without n, and for n above 4 L in this example.
         """
-        name, factor = self.parts()
+        name, factor = self.parts()  # "yarn" and 4.0
         if self.at is None:
             raise RecipeError(
                 "--dynamic changes with the sequence; say with --at TOKENS at which length to"
                 " freeze it"
             )
 
-        # n / L, and 1 within the trained length, where dynamic methods change nothing
+        # n / L; for shorter sequences dynamic methods change nothing, as for the ratio 1
         ratio = max(1.0, self.at / spec.original_context)
         if name == "ntk":
-            # transformers: theta (S n / L - (S - 1))^(r/(r-2))
+            # transformers, for the factor S: theta (S n / L - (S - 1))^(r/(r-2))
             growth = max(1.0, factor * ratio - (factor - 1))
             theta = spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2))
             form = Plain(theta)
@@ -396,7 +399,7 @@ class Dynamic(Method):
                 form=form,
             )
 
-        # the others put s = n / L, up to S, into the formula of the method
+        # all others are the method itself with the factor n / L
         if ratio > factor:
             reach = round(factor * spec.original_context)
             raise RecipeError(

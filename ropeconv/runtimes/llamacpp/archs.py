@@ -317,7 +317,7 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
 
     Args:
         name: The value.
-        assumed: Whether an unknown one is accepted, as under `assumed_keys`.
+        assumed: Whether an unknown one is accepted; it is also accepted inside of `assumed_keys`.
 
     Raises:
         BadSource: For one without RoPE, for a draft model without RoPE of its own, and for an
@@ -342,8 +342,10 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
             " another model; extend that model instead"
         )
 
-    # one of a newer llama.cpp
-    if assumed or _ASSUMING.get():
+    # An architecture of a newer llama.cpp. Most architectures have the pairs (i, i + r/2) of
+    # "neox", and the keys of an assumed one do not depend on its pairs.
+    is_accepted = assumed or _ASSUMING.get()  # the second is set inside of `assumed_keys`
+    if is_accepted:
         return Arch(pairs="neox", name=name, assumed=True)
 
     near = get_close_matches(name, table.arch, 1)
@@ -393,8 +395,9 @@ def other_kind(file: GgufFile) -> str:
             "is a control vector, which has no RoPE of its own; extend the model that it steers,"
             " and give the vector to that unchanged"
         )
-    if arch in DENOISERS:
-        return f"has the architecture {arch}; {DIFFUSION}"
+    if arch in DENOISERS:  # architectures of image and video models
+        advice = DIFFUSION  # says that a language model is needed
+        return f"has the architecture {arch}; {advice}"
     if kind == "imatrix" or any(name.endswith(".in_sum2") for name in file.tensors):
         return "is an importance matrix and no model; give the model itself"
     if arch is None:

@@ -24,22 +24,24 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
     Raises:
         BadSource: For impossible layer counts, and where a key turns RoPE off.
     """
-    # in some architectures, such as granite, this key switches RoPE on and off
     arch = file.arch
     count = _layer_count(file)
-    if arch.finetuned and file.get("rope.scaling.finetuned") is False:
+
+    # some architectures, such as granite, do not rotate where rope.scaling.finetuned is false
+    key_can_disable_rope = arch.finetuned
+    if key_can_disable_rope and file.get("rope.scaling.finetuned") is False:
         raise BadSource(
             f"rope.scaling.finetuned is false, which disables RoPE in {arch.name}: nothing can be"
             " extended"
         )
 
-    still = _still_layers(file, count)
-    own_theta = _layers_with_own_theta(file, count)
+    do_not_rotate = _layers_without_rotation(file, count)
+    have_own_theta = _layers_with_own_theta(file, count)
     kinds: list[LayerKind] = []
-    for is_still, has_own in zip(still, own_theta, strict=True):
-        if is_still:
+    for layer in range(count):
+        if do_not_rotate[layer]:
             kinds.append("none")
-        elif has_own:
+        elif have_own_theta[layer]:
             kinds.append("local")
         else:
             kinds.append("global")
@@ -97,10 +99,10 @@ def _layer_count(file: ArchKeys) -> int:
     return count
 
 
-def _still_layers(file: ArchKeys, count: int) -> list[bool]:
-    """Return whether each of `count` layers does not rotate, for any of four reasons."""
+def _layers_without_rotation(file: ArchKeys, count: int) -> list[bool]:
+    """Return for each of `count` layers whether it does not rotate, for any of four reasons."""
     arch = file.arch
-    still: set[int] = set()  # the numbers of the layers
+    not_rotating: set[int] = set()  # the numbers of the layers
 
     # 1. the header lists the layers that rotate
     if arch.pattern:
@@ -108,13 +110,13 @@ def _still_layers(file: ArchKeys, count: int) -> list[bool]:
         if isinstance(pattern, list):
             for layer, rotates in enumerate(pattern[:count]):
                 if not rotates:
-                    still.add(layer)
+                    not_rotating.add(layer)
 
     # 2. one layer in an interval does not, as every fourth one of Llama 4
     window = window_in_use(file, count)
     for layer in range(count):
         if _is_in_nope_interval(arch, layer, count, window is not None):
-            still.add(layer)
+            not_rotating.add(layer)
 
     # 3. only layers with a window rotate (Command R7B), and possibly the first, dense layers
     if window is not None and window.rotates == "window":
@@ -123,13 +125,13 @@ def _still_layers(file: ArchKeys, count: int) -> list[bool]:
             dense = file.whole("leading_dense_block_count", 0)
         for layer, has_window in enumerate(_window_layers(file, window, count)):
             if not has_window and layer >= dense:
-                still.add(layer)
+                not_rotating.add(layer)
 
     # 4. a layer without attention has nothing to rotate
     for layer, has_attention in enumerate(layers_with_attention(file, count)):
         if not has_attention:
-            still.add(layer)
-    return [layer in still for layer in range(count)]
+            not_rotating.add(layer)
+    return [layer in not_rotating for layer in range(count)]
 
 
 def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) -> bool:
@@ -146,12 +148,14 @@ def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) 
 
 
 def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
-    """Return whether each layer is one whose frequencies an extension does not change.
+    """Return for each of `count` layers whether its frequencies are other than those of the rest.
 
-    These are layers with a window, where they have another base or another scaling than the rest.
+    An extension does not change these layers. In Gemma 3 they are the layers with a window, whose
+    base is 10,000 and not 1,000,000.
     """
-    # in deepseek4.cpp, the only architecture with another key for the base of the other layers,
-    # these are the layers whose keys and values are not compressed
+    # deepseek4.cpp is the only architecture with another key for the base of the layers that an
+    # extension changes; the layers without compressed keys and values have the base of the usual
+    # key
     arch = file.arch
     is_deepseek4 = arch.theta_key != "rope.freq_base"
     if is_deepseek4:
@@ -163,12 +167,15 @@ def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
             )
         return [ratio == 0 for ratio in ratios[:count]]
 
-    # where only the layers with a window rotate, an extension is for them
     window = window_in_use(file, count)
-    theta = file.number("rope.freq_base", 10000.0)
-    if window is None or window.rotates == "window":
+    if window is None:
+        return [False] * count
+    # if only the layers with a window rotate, all rotating layers have the same frequencies
+    only_windows_rotate = window.rotates == "window"
+    if only_windows_rotate:
         return [False] * count
 
+    theta = file.number("rope.freq_base", 10000.0)
     has_same_theta = window_theta(file, window, theta) == theta
     has_same_scaling = window.scaling == "same"
     if has_same_theta and has_same_scaling:
@@ -197,21 +204,27 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
     The key attention.sliding_window_pattern is a flag for each layer, or a number n: one layer in n
     has no window. Architectures without the key have a constant n in llama.cpp. With n = 3, they
     are [True, True, False, True, True, False, ...].
-    """
-    pattern = None
-    if window.pattern != "none":
-        pattern = file.get("attention.sliding_window_pattern")
-    if isinstance(pattern, list):
-        return _fill([bool(value) for value in pattern], count, False)
-    if window.pattern == "flags":
-        raise BadSource(
-            f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer"
-        )
 
-    # otherwise a number, of the key or of the code
+    Args:
+        file: The keys of the header.
+        window: The rule of the architecture. Its `pattern` is "none" where llama.cpp does not read
+            the key, "flags" where the key must be a list of flags, and else "any".
+        count: How many layers there are.
+    """
+    key = "attention.sliding_window_pattern"
+    reads_key = window.pattern != "none"
+    needs_flags = window.pattern == "flags"
+
+    value = file.get(key) if reads_key else None
+    if isinstance(value, list):
+        return _fill([bool(flag) for flag in value], count, False)
+    if needs_flags:
+        raise BadSource(f"{file.arch.name} needs {key} with one flag per layer")
+
+    # the number n, of the key or of the code of llama.cpp; 0 where all layers have a window
     interval = window.interval
-    if pattern is not None:
-        interval = file.whole("attention.sliding_window_pattern")
+    if value is not None:
+        interval = file.whole(key)
     if interval == 0:
         return [True] * count
     # of 6 layers the last one, as in Gemma 3, or the first one (llama_hparams::set_swa_pattern)
@@ -233,13 +246,13 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     (CachedLayers(32, 1024, 1024, None),).
 
     Args:
-        keys: The keys of the header.
+        keys: The keys of the header, such as llama.attention.head_count_kv.
         arch: Its architecture.
 
     Raises:
         BadSource: Where a key that llama.cpp requires is absent or no number.
     """
-    file = ArchKeys(keys, arch)
+    file = ArchKeys(keys, arch)  # header keys without "llama."
     windows = layer_windows(file)
     count = len(windows)
     caching = _caching_layers(file, count)
@@ -253,22 +266,27 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     if most_heads:
         default_width = file.whole("embedding_length") // most_heads
 
-    # with multi-head latent attention the values are a view of the keys
+    # with multi-head latent attention the values are a part of the keys, and need no memory
     is_latent = False
     if file.whole("attention.key_length_mla", 0):
         is_latent = file.whole("attention.value_length_mla", 0) > 0
 
-    # layers by the numbers of their keys and of their values per token, and by their window
+    # count the layers by three things: the width of the keys of a token in all heads, that of the
+    # values, and the window
     groups = Counter[tuple[int, int, int | None]]()
     for layer, window in enumerate(windows):
         has_window = window is not None
         heads = key_heads[layer]
-        keys_of_layer = heads * _width(file, "key_length", has_window, default_width)
-        values_of_layer = heads * _width(file, "value_length", has_window, default_width)
+        keys_width = heads * _head_width(
+            file, "key_length", has_window=has_window, default=default_width
+        )
+        values_width = heads * _head_width(
+            file, "value_length", has_window=has_window, default=default_width
+        )
         if is_latent:
-            values_of_layer = 0
+            values_width = 0
         if heads and caching[layer]:
-            groups[keys_of_layer, values_of_layer, window] += 1
+            groups[keys_width, values_width, window] += 1
 
     def sort_key(group: tuple[int, int, int | None]) -> tuple[bool, tuple[int, int, int | None]]:
         """Put layers without a window first: None cannot be compared with a number."""
@@ -324,9 +342,12 @@ def _fill(values: list[T], count: int, missing: T) -> list[T]:
     return [values[layer] if layer < len(values) else missing for layer in range(count)]
 
 
-def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:
-    """Return the width of keys or of values of a head; `inside` a window it may be another."""
-    size = file.whole(f"attention.{name}", default)
-    if inside:
-        return file.whole(f"attention.{name}_swa", size)
-    return size
+def _head_width(file: ArchKeys, name: str, has_window: bool, default: int) -> int:
+    """Return the width of the keys or values of a head ("key_length" or "value_length").
+
+    It may be another one in layers with a window.
+    """
+    width = file.whole(f"attention.{name}", default)
+    if has_window:
+        return file.whole(f"attention.{name}_swa", width)
+    return width

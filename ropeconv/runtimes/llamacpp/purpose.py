@@ -73,7 +73,8 @@ def diffusion_schedule(arch: str, tokens: int) -> str:
     """
     if arch_table().diffusion[arch] == "time":
         return "--diffusion-eps 0.001"
-    # the most blocks that divide both tokens and steps, but none shorter than an answer needs
+    # The most blocks that divide both tokens and steps, and have at least 32 tokens each. There are
+    # 256 steps, so the number of blocks is a power of 2, and half of it divides both too.
     blocks = gcd(tokens, STEPS)
     while blocks > 1 and tokens // blocks < SHORTEST_BLOCK:
         blocks //= 2

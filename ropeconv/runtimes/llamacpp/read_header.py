@@ -15,7 +15,7 @@ from ...formats.gguf.header import F32, TYPES
 from ...models.registry import by_name
 from ...rope.errors import ImpossibleSize, RecipeError, counted, shown
 from ...rope.forms import (
-    LEAST,
+    LEAST_OF_NO_ROTATION,
     NO_ROTATION,
     Form,
     InterpolatedForm,
@@ -79,19 +79,20 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
         BadSource: Where llama.cpp would refuse the file or abort.
     """
     try:
-        reading = _read(ArchKeys(keys, arch), vectors)
-        reading.spec.current()  # its frequencies have to be finite
+        reading = _read_unchecked(ArchKeys(keys, arch), vectors)
+        reading.spec.current()  # raises for frequencies that are not finite
     except ImpossibleSize as problem:
         raise BadSource(f"the header describes {problem}; fetch the file again") from None
     except (ArithmeticError, RecipeError) as problem:
-        reason = str(problem).partition(";")[0]
+        # messages are "what is wrong; what to do", and the advice here is another one
+        reason, _, _ = str(problem).partition(";")
         raise BadSource(
             f"the header has RoPE keys that contradict each other ({reason}); fetch the file again"
         ) from None
     return reading
 
 
-def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
+def _read_unchecked(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     """Return the RoPE as in `read`, without checking that its frequencies are finite.
 
     Args:
@@ -107,7 +108,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     factors = attention_factors(file, scaling)
     layers = layer_kinds(file)
     windows = layer_windows(file)
-    _refuse_half_a_scaling(file, scaling, layers, windows)
+    _refuse_factor_of_windows(file, scaling, layers, windows)
 
     # the frequencies by the keys: a base and a scaling
     form_of_keys = scaling.form(file)
@@ -167,25 +168,31 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     )
 
 
-def _refuse_half_a_scaling(
+def _refuse_factor_of_windows(
     file: ArchKeys,
     scaling: ScalingKeys,
     layers: tuple[LayerKind, ...],
     windows: tuple[int | None, ...],
 ) -> None:
-    """Raise BadSource where the type none switches a factor off for some layers only.
+    """Raise BadSource where rope.scaling.factor is off, but not in layers with a window.
 
-    llama.cpp ignores the factor under that type (src/llama-context.cpp:169), but not the copy that
-    layers with a window have in some architectures (`get_rope_freq_scale`, src/llama-model.cpp).
+    With rope.scaling.type "none", llama.cpp ignores the factor (src/llama-context.cpp:169). In some
+    architectures, layers with a window have a copy of the factor (`get_rope_freq_scale` in
+    src/llama-model.cpp), which it does not ignore.
     """
     arch = file.arch
+    windows_have_copy = arch.window is not None and arch.window.own_factor
+    if not windows_have_copy:
+        return
     factor = stored_factor(file)
-    if arch.window is None or not arch.window.own_factor:
+    is_off = scaling.kind == "none"
+    if not is_off or factor == 1:
         return
-    if scaling.kind != "none" or factor == 1:
-        return
+
     for kind, size in zip(layers, windows, strict=True):
-        if size is not None and kind != "none":
+        has_window = size is not None
+        rotates = kind != "none"
+        if has_window and rotates:
             raise BadSource(
                 f"the header has rope.scaling.type none and rope.scaling.factor {factor:g}, by"
                 f" which llama.cpp still divides positions in layers of {arch.name} with a window;"
@@ -206,7 +213,15 @@ def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
 
 
 def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> tuple[str, ...]:
-    """Return notes on lists of factors, sections of positions, and an assumed architecture."""
+    """Return notes for people: on two lists of factors, a fourth position, an unknown architecture.
+
+    Args:
+        arch: The architecture.
+        form: The frequencies.
+        original: The trained context in tokens.
+        sections: For models of images, the numbers of pairs that rotate by the time, the height and
+            the width of a token, and by a fourth position that llama.cpp has; else empty.
+    """
     notes = []
     # llama.cpp chooses the list by the context that it is started with (-c), not by the text
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
@@ -214,9 +229,10 @@ def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> 
             f"short factors hold in windows of up to {original} tokens, long ones in larger"
         )
     if len(sections) > 3:
+        pairs_by_fourth_position = sections[3]
         notes.append(
-            f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for"
-            " text"
+            f"{pairs_by_fourth_position} of {sum(sections)} pairs rotate by a fourth position,"
+            " which is 0 for text"
         )
     if arch.assumed:
         notes += ASSUMED
@@ -253,9 +269,9 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
     """Return the number of divisors that a rope tensor must have: one for each pair that rotates.
 
-    In step35 (`halved`) layers without a window rotate half of rope.dimension_count, and those with
-    a window all of rope.dimension_count_swa. Both kinds share one tensor, of which the layers that
-    rotate less use the beginning (src/models/step35.cpp).
+    In step35 (`halved`) layers without a window rotate half of rope.dimension_count, and layers
+    with a window rotate rope.dimension_count_swa, which is rope.dimension_count where it is absent.
+    Both share one tensor, of which each layer uses the beginning (src/models/step35.cpp).
 
     Args:
         file: The keys of the header.
@@ -264,34 +280,38 @@ def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
     has_two_widths = file.arch.halved and any(layer_windows(file))
     if not has_two_widths:
         return rotary_dim // 2
-    declared = file.whole("rope.dimension_count", 2 * rotary_dim)
-    window_rotary_dim = file.whole("rope.dimension_count_swa", declared)
+    declared_dim = file.whole("rope.dimension_count", 2 * rotary_dim)  # rotary_dim is half of it
+    window_rotary_dim = file.whole("rope.dimension_count_swa", declared_dim)
     return max(window_rotary_dim, rotary_dim) // 2
 
 
 def _lists_in_use(
-    vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, stored: int
+    vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, tensor_length: int
 ) -> tuple[Vector, Vector] | None:
-    """Return the two lists of divisors that llama.cpp uses; None where it uses no tensor.
+    """Return the short and the long list of divisors that llama.cpp uses; None where it uses none.
 
-    rope_factors_short and rope_factors_long are read by few architectures, and rope_freqs, which
-    stands for both lists, by most of the others. The two lists are then one object.
+    Few architectures read the two tensors rope_factors_short and rope_factors_long. Most others
+    read the one tensor rope_freqs, which is returned as both lists.
 
     Args:
         vectors: The rope tensors of the file, by name.
         arch: The architecture.
         scaling: rope.scaling.type.
         rotary_dim: Dimensions of a head that rotate.
-        stored: How many numbers a tensor must have.
+        tensor_length: How many numbers a tensor must have, as `stored_pairs` returns it.
 
     Raises:
         BadSource: A tensor has another length.
     """
-    uses_pair = arch.factors == "longrope" and scaling == "longrope"
-    if arch.factors == "always" or uses_pair:
+    uses_two_tensors = arch.factors == "always"
+    if arch.factors == "longrope":  # it reads them only with this scaling type
+        uses_two_tensors = scaling == "longrope"
+    uses_one_tensor = arch.freqs == "used"
+
+    if uses_two_tensors:
         short = vectors.get(SHORT)
         long = vectors.get(LONG)
-    elif arch.freqs == "used":
+    elif uses_one_tensor:
         short = vectors.get(FREQS)
         long = short
     else:
@@ -299,25 +319,26 @@ def _lists_in_use(
     if short is None or long is None:
         return None
     for vector in (short, long):
-        if len(vector) != stored:
+        if len(vector) != tensor_length:
             numbers = counted(len(vector), "number")
-            raise BadSource(
-                f"a rope tensor has {numbers} for {counted(stored, 'pair')}; fetch the file again"
-            )
+            pairs_needed = counted(tensor_length, "pair")
+            raise BadSource(f"a rope tensor has {numbers} for {pairs_needed}; fetch the file again")
 
+    # a tensor may be longer than the pairs that rotate, and its beginning counts
     pairs = rotary_dim // 2
-    if short is long:
-        used = short[:pairs]
-        return used, used
+    if short is long:  # they stay one object, by which a caller knows that it was one tensor
+        one_list = short[:pairs]
+        return one_list, one_list
     return short[:pairs], long[:pairs]
 
 
 def _divide_form(
     form: Form, lists: tuple[Vector, Vector] | None, original: int, rotary_dim: int
 ) -> Form:
-    """Return the form whose frequencies are those of the keys, divided by rope tensors.
+    """Return the formula of the frequencies that the keys give, divided by rope tensors.
 
-    It is a known scaling where the divisors are those of one, else two lists as of LongRoPE.
+    If the divisors are those of proportional RoPE or of Llama 3.1, it is that formula, and else
+    LongRoPE with two lists of factors.
 
     Args:
         form: The form that the keys give.
@@ -328,8 +349,8 @@ def _divide_form(
     if lists is None or all(np.all(divisors == 1) for divisors in lists):
         return form
 
-    # Two scalings are stored as one list of divisors: proportional, and that of Llama 3.1
-    # (convert_hf_to_gguf.py). With its formula, a scaling can be shown, and extended further.
+    # llama.cpp's converter (convert_hf_to_gguf.py) writes the divisors of proportional RoPE and of
+    # Llama 3.1 as one list. With their formula, a method can extend such a scaling further.
     short, long = lists
     base = Plain(form.theta).inv_freq(rotary_dim)
     has_one_list = short is long
@@ -341,20 +362,23 @@ def _divide_form(
         if llama3 is not None:
             return llama3
 
-    # ggml divides the angle of pair i by its divisor d_i, and then interpolates it by the scaling
-    # of the keys (ggml_rope_ext in ggml/include/ggml.h): theta_i / d_i * (1 - r_i + r_i / s), with
-    # the factor s, and YaRN's ramp r. Position interpolation is r = 1 for every pair, and without a
-    # scaling s is 1 too.
+    # ggml divides the frequency theta_i of each pair by its divisor d_i, and multiplies it by the
+    # scaling of the keys (ggml_rope_ext in ggml/include/ggml.h):
+    #   theta_i / d_i * (1 - r_i + r_i / s)
+    # s is the factor of the scaling, and 1 without a scaling. r_i is YaRN's ramp from 0 to 1, and 1
+    # for position interpolation.
     ramp = np.ones(rotary_dim // 2)
     if isinstance(form, Yarn):
         ramp = form.ramp(rotary_dim)
     factor = getattr(form, "factor", 1.0)
-    interpolation = 1 - ramp + ramp / factor
+    scaling_of_keys = 1 - ramp + ramp / factor
 
-    # LongRoPE divides the unscaled frequencies theta_i by its factors, which follow from that
+    # the factors by which LongRoPE divides theta_i to get these frequencies
     factors_of_lists = []
     for divisors in lists:
-        frequencies = base / np.minimum(divisors, NO_ROTATION) * interpolation
+        # a pair that does not rotate has the divisor 1e30; larger ones mean the same
+        finite_divisors = np.minimum(divisors, NO_ROTATION)
+        frequencies = base / finite_divisors * scaling_of_keys
         factors = base / frequencies
         factors_of_lists.append(tuple(factors.tolist()))
     short_factor, long_factor = factors_of_lists
@@ -366,25 +390,29 @@ def _divide_form(
     )
 
 
-def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 | None:
-    """Return Llama 3.1's scaling with these divisors, to within 3e-6.
+def recognise_llama3(unscaled: Form, divisors: Vector, rotary_dim: int) -> Llama3 | None:
+    """Return the scaling of Llama 3.1 that divides frequencies by these divisors; None without one.
 
-    None where no original context of 2^6 to 2^20 tokens fits.
+    The divisors may be off by 3e-6. The factor is tried with trained contexts of 2^6 to 2^20
+    tokens.
 
     Args:
-        closed: The form without divisors.
-        divisors: float64 [rotary_dim / 2].
+        unscaled: The formula of the frequencies that are divided.
+        divisors: One for each pair, float64 [rotary_dim / 2].
         rotary_dim: Dimensions of a head that rotate.
     """
-    # the slowest pairs are divided by the whole factor, so the largest divisor is the factor; from
-    # LEAST on a divisor means that a pair does not rotate
-    largest = float(np.max(divisors))
-    if not isinstance(closed, Plain) or not 1 < largest < LEAST:
+    if not isinstance(unscaled, Plain):
         return None
-    base = closed.inv_freq(rotary_dim)
+    # The slowest pairs are divided by the whole factor, so the largest divisor is the factor. From
+    # 1e29 on, a divisor means that a pair does not rotate.
+    factor = float(np.max(divisors))
+    if not 1 < factor < LEAST_OF_NO_ROTATION:
+        return None
+
+    frequencies = unscaled.inv_freq(rotary_dim)
     for exponent in range(6, 21):
-        form = Llama3(closed.theta, round(largest, 4), 1 << exponent)
-        if np.allclose(base / form.inv_freq(rotary_dim), divisors, rtol=3e-6):
+        form = Llama3(theta=unscaled.theta, factor=round(factor, 4), original_context=1 << exponent)
+        if np.allclose(frequencies / form.inv_freq(rotary_dim), divisors, rtol=3e-6):
             return form
     return None
 
@@ -416,10 +444,13 @@ def _local_form(file: ArchKeys, closed: Form) -> Form:
 
 
 def _sections(file: ArchKeys) -> tuple[int, ...]:
-    """Return the pairs that rotate by each section of positions (M-RoPE); empty without any in use.
+    """Return how many pairs rotate by the time, the height and the width of a token (M-RoPE).
 
-    Qwen2-VL has (16, 24, 24, 0): pairs that rotate by time, height, width, and a fourth position.
+    The header of Qwen2-VL has (16, 24, 24, 0), of which the result is (16, 24, 24). The fourth
+    number is for a fourth position that llama.cpp has, and is in the result only if it is not 0.
+    The result is empty for a model without sections.
     """
+    # arch.sections is "required" or "optional" for an architecture that reads the key, else empty
     arch = file.arch
     counts: tuple[int, ...] = ()
     if arch.sections:
@@ -442,9 +473,8 @@ def _sections(file: ArchKeys) -> tuple[int, ...]:
         has_two = len(counts) >= 2 and counts[0] > 0 and counts[1] > 0
         if not has_two:
             return ()
-    if any(counts[3:]):
-        return counts
-    return counts[:3]
+    has_fourth_position = any(counts[3:])
+    return counts if has_fourth_position else counts[:3]
 
 
 def _is_count(value: object) -> bool:

@@ -275,9 +275,13 @@ def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
 
     llama.cpp reads each of them for other architectures, or with another rope.scaling.type.
     """
-    # an architecture with a fixed RoPE reads the factor only for the softmax scale of MLA
+    # an architecture with a fixed RoPE rotates with the base 10000 and ignores all scaling, unless
+    # the factor also sets its softmax scale (MLA)
     arch = file.arch
-    is_fixed = arch.fixed and not arch.softmax
+    ignores_scaling = arch.fixed and not arch.softmax
+
+    # the keys that the code of the architecture does not read; `arch.betas` and the other fields
+    # are True where it reads such keys
     unread = []
     if not arch.ext_factor:
         unread += ["yarn_ext_factor", "yarn_attn_factor"]
@@ -285,17 +289,17 @@ def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
         unread += ["yarn_beta_fast", "yarn_beta_slow"]
     if not arch.log_multiplier:
         unread.append("yarn_log_multiplier")
-    if scaling.kind == "none" or is_fixed:
+    if scaling.kind == "none" or ignores_scaling:
         unread.append("factor")
-    if arch.no_attention_factor or is_fixed:
+    if arch.no_attention_factor or ignores_scaling:
         unread.append("attn_factor")
 
-    # of these the ones that the file has; a key with its default value is harmless
+    # those of them that the file has, with another value than the default
     dead = []
     for key in unread:
         value = file.get(f"rope.scaling.{key}")
-        has_effect_elsewhere = value is not None and value != HARMLESS.get(key)
-        if has_effect_elsewhere:
+        is_default = value == HARMLESS.get(key)
+        if value is not None and not is_default:
             dead.append(key)
     return tuple(dead)
 

@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from ....errors import BadSource
 from ....rope.errors import shown
-from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import (
+    DOWNLOAD_AGAIN,
+    FROM_FLOATS,
+    RowScales,
+    StoredForm,
+    StoredTensors,
+    StoredWeight,
+    register,
+)
 
 SHIFTS = np.array([0, 16, 4, 20, 8, 24, 12, 28], np.uint32)
 """Where each of the eight outputs of a word has its lowest bit."""
@@ -98,7 +106,7 @@ def _weight(stored: StoredTensors, layer: str) -> AwqWeight:
     problem = BadSource(
         f"the tensors of {layer} do not fit together: qweight {qweight.dtype}"
         f" {list(qweight.shape)}, scales {list(scales.shape)}, qzeros {list(qzeros.shape)};"
-        f" {AGAIN}"
+        f" {DOWNLOAD_AGAIN}"
     )
 
     are_words = qweight.dtype == qzeros.dtype == "I32"

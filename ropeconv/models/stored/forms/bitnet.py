@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import BadSource
-from ..form import AGAIN, StoredForm, StoredTensors, StoredWeight, register
+from ..form import DOWNLOAD_AGAIN, StoredForm, StoredTensors, StoredWeight, register
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Bitnet(StoredForm):
                 continue
             scale = stored.tensor(f"{tensor.name}_scale", tensor.name)
             if len(tensor.shape) != 2 or scale.shape not in ((), (1,)):
-                raise BadSource(f"{scale.name} does not fit {tensor.name}; {AGAIN}")
+                raise BadSource(f"{scale.name} does not fit {tensor.name}; {DOWNLOAD_AGAIN}")
             rows, columns = tensor.shape
             uses = (tensor.name, scale.name)
             yield BitnetWeight(tensor.name, (4 * rows, columns), uses)

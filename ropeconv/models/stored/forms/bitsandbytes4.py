@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ....errors import BadSource
 from ....formats.jsontext import parse
 from ....rope.errors import shown
-from ..form import AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import DOWNLOAD_AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import pairs
 
 STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
@@ -64,17 +64,19 @@ class Bits4Weight(StoredWeight):
         first_byte = start // 2
         end_byte = -(-stop // 2)  # rounded up
         packed = np.frombuffer(stored.data(self.name, first_byte, end_byte), np.uint8)
-        numbers_of_byte = pairs(stored.whole(f"{self.name}.quant_map"), high_first=True)
-        numbers = numbers_of_byte[packed].reshape(-1)
-        before = start - 2 * first_byte
-        numbers = numbers[before : before + count]
+        # the first number of a byte is in its high four bits
+        numbers_by_byte = pairs(stored.whole(f"{self.name}.quant_map"), high_first=True)
+        numbers = numbers_by_byte[packed].reshape(-1)
+        skipped = start - 2 * first_byte  # 0 or 1, of the row before
+        numbers = numbers[skipped : skipped + count]
 
-        # times the largest number of the block that each is in
+        # times the largest number of the block that each number is in
         first_block = start // self.block
         end_block = -(-stop // self.block)
-        largest = np.repeat(self._largest(stored, first_block, end_block), self.block)
-        before = start - first_block * self.block
-        numbers = numbers * largest[before : before + count]
+        largest_of_blocks = self._largest_of_blocks(stored, first_block, end_block)
+        largest = np.repeat(largest_of_blocks, self.block)  # for each number of these blocks
+        skipped_in_block = start - first_block * self.block
+        numbers = numbers * largest[skipped_in_block : skipped_in_block + count]
         return numbers.reshape(-1, columns)
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
@@ -84,11 +86,13 @@ class Bits4Weight(StoredWeight):
         blocks = columns // self.block
         return RowScales(f"{self.name}.absmax", ((first * blocks, end * blocks),))
 
-    def _largest(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        """The largest numbers of the blocks first .. end - 1."""
+    def _largest_of_blocks(
+        self, stored: StoredTensors, first: int, end: int
+    ) -> NDArray[np.float32]:
+        """The largest numbers of the blocks first .. end - 1, float32 [blocks]."""
         name = f"{self.name}.absmax"
         codes = stored.numbers(name, first, end)
-        if self.nested is None:
+        if self.nested is None:  # they are floats
             return stored.floats(codes, name)
         map_of_codes = stored.whole(f"{self.name}.nested_quant_map")
         block = np.arange(first, end) // self.nested.block
@@ -132,52 +136,61 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
     is_block = type(block) is int and block >= 1
     if not is_shape or not is_block:
         raise BadSource(
-            f"{state_name} has the shape {shown(shape)} and the blocksize {shown(block)}; {AGAIN}"
+            f"{state_name} has the shape {shown(shape)} and the blocksize {shown(block)};"
+            f" {DOWNLOAD_AGAIN}"
         )
 
-    # how many numbers each tensor has, by the shape and the size of the blocks
+    # how many numbers each tensor has, by the shape and the size of the blocks; absmax has the
+    # largest number of each block
     count = prod(shape)
     blocks = -(-count // block)  # rounded up, as all divisions here
-    largest_name = f"{name}.absmax"
-    expected_counts = {f"{name}.quant_map": 16, largest_name: blocks}
-    uses = [name, state_name, f"{name}.quant_map", largest_name]
-    nested = _nested(state, stored, name)
+    expected_counts = {f"{name}.quant_map": 16, f"{name}.absmax": blocks}
+    uses = [name, state_name, f"{name}.quant_map", f"{name}.absmax"]
+    nested = _double_quantisation(state, stored, name)
     if nested is not None:
         expected_counts[f"{name}.nested_quant_map"] = 256
         expected_counts[f"{name}.nested_absmax"] = -(-blocks // nested.block)
         uses += [f"{name}.nested_absmax", f"{name}.nested_quant_map"]
 
-    problem = BadSource(f"the tensors of {name} do not fit its {state_name}; {AGAIN}")
+    message = f"the tensors of {name} do not fit its {state_name}; {DOWNLOAD_AGAIN}"
     packed = stored.tensor(name, state_name)
     packed_bytes = -(-count // 2)  # two codes in each byte
     if packed.stop - packed.start < packed_bytes:
-        raise problem
+        raise BadSource(message)
     for tensor_name, expected in expected_counts.items():
         tensor = stored.tensor(tensor_name, name)
         if prod(tensor.shape) != expected:
-            raise problem
-        # all are floats, but the largest numbers are codes with double quantisation
-        is_codes = tensor_name == largest_name and nested is not None
-        if is_codes != (tensor.dtype == "U8"):
-            raise problem
+            raise BadSource(message)
+        # double quantisation stores absmax as codes of one byte; all other numbers are floats
+        must_be_codes = nested is not None and tensor_name == f"{name}.absmax"
+        are_codes = tensor.dtype == "U8"
+        if are_codes != must_be_codes:
+            raise BadSource(message)
     return Bits4Weight(name, tuple(shape), tuple(uses), block, nested)
 
 
-def _nested(state: dict[str, Any], stored: StoredTensors, name: str) -> Nested | None:
-    """Return how the largest number of each block is quantised itself; None where it is not.
+def _double_quantisation(state: dict[str, Any], stored: StoredTensors, name: str) -> Nested | None:
+    """Return the settings of double quantisation, e.g. Nested(block=256, offset=0.04).
 
-    This is the double quantisation of QLoRA, with blocks and an offset of its own.
+    With it (QLoRA), the largest number of each block is not a float but a code of one byte. The
+    result is None for a weight without it.
+
+    Args:
+        state: The description of the weight.
+        stored: The tensors of the checkpoint.
+        name: The name of the weight.
 
     Raises:
         BadSource: The description is damaged.
     """
     if f"{name}.nested_absmax" not in stored.source.tensors:
         return None
-    block = state.get("nested_blocksize")
-    offset = state.get("nested_offset")
-    if type(block) is not int or block < 1 or not isinstance(offset, int | float):
+    block: Any = state.get("nested_blocksize")
+    offset: Any = state.get("nested_offset")
+    is_block = type(block) is int and block >= 1
+    if not is_block or not isinstance(offset, int | float):
         raise BadSource(
             f"{name} has a nested_blocksize of {shown(block)} and a nested_offset of"
-            f" {shown(offset)}; {AGAIN}"
+            f" {shown(offset)}; {DOWNLOAD_AGAIN}"
         )
     return Nested(block, float(offset))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import BadSource
-from ..form import AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import DOWNLOAD_AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
 
 OF_127 = np.float32(7.874015718698502e-3)
 """1 / 127, with the digits of bitsandbytes."""
@@ -46,5 +46,5 @@ class Bits8(StoredForm):
                 continue
             scale = stored.tensor(f"{tensor.name.removesuffix('weight')}SCB", tensor.name)
             if len(tensor.shape) != 2 or scale.shape != (tensor.shape[0],):
-                raise BadSource(f"{scale.name} does not fit {tensor.name}; {AGAIN}")
+                raise BadSource(f"{scale.name} does not fit {tensor.name}; {DOWNLOAD_AGAIN}")
             yield Bits8Weight(tensor.name, tensor.shape, (tensor.name, scale.name))

@@ -21,10 +21,18 @@ from numpy.typing import NDArray
 
 from ....errors import BadSource
 from ....rope.errors import shown
-from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import (
+    DOWNLOAD_AGAIN,
+    FROM_FLOATS,
+    RowScales,
+    StoredForm,
+    StoredTensors,
+    StoredWeight,
+    register,
+)
 from ..numbers import unpack
 
-LESS_ONE = {"gptq": 1, "gptq_v2": 0}
+SUBTRACTED_FROM_ZEROS = {"gptq": 1, "gptq_v2": 0}
 """The number to add to a stored zero point, by `checkpoint_format`."""
 
 
@@ -35,7 +43,7 @@ class GptqWeight(StoredWeight):
     bits: int
     """Bits of a number."""
 
-    less: int
+    subtracted_from_zeros: int
     """The number that was subtracted from each stored zero point."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
@@ -44,14 +52,15 @@ class GptqWeight(StoredWeight):
         GPTQ stores small whole numbers. A weight is (number - zero point) * scale, and groups of
         inputs share a zero point and a scale for each output.
         """
-        # a row of the weight is an output: all arrays here have the outputs first .. end - 1
+        # a row of a weight makes one output, so these are the outputs first .. end - 1
         qweight, scales, qzeros, *_ = self.uses
         outputs = end - first
         inputs = self.shape[1]
         words = stored.columns(qweight, first, end)
         weights = unpack(words, self.bits, inputs).astype(np.float32)  # [inputs, outputs]
         scale = stored.floats(stored.columns(scales, first, end), scales)  # [groups, outputs]
-        zero = self._zeros(stored, qzeros, first, end) + np.float32(self.less)  # the same shape
+        stored_zero = self._zeros(stored, qzeros, first, end)  # [groups, outputs]
+        zero = stored_zero + np.float32(self.subtracted_from_zeros)  # + 1 for files of version 1
 
         # weight = (number - zero) * scale, with the zero point and the scale of the input's group
         group_of_input = self._groups(stored)
@@ -93,7 +102,9 @@ class GptqWeight(StoredWeight):
         index_name = index[0]
         group_of_input = stored.whole_numbers(index_name)
         if group_of_input.max() >= groups:
-            raise BadSource(f"{index_name} names group {group_of_input.max()} of {groups}; {AGAIN}")
+            raise BadSource(
+                f"{index_name} names group {group_of_input.max()} of {groups}; {DOWNLOAD_AGAIN}"
+            )
         return group_of_input
 
     def _zeros(
@@ -119,23 +130,23 @@ class Gptq(StoredForm):
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
         settings = stored.settings
         version = settings.get("checkpoint_format") or settings.get("format") or "gptq"
-        if version not in LESS_ONE:
+        if version not in SUBTRACTED_FROM_ZEROS:
             raise BadSource(
                 f"weights in GPTQ are read in the formats gptq and gptq_v2, and config.json states"
                 f" {shown(version)}; {FROM_FLOATS}"
             )
         for name in list(stored.remaining):
             if name.endswith(".qweight"):
-                yield _weight(stored, name.removesuffix(".qweight"), LESS_ONE[version])
+                yield _weight(stored, name.removesuffix(".qweight"), SUBTRACTED_FROM_ZEROS[version])
 
 
-def _weight(stored: StoredTensors, layer: str, less: int) -> GptqWeight:
+def _weight(stored: StoredTensors, layer: str, subtracted_from_zeros: int) -> GptqWeight:
     """Describe a weight that GPTQ stores as three or four tensors, and check their shapes.
 
     Args:
         stored: The tensors of the checkpoint.
         layer: The name of the weight without an ending, e.g. "model.layers.0.self_attn.q_proj".
-        less: The number that was subtracted from each stored zero point.
+        subtracted_from_zeros: The number that was subtracted from each stored zero point.
 
     Raises:
         BadSource: Its tensors do not fit together.
@@ -157,21 +168,27 @@ def _weight(stored: StoredTensors, layer: str, less: int) -> GptqWeight:
     # The bits of this layer follow from its shapes, since `dynamic` in the settings may give some
     # layers others than `bits`. qzeros is [groups, outputs * bits / 32], and qweight
     # [inputs * bits / 32, outputs].
-    mismatch = BadSource(
+    message = (
         f"the shapes of {layer} do not fit together: qweight {list(qweight.shape)}, scales"
-        f" {list(scales.shape)}, qzeros {list(qzeros.shape)}; {AGAIN}"
+        f" {list(scales.shape)}, qzeros {list(qzeros.shape)}; {DOWNLOAD_AGAIN}"
     )
     groups, outputs = scales.shape
     bits = qzeros.shape[1] * 32 // outputs
     if bits not in (2, 3, 4, 8) or qzeros.shape != (groups, outputs * bits // 32):
-        raise mismatch
+        raise BadSource(message)
     inputs = qweight.shape[0] * 32 // bits
     if qweight.shape != (inputs * bits // 32, outputs):
-        raise mismatch
+        raise BadSource(message)
 
     uses = [qweight.name, scales.name, qzeros.name]
     if index is not None:
         if index.shape != (inputs,):
-            raise mismatch
+            raise BadSource(message)
         uses.append(index.name)
-    return GptqWeight(f"{layer}.weight", (outputs, inputs), tuple(uses), bits, less)
+    return GptqWeight(
+        name=f"{layer}.weight",
+        shape=(outputs, inputs),
+        uses=tuple(uses),
+        bits=bits,
+        subtracted_from_zeros=subtracted_from_zeros,
+    )

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from ....errors import BadSource
 from ....formats.safetensors import Tensor
-from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
+from ..form import (
+    DOWNLOAD_AGAIN,
+    FROM_FLOATS,
+    RowScales,
+    StoredForm,
+    StoredTensors,
+    StoredWeight,
+    register,
+)
 from ..numbers import unpack
 from ..scaled import weight_groups
 
@@ -31,13 +39,13 @@ class PackedWeight(StoredWeight):
     bits: int
     """Bits of a number."""
 
-    zeros: str = ""
+    zeros_name: str = ""
     """The name of its tensor of zero points; empty where they are all 0."""
 
-    index: str = ""
+    group_index_name: str = ""
     """The name of its tensor with the group of each column; empty where groups are in order."""
 
-    sizes: str = ""
+    shape_name: str = ""
     """The name of the tensor that states its shape; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
@@ -54,27 +62,29 @@ class PackedWeight(StoredWeight):
         # numbers [rows, columns], and the scale and offset of each group [rows, groups]
         words = stored.rows(packed, first, end)
         numbers = self._unpacked_rows(words, columns).astype(np.int32)
-        scale = self._of_rows(stored.whole(scale_name), rows, first, end)
+        scale = self._scales_by_row(stored.whole(scale_name), rows, first, end)
         groups = scale.shape[1]
         offset: NDArray[Any]
-        if self.zeros:
+        if self.zeros_name:
             offset = self._zeros(stored, first, end)
-        else:
+        else:  # numbers are stored plus 2^(bits - 1)
             offset = np.full_like(scale, 1 << (self.bits - 1), dtype=np.int32)
 
-        # weight = (number - offset) * scale
+        # weight = (number - offset) * scale, where each column may be of any group
         weights: NDArray[np.float32]
-        if self.index:  # the columns of a group are anywhere
-            group_of_column = stored.whole_numbers(self.index)
+        if self.group_index_name:
+            group_of_column = stored.whole_numbers(self.group_index_name)
             if group_of_column.max() >= groups:
-                raise BadSource(f"{self.index} names a group that has no scale; {AGAIN}")
+                raise BadSource(
+                    f"{self.group_index_name} names a group that has no scale; {DOWNLOAD_AGAIN}"
+                )
             weights = (numbers - offset[:, group_of_column]).astype(np.float32)
             return weights * scale[:, group_of_column]
 
-        # [rows, groups, columns of a group]
+        # the same where the columns of a group are neighbours: [rows, groups, columns of a group]
         by_group = numbers.reshape(count, groups, -1)
-        weights = (by_group - offset[:, :, None]).astype(np.float32)
-        weights *= scale[:, :, None]
+        weights = (by_group - offset[:, :, np.newaxis]).astype(np.float32)
+        weights *= scale[:, :, np.newaxis]
         return weights.reshape(count, columns)
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
@@ -94,32 +104,34 @@ class PackedWeight(StoredWeight):
             return both.reshape(len(words), -1)[:, :columns]
         return unpack(np.ascontiguousarray(words.T), self.bits, columns).T
 
-    def _of_rows(
+    def _scales_by_row(
         self, scales: NDArray[np.float32], rows: int, first: int, end: int
     ) -> NDArray[np.float32]:
-        """The scales of some rows, [rows, groups]."""
+        """The scales of the rows first .. end - 1, [rows, groups], from those of a whole weight."""
         if scales.size == 1:
             return np.broadcast_to(scales.reshape(1, 1), (end - first, 1))
         return scales.reshape(rows, -1)[first:end]
 
     def _zeros(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.int32]:
         """The numbers to subtract from those of some rows, [rows, groups]."""
-        tensor = stored.source.tensors[self.zeros]
+        tensor = stored.source.tensors[self.zeros_name]
         if tensor.dtype == "I8":  # not packed
-            return stored.rows(self.zeros, first, end).astype(np.int32) + (1 << (self.bits - 1))
+            return stored.rows(self.zeros_name, first, end).astype(np.int32) + (
+                1 << (self.bits - 1)
+            )
         # from a word in which a number begins
         start = first // 32 * 32
-        words = stored.rows(self.zeros, start * self.bits // 32, -(-end * self.bits // 32))
+        words = stored.rows(self.zeros_name, start * self.bits // 32, -(-end * self.bits // 32))
         return unpack(words, self.bits, end - start)[first - start :].astype(np.int32)
 
     def _check_shape(self, stored: StoredTensors) -> None:
         """Raise BadSource where the layer states another shape than its scales give."""
-        if self.sizes:
-            stated = tuple(stored.whole_numbers(self.sizes).tolist())
+        if self.shape_name:
+            stated = tuple(stored.whole_numbers(self.shape_name).tolist())
             if stated != self.shape:
                 raise BadSource(
-                    f"{self.sizes} states {list(stated)}, and its tensors are of"
-                    f" {list(self.shape)}; {AGAIN}"
+                    f"{self.shape_name} states {list(stated)}, and its tensors are of"
+                    f" {list(self.shape)}; {DOWNLOAD_AGAIN}"
                 )
 
 
@@ -148,16 +160,17 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
     """
     packed = stored.tensor(f"{name}_packed", name)
     scale = stored.tensor(f"{name}_scale", name)
+    # the words do not say how many numbers of how many bits they have; the config does
     bits, columns = _bits_and_columns(stored, packed, scale)
     rows = packed.shape[0]
 
     # a name is empty for a tensor that the layer does not have
     tensors = stored.source.tensors
     zeros_name = f"{name}_zero_point" if f"{name}_zero_point" in tensors else ""
-    index_name = f"{name}_g_idx" if f"{name}_g_idx" in tensors else ""
-    sizes_name = f"{name}_shape" if f"{name}_shape" in tensors else ""
+    group_index_name = f"{name}_g_idx" if f"{name}_g_idx" in tensors else ""
+    shape_name = f"{name}_shape" if f"{name}_shape" in tensors else ""
     uses = [packed.name, scale.name]
-    for further_name in (zeros_name, index_name, sizes_name):
+    for further_name in (zeros_name, group_index_name, shape_name):
         if further_name:
             uses.append(further_name)
 
@@ -167,16 +180,16 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
         if zeros.dtype == "I8":  # not packed
             rows_of_zeros = rows
         if zeros.shape != (rows_of_zeros, scale.shape[-1]):
-            raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {AGAIN}")
+            raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {DOWNLOAD_AGAIN}")
 
     return PackedWeight(
         name=name,
         shape=(rows, columns),
         uses=tuple(uses),
         bits=bits,
-        zeros=zeros_name,
-        index=index_name,
-        sizes=sizes_name,
+        zeros_name=zeros_name,
+        group_index_name=group_index_name,
+        shape_name=shape_name,
     )
 
 
@@ -187,23 +200,23 @@ def _bits_and_columns(stored: StoredTensors, packed: Tensor, scale: Tensor) -> t
     tensors tell of which kind this layer is.
 
     Raises:
-        BadSource: It is of none of them, or could be of two with other bits.
+        BadSource: It is of none of them, or could be of two that differ in bits or columns.
     """
-    fitting = set()
+    possible = set()  # as (4, 4096)
     if len(packed.shape) == 2:
         for settings in weight_groups(stored.settings):
-            size = _size_by_group(settings, packed.shape, scale.shape)
-            if size is not None:
-                fitting.add(size)
-    if len(fitting) != 1:
+            bits_and_columns = _bits_and_columns_in_group(settings, packed.shape, scale.shape)
+            if bits_and_columns is not None:
+                possible.add(bits_and_columns)
+    if len(possible) != 1:  # also two are refused, since one of them would be a guess
         raise BadSource(
             f"{packed.name} {list(packed.shape)} with scales {list(scale.shape)} is of none of the"
             f" config_groups in config.json; {FROM_FLOATS}"
         )
-    return fitting.pop()
+    return possible.pop()
 
 
-def _size_by_group(
+def _bits_and_columns_in_group(
     settings: dict[str, Any], packed: tuple[int, ...], scale: tuple[int, ...]
 ) -> tuple[int, int] | None:
     """Return the bits of a number and the columns of a packed weight; None if it does not fit.
@@ -224,7 +237,8 @@ def _size_by_group(
     if not has_bits or settings.get("type", "int") != "int":
         return None
 
-    # the columns: as many as the groups have together, or as the words hold
+    # groups of 128 columns with 32 scales in each row are 4096 columns; without groups, the words
+    # of a row are full
     rows, words = packed
     if settings.get("strategy") == "group":
         group_size: Any = settings.get("group_size")
@@ -240,11 +254,12 @@ def _size_by_group(
     if words != needed_words:
         return None
 
-    # the scales: one for the whole layer, one for each row, or one for each group of a row
+    # one scale for the whole layer
     if len(scale) != 2:
         return (bits, columns) if scale == (1,) else None
+    # one scale for each row (then groups is 1), or for each group of a row
     scale_rows, groups = scale
     if scale_rows != rows:
         return None
-    has_equal_groups = groups == 1 or columns % groups == 0
-    return (bits, columns) if has_equal_groups else None
+    groups_are_equal = groups == 1 or columns % groups == 0
+    return (bits, columns) if groups_are_equal else None

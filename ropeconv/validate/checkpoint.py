@@ -41,7 +41,7 @@ from .validation import (
     conclusion,
     count_compared,
     describe_changes,
-    on_reach,
+    reach_warning,
     rule,
 )
 
@@ -231,7 +231,7 @@ def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
     if reading.states.formula:  # log-n, which the output approximates by steps
         sentence += _describe_steps(reading)
     sentence += describe_changes(reading.changes) + comparison.remark
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    sentence += reach_warning(results, schedule.original_context, schedule.context, "--length")
     if both.partial:
         sentence += " It was stopped before its end."
     return agrees, sentence

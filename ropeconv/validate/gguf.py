@@ -84,7 +84,7 @@ from .validation import (
     count_compared,
     describe_changes,
     measure,
-    on_reach,
+    reach_warning,
     rule,
     spread_of,
     tolerance,
@@ -1070,7 +1070,7 @@ def _remarks(
     """
     schedule = comparison.schedule
     source = references[0]
-    sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
+    sentences = reach_warning(results, schedule.original_context, schedule.context, "--tokens")
     sentences += source.remark + comparison.remark
 
     # the second reference has the weights of the output: dequantised in transformers, or in

@@ -682,7 +682,7 @@ def count_compared(results: Sequence[BucketResult]) -> int:
     return max((result.last + 1 for result in results), default=0)
 
 
-def on_reach(results: Sequence[BucketResult], trained: int, context: int, flag: str) -> str:
+def reach_warning(results: Sequence[BucketResult], trained: int, context: int, flag: str) -> str:
     """Return a warning where no position beyond the trained context was compared; else empty.
 
     Args:

@@ -61,7 +61,7 @@ from ropeconv.validate.validation import (
     in_blocks,
     log_probs_of,
     measure_answers,
-    on_reach,
+    reach_warning,
     rule,
     with_rounded_weights,
 )
@@ -246,7 +246,7 @@ def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool
             )
     if isinstance(comparison.source, GgufSource):
         sentence += DEQUANTISED
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    sentence += reach_warning(results, schedule.original_context, schedule.context, "--length")
     sentence += comparison.remark
     return agrees, sentence
 

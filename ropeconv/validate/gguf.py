@@ -487,7 +487,7 @@ def by_export(
     )
 
 
-class OwnWeights(GgufCheckpoint):
+class OutputWeights(GgufCheckpoint):
     """The weights of an export, dequantised, with the config of its source.
 
     The RoPE keys of the file are not read, so a reference with these weights has none of its
@@ -498,7 +498,7 @@ class OwnWeights(GgufCheckpoint):
         super().__init__(inner, "f32", with_tokenizer=False)
         self.source_config = config
 
-    def in_dtype(self, dtype: str) -> OwnWeights:
+    def in_dtype(self, dtype: str) -> OutputWeights:
         return self
 
     @cached_property
@@ -510,7 +510,7 @@ class OwnWeights(GgufCheckpoint):
         return {"config.json": jsontext.dump(self._config)} | self.index()
 
 
-def open_own_weights(source: Source, output: GgufSource) -> OwnWeights | None:
+def open_own_weights(source: Source, output: GgufSource) -> OutputWeights | None:
     """Return the weights of an export as a checkpoint; None where they cannot become one.
 
     Args:
@@ -521,7 +521,7 @@ def open_own_weights(source: Source, output: GgufSource) -> OwnWeights | None:
     config = source.config()
     if text_part(config, source.family) is not config:
         return None
-    own = OwnWeights(output, config)
+    own = OutputWeights(output, config)
     try:
         own.files()
     except RopeconvError:  # tensors that are not converted, or that ropeconv changed
@@ -616,7 +616,7 @@ class DequantisedExport:
     source: Source
     """The checkpoint that was exported."""
 
-    own: OwnWeights
+    own: OutputWeights
     """The weights of the output."""
 
     keys: dict[str, Override]
@@ -749,7 +749,7 @@ def find_wrong_weights(source: dict[str, Tensor], output: dict[str, Tensor], lim
     return ""
 
 
-def find_wrong_rows(source: Source, own: OwnWeights) -> str:
+def find_wrong_rows(source: Source, own: OutputWeights) -> str:
     """Return the name of a weight with a row that rounding does not explain; empty if none has.
 
     The rows are read from the files, so that neither model is in memory. Weights that are stored

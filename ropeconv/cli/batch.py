@@ -107,10 +107,10 @@ class BatchView:
         if url and not screen.as_json:
             screen.copyable(url)
 
-        # Of several outputs, each failure was printed when it came. A single output (`as_a_whole`)
-        # has a failure only where its validation failed and it is kept, since others end the
-        # command. That is printed here.
-        if self.batch.as_a_whole:
+        # Of several outputs, each failure was printed when it came. For a single output
+        # (`one_failure_ends_all`) a failure ends the command, but for a validation that failed,
+        # after which the output is kept. That is printed here.
+        if self.batch.one_failure_ends_all:
             for _, problem in self.batch.failures:
                 complain(str(problem))
 
@@ -132,7 +132,7 @@ class BatchView:
             screen.say(f"Quality: {measured}")
         screen.note(self.batch.validation_of(plan).sentence)
         # an output that is only published has no place on this disk
-        if not self.batch.publication_alone(plan):
+        if not self.batch.publication_if_not_kept(plan):
             verb = "change" if plan.target.in_place else "write"
             screen.copyable(f"Would {verb} {plan.out}")
             if plan.with_ollama:

@@ -128,7 +128,7 @@ class Batch:
         self._finished: list[Output] = []
 
     @property
-    def as_a_whole(self) -> bool:
+    def one_failure_ends_all(self) -> bool:
         """Whether this is one output, or a target with its draft, for which a failure is final."""
         return not self.several or self.pair
 
@@ -220,7 +220,7 @@ class Batch:
         """Return whether the output of a plan is validated after it was written."""
         return self._choices[plan.out]
 
-    def publication_alone(self, plan: Plan) -> PublishOptions | None:
+    def publication_if_not_kept(self, plan: Plan) -> PublishOptions | None:
         """Return how an output is published that is kept nowhere else; None for the others."""
         if plan.target.out is None and plan.is_folder:
             return self.request.publication
@@ -323,7 +323,7 @@ class Batch:
             return
         problem = Disagreement(f"{validation.sentence} {output.path} is kept.")
         self.failures.append((unit, problem))
-        if not self.as_a_whole:
+        if not self.one_failure_ends_all:
             self.on_failure(unit, problem)
 
     def publish(self) -> str:
@@ -435,7 +435,7 @@ class Batch:
         """
         # nothing to check: the file is changed in place, or the output is only published
         request = self.request
-        if plan.target.in_place or self.publication_alone(plan):
+        if plan.target.in_place or self.publication_if_not_kept(plan):
             return True
 
         # not checked here: a single output, and one that is published afterwards, is refused by the
@@ -468,7 +468,7 @@ class Batch:
         # a head is nothing without its target; a smaller model is compared like any other
         if plan.target.drafts_for and plan.draft:
             return "off"
-        if self.request.validate == "auto" and self.publication_alone(plan):
+        if self.request.validate == "auto" and self.publication_if_not_kept(plan):
             return "off"
         return self.request.validate
 
@@ -486,7 +486,7 @@ class Batch:
         """
         request = self.request
         validation = self.validation_of(plan)
-        publication = self.publication_alone(plan)
+        publication = self.publication_if_not_kept(plan)
         if publication:
             from .publishing import publish_staged
 
@@ -613,7 +613,7 @@ class Batch:
             )
             raise Interruption(f"{message} ({finished} of {len(self.units)} are written)") from None
         except Exception as problem:
-            if self.as_a_whole:
+            if self.one_failure_ends_all:
                 raise
             self.on_failure(unit, problem)
             self.failures.append((unit, problem))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rope.lengths import format_tokens
-from .plot_style import ORANGE, SMALL, ink, line, literal
+from .plot_style import ORANGE, SMALL, curve_style, escape_dollars, text_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ def losses(
         _draw_curve(axes, number, name, curve)
     _set_lengths(axes, curves.values())
     _mark_trained(axes, trained, at_top=True)
-    axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
+    axes.set(title=escape_dollars(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
@@ -77,7 +77,7 @@ def differences(
         _draw_curve(axes, number, name, curve)
     _set_lengths(axes, curves.values())
     _mark_trained(axes, trained, at_top=False)
-    axes.axhline(0, color=ink(), linewidth=0.8)
+    axes.axhline(0, color=text_colour(), linewidth=0.8)
 
     # linear near 0 and logarithmic beyond, since rows that fail are nats away, and others
     # hundredths; where all are near 0, that scale would have no ticks but its ends
@@ -85,7 +85,7 @@ def differences(
     if max(abs(lowest), abs(highest)) > LINEAR:
         axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
     axes.yaxis.set_major_formatter(_label_of_difference)
-    axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
+    axes.set(title=escape_dollars(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
@@ -108,9 +108,9 @@ def _draw_curve(axes: Axes, number: int, name: str, curve: Curve) -> None:
         name: The name of the row.
         curve: Its numbers, and half the width of the band around each.
     """
-    style = line(number - 1)
+    style = curve_style(number - 1)
     if number == 0:
-        style = {"color": ink(), "linestyle": "-"}
+        style = {"color": text_colour(), "linestyle": "-"}
 
     # few points are marked, each row with its own symbol
     marker = ""
@@ -119,7 +119,7 @@ def _draw_curve(axes: Axes, number: int, name: str, curve: Curve) -> None:
     axes.plot(
         curve.x,
         curve.y,
-        label=literal(name),
+        label=escape_dollars(name),
         marker=marker,
         markersize=3,
         linewidth=1.1,

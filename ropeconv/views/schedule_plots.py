@@ -20,7 +20,17 @@ from ..rope.bound.sums import score_bound
 from ..rope.forms import Vector, base_inv_freq
 from ..rope.forms import wavelengths as periods
 from ..rope.spec import RopeSpec
-from .plot_style import BLUE, ORANGE, SMALL, Picture, in_tokens, ink, line, literal, mark
+from .plot_style import (
+    BLUE,
+    ORANGE,
+    SMALL,
+    Picture,
+    curve_style,
+    escape_dollars,
+    in_tokens,
+    mark,
+    text_colour,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +51,9 @@ def _with_styles(before: Vector | None, curves: Curves) -> Iterator[tuple[Vector
     """
     if before is not None:
         label = "before" if curves else "now"
-        yield before, {"color": ink(), "linestyle": "--", "label": label}
+        yield before, {"color": text_colour(), "linestyle": "--", "label": label}
     for number, (name, inv_freq) in enumerate(curves.items()):
-        yield inv_freq, {"label": literal(name), **line(number)}
+        yield inv_freq, {"label": escape_dollars(name), **curve_style(number)}
 
 
 def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
@@ -106,9 +116,9 @@ def divided_by(axes: Axes, curves: Divisors, beside: Divisors = MappingProxyType
         beside: Divisors to compare them with, which are dashed.
     """
     for name, values in beside.items():
-        axes.plot(values, color=ink(), linestyle="--", label=literal(name))
+        axes.plot(values, color=text_colour(), linestyle="--", label=escape_dollars(name))
     for number, (name, values) in enumerate(curves.items()):
-        axes.plot(values, label=literal(name), **line(number))
+        axes.plot(values, label=escape_dollars(name), **curve_style(number))
     axes.set_yscale("log", base=2)
     axes.set(xlabel="dimension pair", ylabel="divided by", title="Scaling of each frequency")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -147,7 +157,7 @@ def preference(
     # the shaded area reaches a little below the lowest value
     bottom = 1.1 * lowest - 1
     axes.axhspan(bottom, 0, color=BLUE, alpha=0.08, linewidth=0)
-    axes.axhline(0, color=ink(), linewidth=0.8)
+    axes.axhline(0, color=text_colour(), linewidth=0.8)
     mark(axes, lengths)
     in_tokens(axes, "x")
     axes.set(

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropeconv.views.plot_style import figure, ink, line, literal, mark, write
+from ropeconv.views.plot_style import curve_style, escape_dollars, figure, mark, text_colour, write
 from ropeconv.views.schedule_plots import divided_by
 
 from .result import TuningResult
@@ -54,9 +54,11 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
         differences = []
         for loss, reference in zip(row.curve, best_formula, strict=True):
             differences.append(loss - reference)
-        axes.plot(tuned.positions, differences, label=literal(row.name), **line(number))
+        axes.plot(
+            tuned.positions, differences, label=escape_dollars(row.name), **curve_style(number)
+        )
 
-    axes.axhline(0, color=ink(), linewidth=0.8)
+    axes.axhline(0, color=text_colour(), linewidth=0.8)
     mark(axes, {"trained": tuned.trained})
     axes.set(
         xlabel="position, tokens",

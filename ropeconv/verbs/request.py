@@ -123,7 +123,7 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
         source = named
         if modelfile_in(named) is not None:  # a Modelfile names the GGUF file that is meant
             source = resolve_reference(named)
-        outputs = split(values, names_gguf(source))
+        outputs = options_of_outputs(values, names_gguf(source))
         for output in outputs:
             # several outputs of one source are told apart: "model (gguf f16)"
             label = source
@@ -184,7 +184,7 @@ def refuse_collisions(
                 )
 
 
-def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
+def options_of_outputs(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     """Return the options of each output of one source.
 
     `--to gguf --outtype f16 --outtype q8_0` gives [{"to": "gguf", "outtype": "f16", ...},

@@ -54,7 +54,7 @@ MODIFIER_OPTIONS: dict[str, tuple[Any, str | None, str]] = {
     ),
 }
 """The type, the name of the value and the help of each modifier."""
-LENGTHS = tuple(name for name, (kind, _, _) in MODIFIER_OPTIONS.items() if kind is str)
+LENGTH_MODIFIERS = tuple(name for name, (kind, _, _) in MODIFIER_OPTIONS.items() if kind is str)
 """Modifiers that are a number of tokens."""
 COMMON = ("context", "original_context", "on_top", "keep_short")
 """Modifiers that the short help shows."""
@@ -203,7 +203,7 @@ def build_recipe(values: Values) -> Recipe:
 
     # modifiers go with every method (--attention-factor), settings with some (--beta-fast)
     modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
-    for name in LENGTHS:
+    for name in LENGTH_MODIFIERS:
         if name in modifiers:
             modifiers[name] = parse_tokens(modifiers[name])
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
@@ -303,7 +303,7 @@ def length_text(value: float | str) -> str:
 
 def as_texts(values: Values) -> dict[str, Any]:
     """Return the values of a recipe as a command line has them: factors and lengths as texts."""
-    names = list(LENGTHS)
+    names = list(LENGTH_MODIFIERS)
     for name, method in REGISTRY.items():
         if method.value not in (Value.SWITCH, Value.NUMBER, Value.FILE):
             names.append(variable(name))

@@ -283,14 +283,16 @@ def _draw_for_page(name: str, picture: Picture) -> Drawn:
     title = axes.get_title(loc="left").replace(r"\$", "$")
     axes.set_title("", loc="left")
 
-    # the page has its own colours, for light and dark
+    # The page has its own colours, for light and dark, as variables of CSS. matplotlib writes our
+    # colours as "#3b82c4", and the page gets "var(--blue)" in place of that.
     element = svg(panel, text=True)
     for colour, variable in VARIABLES.items():
         element = element.replace(colour, variable)
 
-    # ids hold for the whole page: those of two pictures must differ, in definition and reference
-    # (id="x", href="#x", url(#x))
-    element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
+    # An id holds for the whole page, so those of two pictures must differ. The name of the picture
+    # is put before each one, where it is defined (id="x") and used (href="#x", url(#x)).
+    before_id = r'(\bid="|href="#|url\(#)'
+    element = re.sub(before_id, rf"\g<1>{name}-", element)
 
     # nothing that a reader does not see, and the title as the name for screen readers
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)

@@ -12,16 +12,21 @@ import msgspec
 import numpy as np
 
 from ..convert.encoding import ENCODINGS
-from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling_file
+from ..convert.encodings.buffers import MODULE as MODELLING_MODULE
+from ..convert.encodings.buffers import SETTINGS as SETTINGS_KEY
+from ..convert.encodings.buffers import class_keys, modelling_file
 from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord
-from ..loader import CODE, MAP, entries, kernels, permission_error, read_json
-from ..models.config import STORED_ROPE
+from ..loader import CODE as CODE_SUFFIXES
+from ..loader import MAP as AUTO_MAP
+from ..loader import entries as entries_of_all_levels
+from ..loader import kernels, permission_error, read_json
+from ..models.config import STORED_ROPE as STORED_ROPE_SUFFIX
 from ..models.registry import by_name
-from ..models.source import ADAPTER
+from ..models.source import ADAPTER as ADAPTER_CONFIG
 from ..rope.forms import Vector
 from ..rope.schedule import LogN, Schedule
 from ..rope.spec import RopeSpec
@@ -141,7 +146,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
         BadSource: For unknown code without permission.
     """
     config = read_json(folder / "config.json")
-    has_classes = bool(config.get(MAP))
+    has_classes = bool(config.get(AUTO_MAP))
     if allowed:
         return has_classes
 
@@ -152,7 +157,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
 
     # without trust_remote_code transformers runs its own classes, which is safe; only a model_type
     # of `--encoding buffers`, which transformers does not know, needs the code in the folder
-    is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE)
+    is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE_SUFFIX)
     if not has_classes or not is_ours:
         return False
     first_difference = next(_unlike_ours(folder, config), None)
@@ -176,7 +181,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     again from the config and compared with the file.
     """
     # the model type is the name of a family with an ending: "llama_stored_rope"
-    family_name = str(config["model_type"]).removesuffix(STORED_ROPE)
+    family_name = str(config["model_type"]).removesuffix(STORED_ROPE_SUFFIX)
     family = by_name().get(family_name)
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
@@ -187,15 +192,15 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
 
     # The modelling file is the same for all models of a family, but for log-n. The numbers that it
-    # reads are in the config, with the key "stored_rope" (SETTINGS).
-    settings = config.get(SETTINGS)
+    # reads are in the config, with the key "stored_rope" (SETTINGS_KEY).
+    settings = config.get(SETTINGS_KEY)
     try:
         stored = msgspec.convert(settings, StoredSettings)
         code = modelling_file(family, stored.log_n)
     except msgspec.ValidationError:
-        yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
+        yield f"{SETTINGS_KEY} of its config.json is {str(settings)[:200]}"
         return
-    path = folder / f"{MODULE}.py"  # modeling_stored_rope.py
+    path = folder / f"{MODELLING_MODULE}.py"  # modeling_stored_rope.py
     # the size first, so that a file of many gigabytes is not read
     has_same_size = path.is_file() and path.stat().st_size == len(code.encode())
     if not has_same_size or read_text(path, path.name) != code:
@@ -213,7 +218,7 @@ def _other_code(folder: Path) -> Iterator[str]:
     Args:
         folder: The checkpoint, in which the modelling file of `--encoding buffers` is expected.
     """
-    own_code = folder / f"{MODULE}.py"  # modeling_stored_rope.py
+    own_code = folder / f"{MODELLING_MODULE}.py"  # modeling_stored_rope.py
     for place, subfolders, names in os.walk(folder):
         for name in subfolders:
             path = Path(place, name)
@@ -221,19 +226,19 @@ def _other_code(folder: Path) -> Iterator[str]:
                 yield f"{path.relative_to(folder)} is a link to another folder"
         for name in names:
             path = Path(place, name)
-            is_code = path.suffix in CODE  # such as .py and .so
+            is_code = path.suffix in CODE_SUFFIXES  # such as .py and .so
             if is_code and path != own_code:
                 yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
 
     # transformers loads an adapter that is beside the model (adapter_config.json), and code that
     # the auto_map of another config names, such as tokenizer_config.json
     for path in folder.glob("*config*.json"):
-        if path.name == ADAPTER:
+        if path.name == ADAPTER_CONFIG:
             yield f"{path.name} names an adapter"
         elif path.name != "config.json":
             # the entries of its objects at every level
-            keys_of_all_levels = [key for key, _value in entries(read_json(path))]
-            if MAP in keys_of_all_levels:  # auto_map
+            keys_of_all_levels = [key for key, _value in entries_of_all_levels(read_json(path))]
+            if AUTO_MAP in keys_of_all_levels:
                 yield f"{path.name} has an auto_map"
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError
+from ..engines.llamacpp import LONGEST as LONGEST_SECONDS
+from ..engines.llamacpp import LlamaCppEngine, LlamaCppError
 from ..engines.transformers.first_layers import ROWS, NoLayerRuns
 from ..engines.transformers.first_logits import load_first_layers, run_first_layers
 from ..engines.transformers.patch import patch
@@ -179,7 +180,7 @@ def compare_converted_layers(
     count = len(question.ids)
     try:
         with cut(output, of_source.layers) as short:
-            engine = LlamaCppEngine(short.path, patience=LONGEST)
+            engine = LlamaCppEngine(short.path, patience=LONGEST_SECONDS)
             if question.states:
                 computed = engine.states_array(question.ids)
             else:

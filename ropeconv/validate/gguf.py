@@ -1283,7 +1283,7 @@ def _affordable_length(comparison: Comparison, passes: int) -> int:
         cache_bytes = 2 * bytes_by_dtype.get("f16", 0)
 
     def time_sample() -> float:
-        """Return the seconds that a sample of tokens takes in all passes."""
+        """Return the seconds that SAMPLE tokens (256) take in all passes."""
         begin = time.perf_counter()
         LlamaCppEngine(comparison.baked).logits(list(range(SAMPLE)), [SAMPLE - 1])
         return passes * (time.perf_counter() - begin)

@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError, overrides
+from ..engines.llamacpp import LONGEST as LONGEST_SECONDS
+from ..engines.llamacpp import LlamaCppEngine, LlamaCppError, overrides
 from ..engines.transformers.first_layers import NoLayerRuns
 from ..formats.disk import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import COUNT, Edit, recount, write_new
+from ..formats.gguf.edit import COUNT as TENSOR_COUNT_KEY
+from ..formats.gguf.edit import Edit, recount, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ARRAY, STRING, TYPES, GgufValue, array, u32
 from ..inspection.receipts.receipt import LayerRecord, LayersRecord
@@ -29,7 +31,8 @@ from ..rope.errors import counted
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.purpose import gives_no_logits
-from ..runtimes.llamacpp.read_header import FREQS, arch_of, rope_tensors
+from ..runtimes.llamacpp.read_header import FREQS as ROPE_FREQS
+from ..runtimes.llamacpp.read_header import arch_of, rope_tensors
 from .llamacpp_reference import (
     REFERENCE_BASE_RATIO,
     SECOND_BASE_RATIO,
@@ -137,7 +140,7 @@ def _compare(
 
     # one cut file after another, so that the temporary folder has one of them at a time
     with cut(output, layers) as short:
-        of_output = run_logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
+        of_output = run_logits(LlamaCppEngine(short.path, patience=LONGEST_SECONDS), runs)
     weights = source or output
     if takes_divisors(weights, spec, schedule):
         of_source = _run_with_divisors(weights, layers, spec, schedule, runs)
@@ -212,7 +215,7 @@ def _run_with_divisors(
         def run(wanted: Schedule, base_ratio: float, runs_of_it: list[TokenRun]) -> Logits:
             divisors = compute_divisors(weights, spec, wanted, base_ratio)
             replace_divisors(short, divisors)
-            engine = LlamaCppEngine(short.path, divisors.keys, patience=LONGEST)
+            engine = LlamaCppEngine(short.path, divisors.keys, patience=LONGEST_SECONDS)
             return run_logits(engine, runs_of_it)
 
         last_run = runs[-1:]
@@ -247,7 +250,7 @@ def _run_with_keys(
     """
     with cut(weights, layers) as short:
         reference = run_logits(_with_keys(short, schedule), runs)
-        unscaled = LlamaCppEngine(short.path, patience=LONGEST)
+        unscaled = LlamaCppEngine(short.path, patience=LONGEST_SECONDS)
         if is_output:
             unscaled = _with_keys(short, spec.current())
         control = run_logits(unscaled, runs)
@@ -350,15 +353,17 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
     # other divisors take the place of those in the file
     added_tensors = {}
     if divisors:
-        added_tensors[FREQS] = divisors
-        if FREQS in file.tensors:
-            removed_tensors.add(FREQS)
+        added_tensors[ROPE_FREQS] = divisors
+        if ROPE_FREQS in file.tensors:
+            removed_tensors.add(ROPE_FREQS)
 
     # the metadata keys: those that change, and those that go. EmbeddingGemma has projections of its
     # pooled output, which follow the last layer, so they are left out with their keys.
     changed_keys = _keys_of_first_layers(file, layers)
-    if COUNT in file.header.values:  # the number of tensors in all shards
-        changed_keys[COUNT] = recount(file.header.values[COUNT], -len(removed_tensors))
+    if TENSOR_COUNT_KEY in file.header.values:  # the number of tensors in all shards
+        changed_keys[TENSOR_COUNT_KEY] = recount(
+            file.header.values[TENSOR_COUNT_KEY], -len(removed_tensors)
+        )
     prefix = f"{arch_of(file).name}.{PROJECTION_PREFIX}"
     removed_keys = frozenset(key for key in file.header.values if key.startswith(prefix))
 
@@ -419,7 +424,7 @@ def _with_keys(file: GgufFile, schedule: Schedule) -> LlamaCppEngine:
     The keys follow from the schedule, and not from those that an output has.
     """
     keys = overrides(schedule, arch_of(file).name)
-    return LlamaCppEngine(file.path, keys, patience=LONGEST)
+    return LlamaCppEngine(file.path, keys, patience=LONGEST_SECONDS)
 
 
 def _rows_of_runs(runs: list[TokenRun]) -> Iterator[tuple[int, slice]]:

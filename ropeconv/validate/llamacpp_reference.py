@@ -23,7 +23,8 @@ from ..rope.forms import Plain
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import arch_table
-from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, stored_pairs
+from ..runtimes.llamacpp.read_header import FREQS as ROPE_FREQS
+from ..runtimes.llamacpp.read_header import WINDOW_NORM, arch_of, stored_pairs
 from ..runtimes.llamacpp.scaling import ArchKeys
 from .sampling import TokenRun
 
@@ -107,9 +108,9 @@ def write_divisors(
 
     # the copy, whose rope_freqs replaces one that the file may have
     replaced: frozenset[str] = frozenset()
-    if FREQS in file.tensors:  # the name of rope_freqs
-        replaced = frozenset({FREQS})
-    edit = Edit(added={FREQS: divisors.tensor}, removed=replaced)
+    if ROPE_FREQS in file.tensors:
+        replaced = frozenset({ROPE_FREQS})
+    edit = Edit(added={ROPE_FREQS: divisors.tensor}, removed=replaced)
     for shard, path in enumerate(file.paths):
         write_new(file, shard, edit, folder / path.name)
 
@@ -121,7 +122,7 @@ def write_divisors(
 def replace_divisors(copy: GgufFile, divisors: Divisors) -> None:
     """Write other divisors into a temporary file that has some already."""
     # new tensors are in the first shard, see `write_new`
-    offset = copy.header.data_start + copy.header.tensors[FREQS].offset
+    offset = copy.header.data_start + copy.header.tensors[ROPE_FREQS].offset
     with copy.path.open("r+b") as file:
         file.seek(offset)
         file.write(divisors.tensor)

@@ -433,6 +433,7 @@ def token_runs(
     for number, (low, high) in enumerate(ranges):
         ids = tokens(min(settings.spread, high), settings.seed + number)
         runs.append(TokenRun.spread(low, high, ids))
+    # a whole run, of which KEPT (256) positions of each range are compared
     if settings.length:
         buckets = spread_buckets(schedule.original_context, settings.length, KEPT)
         runs.append(TokenRun.over_all("whole", tokens(settings.length, settings.seed), buckets))

@@ -381,7 +381,7 @@ FACTOR_TOKENS = 128
 """Tokens of the runs that find the factor of the attention scores."""
 FACTORS = tuple(16.0**exponent for exponent in range(-5, 9))
 """Factors of the attention scores that are tried first."""
-STEPS = (0.25, 4.0)
+FACTOR_STEPS = (0.25, 4.0)
 """Steps from the best factor."""
 
 
@@ -543,7 +543,7 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     # first among powers of 16, then four times less and four times more than the best of them
     best = max(FACTORS, key=visibility)
     candidates = [best]
-    for step in STEPS:
+    for step in FACTOR_STEPS:
         candidates.append(best * step)
     return max(candidates, key=visibility)
 

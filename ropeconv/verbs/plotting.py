@@ -34,7 +34,7 @@ from .recipes import as_texts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLE = ".csv"
+TABLE_SUFFIX = ".csv"
 
 
 class PairRow(NamedTuple):
@@ -128,7 +128,7 @@ class SchedulePlot(TableSummary):
         Raises:
             UsageError: For the name of another kind of file.
         """
-        if path.suffix.lower() == TABLE:
+        if path.suffix.lower() == TABLE_SUFFIX:
             write_file(path, self.csv())
         else:
             # refuses other names; the message for them also names the other ways to get the numbers

@@ -319,7 +319,7 @@ def _describe_answers(methods: Sequence[Advice]) -> Iterator[str]:
                 if not was_run_here:
                     continue
                 flags = supported.setdefault(verdict.display_name, set())
-                if verdict.status in GOOD:
+                if verdict.status in GOOD:  # exact, or but for rounding
                     flags.add(row.flags)
     for name, flags in supported.items():
         yield f"{name} (run here) supports {len(flags)} of {counted(len(methods), 'method')}."

@@ -109,10 +109,10 @@ class BatchView:
         if url and not screen.as_json:
             screen.copyable(url)
 
-        # The failures of a list were printed when they came. For a single model, most failures end
-        # the command before this. If only its validation failed, the output is kept, and the
-        # failure is printed here.
-        if not self.is_list:
+        # Of several outputs, each failure was printed when it came. For a single output
+        # (`one_failure_ends_all`) a failure ends the command, but for a validation that failed,
+        # after which the output is kept. That is printed here.
+        if self.batch.one_failure_ends_all:
             for _, problem in self.batch.failures:
                 complain(str(problem))
 
@@ -135,10 +135,8 @@ class BatchView:
         if measured:
             screen.say(f"Quality: {measured}")
         screen.note(self.batch.validation_of(plan).sentence)
-
-        # the files that would be written; an output that is only published is not kept on this disk
-        is_only_published = self.batch.publication_alone(plan) is not None
-        if not is_only_published:
+        # an output that is only published has no place on this disk
+        if not self.batch.publication_if_not_kept(plan):
             verb = "change" if plan.target.in_place else "write"
             screen.copyable(f"Would {verb} {plan.out}")
             if plan.with_ollama:

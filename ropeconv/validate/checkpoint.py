@@ -41,7 +41,7 @@ from .validation import (
     conclusion,
     count_compared,
     describe_changes,
-    on_reach,
+    reach_warning,
     rule,
 )
 
@@ -109,8 +109,9 @@ class BothSides:
     ) -> BothSides:
         """Run the source, and then the output, over the same tokens; return the states of both.
 
-        A run is a sequence of tokens with their positions. Logits are made from the hidden states
-        later, when results are computed.
+        A run is a sequence of tokens with their positions. The part of a run has a quarter of its
+        tokens over the same range. Logits are made from the hidden states later, when results are
+        computed.
 
         Args:
             spec: The comparison, its settings, and callbacks.
@@ -122,15 +123,14 @@ class BothSides:
         Raises:
             BadSource: The output has another vocabulary.
         """
-        # the source first; settings and precision may change so that the test is sensitive enough,
-        # and the output then runs with the same ones
+        # The source first. Settings and precision are changed until the test is sensitive enough to
+        # notice a wrong output. The output then runs with the same ones.
         reading = read_with_power(spec, folder, place, before)
-        used_spec = reading.spec
-        states = reading.states
+        changed_spec = reading.spec
 
         # then the output, as stock transformers loads it
         baked = spec.comparison.baked
-        stock = TransformersEngine.load(baked, reading.at, trust, used_spec.settings.chunk)
+        stock = TransformersEngine.load(baked, reading.at, trust, changed_spec.settings.chunk)
         if reading.head.vocabulary != stock.vocabulary:
             raise BadSource(
                 f"{baked} has a vocabulary of {stock.vocabulary} tokens and its source of"
@@ -138,10 +138,11 @@ class BothSides:
             )
 
         def read_output(run: TokenRun) -> Tensor:
-            return used_spec.plain(stock, run)
+            return changed_spec.plain(stock, run)  # without a patch of its RoPE
 
-        # the output reads what the source has read, which the user may have stopped early; and it
-        # may be stopped too, so only what both have read is compared
+        # The user may stop a run early. The output reads what the source has read, and what both
+        # have read is compared.
+        states = reading.states
         runs = _runs_that_were_read(reading.runs, states.reference)
         states.baked = states.read_runs("baked", runs, read_output)
         of_parts = read_parts(reading.runs, states.baked, reading.parts, read_output)
@@ -162,10 +163,12 @@ class BothSides:
         reading = self.reading
         results = []
         for number, part in enumerate(reading.parts):
-            of_reference = reading.states.reference_of_parts[number]
-            of_output = self.of_parts[number]
             measures = reading.measure(
-                reading.head, of_reference, self.stock, of_output, part.targets()
+                head=reading.head,
+                reference=reading.states.reference_of_parts[number],
+                other=self.stock,
+                hidden=self.of_parts[number],
+                targets=part.targets(),
             )
             results.append(_judge(part.buckets[0], measures, reading.controls[number], "spread"))
         return results
@@ -173,33 +176,34 @@ class BothSides:
     def results_of_runs(self) -> tuple[list[BucketResult], Curve]:
         """Return how far the output is from the reference in each bucket, a range of positions.
 
-        The hidden states of both were computed before; here their heads make logits of them.
-
-        A spread run is a sequence whose positions are spread over one range; a whole run has every
-        position from 0 on.
+        A spread run is a sequence whose positions are spread over one range. There is one for each
+        range, and they come first. A whole run has every position from 0 on.
 
         Returns:
-            The results, those of spread runs first; and along the whole run (position, KL), which
-            is a curve for a picture.
+            The results, in the order of the runs; and along the whole run (position, KL), which is
+            a curve for a picture.
         """
+        # Each range has a control: the distance of the unscaled source from the reference, and the
+        # noise there.
         reading = self.reading
-        states = reading.states
+        controls_of_ranges = reading.controls
         results: list[BucketResult] = []
         curve: Curve = ()
         for number, run in enumerate(self.runs):
-            of_reference = states.reference[number]
-            of_output = states.baked[number]
+            # the hidden states of both sides, of which `measure` makes logits
             measures = reading.measure(
-                reading.head, of_reference, self.stock, of_output, run.targets()
+                head=reading.head,
+                reference=reading.states.reference[number],
+                other=self.stock,
+                hidden=reading.states.baked[number],
+                targets=run.targets(),
             )
 
-            # The controls are one for each spread run, in order: the distance of the unscaled
-            # source over its range, and the noise there. A spread run is one bucket. A whole run
-            # has a bucket for the range of each spread run, and fewer if it is too short to reach
-            # all ranges (strict=False).
-            controls = reading.controls
+            # A spread run is one bucket, with the control of its range. A whole run has a bucket
+            # for each range that it reaches, which may be fewer than all (strict=False).
+            controls = controls_of_ranges
             if run.kind == "spread":
-                controls = [reading.controls[number]]
+                controls = [controls_of_ranges[number]]
             for (bucket, rows), control in zip(run.parts(), controls, strict=False):
                 results.append(_judge(bucket, measures[rows], control, run.kind))
             if run.kind == "whole":
@@ -227,14 +231,19 @@ def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
     reading = both.reading
     comparison = reading.spec.comparison
     schedule = comparison.schedule
-    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
-    if reading.states.formula:  # log-n, which the output approximates by steps
-        sentence += _describe_steps(reading)
-    sentence += describe_changes(reading.changes) + comparison.remark
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    agrees, sentences = conclusion(results, comparison.unchanged, schedule.original_context)
+
+    # an output that approximates log-n by steps: the source was run with log-n itself too
+    if reading.states.formula:
+        sentences += _describe_steps(reading)
+    sentences += describe_changes(reading.changes) + comparison.remark
+    # a warning if no position beyond the trained context was compared; --length compares more
+    sentences += reach_warning(
+        results, schedule.original_context, schedule.context, flag="--length"
+    )
     if both.partial:
-        sentence += " It was stopped before its end."
-    return agrees, sentence
+        sentences += " It was stopped before its end."
+    return agrees, sentences
 
 
 def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
@@ -321,15 +330,17 @@ def _describe_steps(reading: SourceReading) -> str:
     Log-n multiplies the query at position p by ln(p + 1) / ln T, for the trained context T. It
     grows with each position, and some runtimes have a scaling that grows in steps only.
     """
-    # the source was run both with log-n (`formula`) and with steps (the reference), over a few
-    # tokens of each range of positions
-    states = reading.states
-    head = reading.head
+    # The source was run twice over a few tokens of each range of positions: with log-n (`formula`)
+    # and with steps (`reference_of_parts`). It is one model, so both sides have the same head.
     mean_kls = []
     for number, part in enumerate(reading.parts):
-        with_log_n = states.formula[number]
-        reference = states.reference_of_parts[number]
-        measures = reading.measure(head, with_log_n, head, reference, part.targets())
+        measures = reading.measure(
+            head=reading.head,
+            reference=reading.states.formula[number],
+            other=reading.head,
+            hidden=reading.states.reference_of_parts[number],
+            targets=part.targets(),
+        )
         mean_kls.append(measures.kl.mean().item())
     return (
         " The output has steps in place of log-n, which differ from it by a KL of"

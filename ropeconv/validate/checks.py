@@ -12,16 +12,21 @@ import msgspec
 import numpy as np
 
 from ..convert.encoding import ENCODINGS
-from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling_file
+from ..convert.encodings.buffers import MODULE as MODELLING_MODULE
+from ..convert.encodings.buffers import SETTINGS as SETTINGS_KEY
+from ..convert.encodings.buffers import class_keys, modelling_file
 from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord
-from ..loader import CODE, MAP, entries, kernels, permission_error, read_json
-from ..models.config import STORED_ROPE
+from ..loader import CODE as CODE_SUFFIXES
+from ..loader import MAP as AUTO_MAP
+from ..loader import entries as entries_of_all_levels
+from ..loader import kernels, permission_error, read_json
+from ..models.config import STORED_ROPE as STORED_ROPE_SUFFIX
 from ..models.registry import by_name
-from ..models.source import ADAPTER
+from ..models.source import ADAPTER as ADAPTER_CONFIG
 from ..rope.forms import Vector
 from ..rope.schedule import LogN, Schedule
 from ..rope.spec import RopeSpec
@@ -33,8 +38,10 @@ ATTENTION_FACTOR_TOLERANCE = 1e-6
 def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: str) -> CheckRecord:
     """Compare the answer of a probe with a schedule.
 
-    An answer is {"modules": {"global": {"inv_freq": [...], "short": [...], "attention_factor":
-    1.1}}, "transformers": "5.23.0"}, or {"error": message}.
+    A probe loads a config in transformers, and returns the frequencies of its rotary modules. An
+    answer is {"modules": {"global": {"inv_freq": [...], "short": [...], "attention_factor": 1.1}},
+    "transformers": "5.23.0"}, or {"error": message}. It may have "read_as", the model type that
+    transformers loaded in place of an unknown one.
 
     Args:
         answer: From `Probe.ask`.
@@ -50,50 +57,50 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
 
     # The rotary modules by the kind of layer that they are for: "global" and, in models such as
-    # Gemma 3, "local" (with a sliding window, and frequencies that a method does not change).
+    # Gemma 3, "local" (with a sliding window, and frequencies that a method does not change). The
+    # probe calls a single module "global", also where all layers of the model are local.
     modules = answer["modules"]
-    worst = 0
+    has_only_local_layers = "local" in spec.layers and "global" not in spec.layers
+    is_mislabelled = len(modules) == 1 and has_only_local_layers
+
+    largest_distance = 0
     attention_factor = 1.0
     allowed = ENCODINGS[encoding].max_ulp
     for label, module in modules.items():
         # a class may make a module for local layers that this model does not have
         if label == "local" and "local" not in spec.layers:
             continue
-
-        # the probe calls a single module "global", also where all layers of the model are local
-        has_only_local_layers = "local" in spec.layers and "global" not in spec.layers
-        is_mislabelled = len(modules) == 1 and has_only_local_layers
         is_local = label == "local" or is_mislabelled
+        inv_freq, short_inv_freq, expected_factor = _expected(schedule, spec, is_local)
 
         # the frequencies of long sequences, then those of short ones (LongRoPE)
-        inv_freq, short_inv_freq, factor = _expected(schedule, spec, is_local)
         for key, expected in (("inv_freq", inv_freq), ("short", short_inv_freq)):
             distance = ulp_distance(np.asarray(module[key]), expected)
-            worst = max(worst, distance)
+            largest_distance = max(largest_distance, distance)
             if distance > allowed:
                 raise Disagreement(
                     f"{title} computes other {label} frequencies than the schedule, by up to"
                     f" {distance} ulp of float32"
                 )
 
-        computed = module["attention_factor"]
-        if abs(computed - factor) > ATTENTION_FACTOR_TOLERANCE * factor:
+        computed_factor = module["attention_factor"]
+        if abs(computed_factor - expected_factor) > ATTENTION_FACTOR_TOLERANCE * expected_factor:
             raise Disagreement(
-                f"{title} uses the attention factor {computed:.7f} on {label} layers, not"
-                f" {factor:.7f}"
+                f"{title} uses the attention factor {computed_factor:.7f} on {label} layers, not"
+                f" {expected_factor:.7f}"
             )
         if label == "global":
-            attention_factor = computed
+            attention_factor = computed_factor
     return CheckRecord(
         transformers=answer["transformers"],
-        max_ulp=worst,
+        max_ulp=largest_distance,
         attention_factor=attention_factor,
         read_as=answer.get("read_as", ""),
     )
 
 
 def _expected(schedule: Schedule, spec: RopeSpec, is_local: bool) -> tuple[Vector, Vector, float]:
-    """Return what a rotary module should compute.
+    """Return the numbers that a rotary module must compute.
 
     Args:
         schedule: The schedule of the layers that a method changes.
@@ -139,7 +146,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
         BadSource: For unknown code without permission.
     """
     config = read_json(folder / "config.json")
-    has_classes = bool(config.get(MAP))
+    has_classes = bool(config.get(AUTO_MAP))
     if allowed:
         return has_classes
 
@@ -150,7 +157,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
 
     # without trust_remote_code transformers runs its own classes, which is safe; only a model_type
     # of `--encoding buffers`, which transformers does not know, needs the code in the folder
-    is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE)
+    is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE_SUFFIX)
     if not has_classes or not is_ours:
         return False
     first_difference = next(_unlike_ours(folder, config), None)
@@ -173,8 +180,8 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     can give a config the model type of that encoding, so the type proves nothing: the code is made
     again from the config and compared with the file.
     """
-    # the model type is the name of a family with an ending of its own
-    family_name = str(config["model_type"]).removesuffix(STORED_ROPE)
+    # the model type is the name of a family with an ending: "llama_stored_rope"
+    family_name = str(config["model_type"]).removesuffix(STORED_ROPE_SUFFIX)
     family = by_name().get(family_name)
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
@@ -184,19 +191,21 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
         if config.get(key) != value:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
 
-    # the modelling file differs only by its log-n, which is in the settings that it reads
-    settings = config.get(SETTINGS)
+    # The modelling file is the same for all models of a family, but for log-n. The numbers that it
+    # reads are in the config, with the key "stored_rope" (SETTINGS_KEY).
+    settings = config.get(SETTINGS_KEY)
     try:
         stored = msgspec.convert(settings, StoredSettings)
         code = modelling_file(family, stored.log_n)
     except msgspec.ValidationError:
-        yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
+        yield f"{SETTINGS_KEY} of its config.json is {str(settings)[:200]}"
         return
-    path = folder / f"{MODULE}.py"
+    path = folder / f"{MODELLING_MODULE}.py"  # modeling_stored_rope.py
     # the size first, so that a file of many gigabytes is not read
     has_same_size = path.is_file() and path.stat().st_size == len(code.encode())
     if not has_same_size or read_text(path, path.name) != code:
         yield f"{path.name} has other contents"
+    # other files that transformers may run or load
     yield from _other_code(folder)
 
 
@@ -209,7 +218,7 @@ def _other_code(folder: Path) -> Iterator[str]:
     Args:
         folder: The checkpoint, in which the modelling file of `--encoding buffers` is expected.
     """
-    own_code = folder / f"{MODULE}.py"
+    own_code = folder / f"{MODELLING_MODULE}.py"  # modeling_stored_rope.py
     for place, subfolders, names in os.walk(folder):
         for name in subfolders:
             path = Path(place, name)
@@ -217,17 +226,19 @@ def _other_code(folder: Path) -> Iterator[str]:
                 yield f"{path.relative_to(folder)} is a link to another folder"
         for name in names:
             path = Path(place, name)
-            if path.suffix in CODE and path != own_code:
+            is_code = path.suffix in CODE_SUFFIXES  # such as .py and .so
+            if is_code and path != own_code:
                 yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
 
-    # transformers loads an adapter that is beside the model, and code that the auto_map of another
-    # config names, such as tokenizer_config.json
+    # transformers loads an adapter that is beside the model (adapter_config.json), and code that
+    # the auto_map of another config names, such as tokenizer_config.json
     for path in folder.glob("*config*.json"):
-        if path.name == ADAPTER:
+        if path.name == ADAPTER_CONFIG:
             yield f"{path.name} names an adapter"
         elif path.name != "config.json":
-            keys_of_all_levels = [key for key, _ in entries(read_json(path))]
-            if MAP in keys_of_all_levels:
+            # the entries of its objects at every level
+            keys_of_all_levels = [key for key, _value in entries_of_all_levels(read_json(path))]
+            if AUTO_MAP in keys_of_all_levels:
                 yield f"{path.name} has an auto_map"
 
 
@@ -246,26 +257,29 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
         BadSource: For an unknown encoding.
         Disagreement: If transformers computes other frequencies.
     """
+    # The receipt says how the schedule was written into the config: by which encoding, and with
+    # which factors.
     baked = comparison.baked
     receipt = comparison.receipt
-    written = receipt.in_config  # the encoding of the config, and the factors in it
-    if written is None or receipt.encoding not in ENCODINGS:
+    config_record = receipt.in_config
+    if config_record is None or receipt.encoding not in ENCODINGS:
         raise BadSource(
             f"{baked} was written as {receipt.encoding}, which this version does not know; run"
             " apply again"
         )
 
-    # a fold multiplies weights by a part of the attention factor, so that the config, which is all
-    # that is read here, has only the rest
-    schedule = replace(
+    # The config may have smaller factors than the schedule: a fold multiplies weights by the rest.
+    # Only the config is read here, so its factors are expected.
+    schedule_of_config = replace(
         comparison.schedule,
-        attention_factor=written.attention_factor,
-        softmax_scale=written.softmax_scale,
+        attention_factor=config_record.attention_factor,
+        softmax_scale=config_record.softmax_scale,
     )
 
     # transformers loads a model type that it does not know as the one that --family names
     stands_for = comparison.stands_for
     model_type = stands_for or str(read_json(baked / "config.json").get("model_type", ""))
     trust = needs_trust(baked, trust_remote_code)
-    answer = ProbeCache().answer(baked, model_type, schedule.context, trust, stands_for)
-    return compare(answer, schedule, comparison.spec, written.written_as)
+    context = schedule_of_config.context
+    answer = ProbeCache().answer(baked, model_type, context, trust, stands_for)
+    return compare(answer, schedule_of_config, comparison.spec, config_record.written_as)

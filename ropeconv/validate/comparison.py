@@ -148,7 +148,8 @@ class Comparison:
         """Return the source as a checkpoint, with the weights of a GGUF file dequantised.
 
         Args:
-            cannot: The words of the message about a GGUF file that cannot be converted.
+            cannot: The words after the name of a GGUF file that cannot be converted, in the message
+                "source.gguf cannot be dequantised (reason); give ...".
             with_tokenizer: Whether its tokenizer is made too.
 
         Raises:
@@ -158,7 +159,7 @@ class Comparison:
             return self.source
         checkpoint = GgufCheckpoint(self.source, with_tokenizer=with_tokenizer)
         try:
-            checkpoint.files()
+            checkpoint.files()  # raises where a tensor of the file cannot be converted
         except RopeconvError as problem:
             raise BadSource(
                 f"{self.against} {cannot} ({problem}); give --against the safetensors checkpoint of"
@@ -204,11 +205,12 @@ class Comparison:
     def remark(self) -> str:
         """A sentence on what the comparison left out; empty where it compares everything.
 
-        It leaves out two things. YaRN mixes scaled and unscaled frequencies along a ramp, and an
-        output may have that of llama.cpp instead of the model's own. And a checkpoint may ask for
-        dual chunk attention (Qwen2.5-1M), which transformers does not compute.
+        It begins with a space, to follow another sentence. There are two such cases. YaRN mixes
+        scaled and unscaled frequencies along a ramp, and an output may have the ramp of llama.cpp
+        in place of the model's own. And a checkpoint may ask for dual chunk attention
+        (Qwen2.5-1M), which transformers does not compute.
         """
-        # the reference has the ramp of the output too (see `open`)
+        # the ramp of llama.cpp, which the reference has too (see `open`)
         ramp = self.receipt.ramp_approximation
         if ramp is not None:
             return (
@@ -216,8 +218,10 @@ class Comparison:
                 f" {ramp.distance}."
             )
 
+        # a GGUF file has no key for dual chunk attention
         source = self.source
-        if is_gguf(self.baked) or isinstance(source, GgufSource):
+        output_is_gguf = is_gguf(self.baked)
+        if output_is_gguf or isinstance(source, GgufSource):
             return ""
         # Dual chunk attention has no reference: transformers ignores its key, and vLLM and SGLang
         # fail with it. It is plain attention up to `chunk_size - local_size` tokens.
@@ -282,11 +286,11 @@ def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | Gguf
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")
 
-    # A folder that was made in one step, from the model as it was published. The user may name a
-    # conversion of that instead (by --as-is, such as from Meta's layout), whose receipt says where
-    # the published one is.
-    has_one_step = receipt.original is not None and len(receipt.steps) == 1
-    is_from_published = has_one_step and not receipt.target.replace
+    # An output that one run of apply made from the model as it was published. The user may have
+    # given another output of that model, which `apply --as-is` only converted, say from Meta's
+    # layout. The receipt of that other output says where the published model is.
+    was_made_in_one_run = receipt.original is not None and len(receipt.steps) == 1
+    is_from_published = was_made_in_one_run and not receipt.target.replace
     if isinstance(source, Source) and is_from_published:
         source = first_source(source)
 
@@ -336,11 +340,15 @@ class Settings(ValidateOptions):
         return min(512, max(64, self.length // 256))
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
-        """Return where the models run: an available device, and a precision.
+        """Return where and how the models run: on an available device, in a precision.
 
         Args:
             stored: The precision of the checkpoint, which "auto" means on a GPU.
-            stands_for: The model type with which transformers loads it; empty for its own.
+            stands_for: A model type, such as "llama", that --family names for a model whose own
+                type transformers does not know; empty for a known type.
+
+        Raises:
+            UsageError: The device is not available, or options contradict each other.
         """
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")
@@ -349,7 +357,8 @@ class Settings(ValidateOptions):
             dtype=self.dtype,
             device_map=self.device_map,
             stands_for=stands_for,
-            pickles=self.trust_remote_code,  # loading pickled weights may run code too
+            # pickled weights may run code when they are loaded, so the same option allows them
+            pickles=self.trust_remote_code,
             layer_by_layer=self.layer_by_layer,
         )
         return wanted.resolve(stored)

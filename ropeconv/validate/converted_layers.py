@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError
+from ..engines.llamacpp import LONGEST as LONGEST_SECONDS
+from ..engines.llamacpp import LlamaCppEngine, LlamaCppError
 from ..engines.transformers.first_layers import VOCABULARY_ROWS, NoLayerRuns
 from ..engines.transformers.first_logits import load_first_layers, run_first_layers
 from ..engines.transformers.patch import patch
@@ -30,17 +31,17 @@ from .layers import CheckpointFiles, schedule_of
 Ask = Callable[[str, JsonObject], JsonObject]
 """Calls a function of this module in the process that has imported transformers."""
 
-TOKENS = 64
+RUN_TOKENS = 64
 SEED = 2
-PHRASE = 13
+PHRASE_TOKENS = 13
 """Tokens that are repeated, so that attention to the past matters."""
-FLOORS = {"F32": 0.003, "F16": 0.01, "BF16": 0.05, "Q8_0": 0.1}
+FLOORS_BY_TYPE = {"F32": 0.003, "F16": 0.01, "BF16": 0.05, "Q8_0": 0.1}
 """The relative error of logits that is always allowed, by the type of most weights.
 
 llama.cpp rounds activations to the type of the weights, and has some functions in tables of 16
 bits.
 """
-SHARE = 0.25
+ALLOWED_SHARE_OF_CONTROL = 0.25
 """The part of the control's error that is allowed: without RoPE, or with rows in another order, the
 error is as large as that of the control.
 """
@@ -102,10 +103,10 @@ def answer(given: JsonObject) -> JsonObject:
 
 
 def _run_source(question: ConversionQuestion) -> ConversionAnswer:
-    """Return the logits of the first layers of a checkpoint: with a schedule, and without RoPE.
+    """Return the logits of the first layers of a checkpoint, twice.
 
-    The first ones are the reference, and the others the control, from which a right conversion must
-    be far away.
+    With the schedule they are the reference, to which a right conversion is near. With all tokens
+    at position 0 they are the control, which has no RoPE, and from which it is far away.
 
     Args:
         question: The checkpoint, its first layers, the tokens, and the numbers of the schedule.
@@ -138,8 +139,8 @@ def _run_source(question: ConversionQuestion) -> ConversionAnswer:
 def choose_tokens(vocabulary: int, context: int) -> tuple[int, ...]:
     """Return the tokens that are run: some random ones again and again."""
     random = np.random.default_rng(SEED)
-    phrase = random.integers(min(vocabulary, VOCABULARY_ROWS), size=PHRASE)
-    tokens = np.resize(phrase, min(TOKENS, context))
+    phrase = random.integers(min(vocabulary, VOCABULARY_ROWS), size=PHRASE_TOKENS)
+    tokens = np.resize(phrase, min(RUN_TOKENS, context))
     return tuple(int(token) for token in tokens)
 
 
@@ -159,7 +160,7 @@ def compare_converted_layers(
         token; or why nothing was compared.
     """
     weights_type = TYPES[output.usual_type].name
-    if weights_type not in FLOORS:
+    if weights_type not in FLOORS_BY_TYPE:
         return LayersRecord(reason=f"its weights are rounded to {weights_type}")
     if schedule.short_inv_freq is not None:
         return LayersRecord(reason="llama.cpp takes the long list for every text")
@@ -179,7 +180,7 @@ def compare_converted_layers(
     count = len(question.ids)
     try:
         with cut(output, of_source.layers) as short:
-            engine = LlamaCppEngine(short.path, patience=LONGEST)
+            engine = LlamaCppEngine(short.path, patience=LONGEST_SECONDS)
             if question.states:
                 computed = engine.states_array(question.ids)
             else:
@@ -191,7 +192,7 @@ def compare_converted_layers(
         return LayersRecord(reason=str(problem))
 
     # the test must be able to fail: without RoPE, the logits must be others
-    floor = FLOORS[weights_type]
+    floor = FLOORS_BY_TYPE[weights_type]
     control_error = median_distance(control, reference)
     if not np.isfinite(control_error) or control_error < floor:
         return LayersRecord(reason="RoPE changes nothing in its first layers")
@@ -201,7 +202,7 @@ def compare_converted_layers(
         layer=f"{layers} in transformers",
         last=count - 1,
         error=median_distance(computed, reference),
-        allowed=max(floor, SHARE * control_error),
+        allowed=max(floor, ALLOWED_SHARE_OF_CONTROL * control_error),
         control=control_error,
     )
     return LayersRecord(tokens=count, reached=count - 1, layers=(record,), unchanged=False)

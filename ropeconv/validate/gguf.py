@@ -50,8 +50,8 @@ from ..runtimes.llamacpp.purpose import gives_no_logits
 from ..runtimes.llamacpp.read_header import WINDOW_NORM, arch_of, rope_tensors
 from .comparison import Comparison, Settings
 from .llamacpp_reference import (
-    SECOND_SPLIT,
-    SPLIT,
+    REFERENCE_BASE_RATIO,
+    SECOND_BASE_RATIO,
     run_logits,
     run_with_divisors,
     scales_otherwise,
@@ -70,21 +70,21 @@ from .sampling import (
 )
 from .validation import (
     DEVIATIONS,
+    ENOUGH_POWER,
     KL_FLOOR,
-    PART,
-    POWER,
+    NOISE_MARGIN,
     SAME_KERNELS,
     SEPARATION,
     BucketResult,
     Measures,
     Validation,
-    beyond,
+    beyond_trained,
     bucket_result,
     conclusion,
     count_compared,
     describe_changes,
     measure,
-    on_reach,
+    reach_warning,
     rule,
     spread_of,
     tolerance,
@@ -96,31 +96,31 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-EACH = 128
+POSITIONS_PER_RANGE = 128
 """Positions of each range that are compared."""
-NEARBY = 2.0**-20
-"""The relative error of weights that are off by rounding: some steps of float32."""
-NEARBY_RUNS = 3
-"""Runs with such weights."""
-PROJECTED = 64
-"""Random directions to which rows of weights are projected."""
-ROUNDED = 0.5
+WEIGHT_ERROR = 2.0**-20
+"""The relative error of perturbed weights, as rounding gives it: some steps of float32."""
+PERTURBED_RUNS = 3
+"""Runs with perturbed weights."""
+DIRECTIONS = 64
+"""How many random directions each row of weights is projected to."""
+ROUNDING_LIMIT = 0.5
 """The relative error of a row up to which it is a rounded one: 0.1 in Q4_K, 1.4 for another row."""
-ROUNDED_COARSELY = 0.8
+COARSE_ROUNDING_LIMIT = 0.8
 """The same for one and two bits: a row of normal numbers is off by 0.6 with signs only."""
 COARSE_TYPES = ("IQ1", "IQ2", "Q1", "Q2")
 """How the names of these types begin."""
 ROWS_AT_A_TIME = 4096
 """Rows of weights that are read and compared at a time."""
-OTHER_BASE = 2.0
-"""The base of a faint fault, over the right one."""
+WRONG_BASE_RATIO = 2.0
+"""The base of a schedule that is a little wrong, over the right base."""
 NOTICED = 3.0
 """How many times what is allowed a faint fault must be, to be noticed beside rounding.
 
 KLs are squares of distances, and at most about twice the noise is allowed. A fault and the noise
 may point in opposite directions: (1 + sqrt(2))^2 = 5.8 times the noise is noticed even then.
 """
-SHORT = 1024
+SHORT_LENGTH = 1024
 """Tokens that are run at every position where others go beyond the trained context."""
 
 
@@ -135,13 +135,13 @@ class ReferenceLogits:
     """The logits of the source with the schedule."""
 
     second: Tensor | None = None
-    """The schedule in a further way, which rounds otherwise; None where nothing is rounded."""
+    """A second reference, with the same schedule and other rounding; None where there is none."""
 
-    as_output: bool = False
+    second_has_output_weights: bool = False
     """Whether `second` has the weights of the output, and `reference` others."""
 
-    other_control: Tensor | None = None
-    """The unscaled source, computed as the output is; None where it is not needed."""
+    control_in_llamacpp: Tensor | None = None
+    """The control in llama.cpp, where `control` ran in transformers; None where not needed."""
 
     wrong_weights: str = ""
     """The name of a weight of the output that is not a rounded one of the source; empty for none.
@@ -154,7 +154,7 @@ class ReferenceLogits:
     """The logits of the output, where they were computed too; None for the caller to run it."""
 
 
-Nearby = Callable[[list[TokenRun], Progress], "list[Tensor]"]
+RunPerturbed = Callable[[list[TokenRun], Progress], "list[Tensor]"]
 """Runs all tokens with weights that are off by rounding, and returns the logits of each run."""
 
 
@@ -165,16 +165,16 @@ class GgufReference:
     logits: Callable[[list[TokenRun], Progress], ReferenceLogits]
     """Runs all tokens, and returns the logits after those that are kept."""
 
-    nearby: Nearby | None = None
+    perturbed: RunPerturbed | None = None
     """Shows what rounding does, for a model in which that may be much; None for others."""
 
-    times: int = 3
+    passes: int = 3
     """How often each sequence is run, with the run of the output.
 
     A run that another reference has made does not count again.
     """
 
-    spreads: bool = False
+    allows_gaps: bool = False
     """Whether positions may have gaps."""
 
     floor: float = SAME_KERNELS
@@ -195,46 +195,51 @@ class GgufReference:
     with_all_keys: GgufReference | None = None
     """The same with attention to all keys on both sides; None where no indexer chooses keys."""
 
-    in_floats: GgufReference | None = None
-    """The same with dequantised weights in llama.cpp too, which rounds no activations then; for an
-    output whose rounding would hide a fault. None where nothing is dequantised."""
+    in_float32: GgufReference | None = None
+    """The same reference, for an output that llama.cpp runs with dequantised weights.
 
-    of_own_weights: GgufReference | None = None
-    """The dequantised weights of the output; None where others are used.
+    llama.cpp rounds no activations then. It is for an output whose rounding would hide a fault, and
+    None where no weights are quantised.
+    """
 
-    It has the same tokens, and runs after this reference, which has run part of it.
+    with_output_weights: GgufReference | None = None
+    """A second reference, with the dequantised weights of the output; None where there is none.
+
+    It reads the same tokens as this reference, which has computed its logits too.
     """
 
 
-DIVISORS = " The reference has the frequencies as divisors over another base."
+DIVISORS_REMARK = " The reference has the frequencies as divisors over another base."
 DIVISORS_RULE = (
     "; with weights that are not in float32, whose products round otherwise where a frequency"
     " does, and with experts, there are two such references: the mean KL from them may be"
-    f" {PART:g} times that between them and {DEVIATIONS:g} standard errors larger than that, or a"
-    " thousandth of that of the control, which must be ten times as far beyond it"
+    f" {NOISE_MARGIN:g} times that between them and {DEVIATIONS:g} standard errors larger than"
+    " that, or a thousandth of that of the control, which must be ten times as far beyond it"
 )
 EXPORTED_RULE = (
     "; for quantised weights, the mean KL may be that of the output's own weights with the"
-    f" schedule as divisors, and {PART:g} times that and {DEVIATIONS:g} standard errors more"
+    f" schedule as divisors, and {NOISE_MARGIN:g} times that and {DEVIATIONS:g} standard errors"
+    " more"
 )
-OWN = (
+OUTPUT_WEIGHTS_REMARK = (
     " The reference that decides has the dequantised weights of the output, in transformers, with"
     " the config of the source."
 )
-OWN_RULE = (
+OUTPUT_WEIGHTS_RULE = (
     "; for quantised weights, the mean KL from the checkpoint may be that of the output's own"
-    f" weights, dequantised, and {PART:g} times that and {DEVIATIONS:g} standard errors more; from"
-    " these weights it may be twice that of the unscaled ones between llama.cpp and transformers,"
-    " and the control must be ten times as far beyond it, and schedules that are a little wrong"
+    f" weights, dequantised, and {NOISE_MARGIN:g} times that and {DEVIATIONS:g} standard errors"
+    " more; from these weights it may be twice that of the unscaled ones between llama.cpp and"
+    " transformers, and the control must be ten times as far beyond it, and schedules that are a"
+    " little wrong"
     f" {NOTICED:g} times as far as is allowed, or farther from the output than the right one by"
     f" {DEVIATIONS:g} standard errors; where one would not be noticed, the weights are dequantised"
     " in llama.cpp too"
 )
-ROUTERS = (
+ROUTERS_REMARK = (
     " Rounding makes its routers choose other experts at some positions: the mean KL may be that of"
     " the reference from itself with weights that are a few steps of float32 off."
 )
-HIDDEN = (
+HIDDEN_REMARK = (
     " Quantisation changes the logits as much as the method does there, so the rows beside the"
     " checkpoint are not decisive; those beside its own weights are."
 )
@@ -265,7 +270,7 @@ def by_divisors(
     source: GgufSource,
     spec: RopeSpec,
     schedule: Schedule,
-    splits: tuple[float, ...],
+    base_ratios: tuple[float, ...],
     is_output: bool,
     runs: list[TokenRun],
     progress: Progress,
@@ -274,30 +279,33 @@ def by_divisors(
 
     llama.cpp divides the frequencies of the base by the tensor rope_freqs, so every schedule can be
     had from any base: divisor = frequency of the base / frequency of the schedule. The reference
-    has another base than the output, so that it has no number in common with it.
+    has another base than the output, so it has other divisors too, and does not repeat a fault in
+    the numbers of the output.
 
     Args:
-        source: The source of the output, or the output itself, whose own scaling is then taken
-            away.
+        source: The source of the output, or the output itself. llama.cpp then runs the output
+            without its own scaling.
         spec: The RoPE of the source.
         schedule: The frequencies and factors that the output must have.
-        splits: For each reference, the ratio of its base to that of the source. A second reference
-            is the same but for rounding, which shows the noise.
+        base_ratios: One or two references, each given by its base over that of the source, such as
+            8. The second one differs from the first only by rounding, which shows the noise.
         is_output: Whether `source` is the output.
         runs: The tokens.
         progress: Callbacks, which are called while tokens are read.
 
     Returns:
-        The logits: unscaled, of the first reference, and of the second one if `splits` has two.
+        The logits of the unscaled model (control), of the first reference, and of the second.
     """
     # the unscaled model is the source unchanged, or the output with the frequencies of the source
     if is_output:
-        control = _logits_by_divisors(source.file, spec, spec.current(), SPLIT, runs, progress)
+        control = _logits_by_divisors(
+            source.file, spec, spec.current(), REFERENCE_BASE_RATIO, runs, progress
+        )
     else:
         control = logits_of(LlamaCppEngine(source.path), runs, progress)
     references = []
-    for split in splits:
-        logits = _logits_by_divisors(source.file, spec, schedule, split, runs, progress)
+    for base_ratio in base_ratios:
+        logits = _logits_by_divisors(source.file, spec, schedule, base_ratio, runs, progress)
         references.append(logits)
     return ReferenceLogits(control, *references)
 
@@ -306,14 +314,14 @@ def _logits_by_divisors(
     file: GgufFile,
     spec: RopeSpec,
     schedule: Schedule,
-    split: float,
+    base_ratio: float,
     runs: list[TokenRun],
     progress: Progress,
 ) -> Tensor:
     """Return the logits of a copy of a file, with the frequencies of a schedule as divisors."""
     import torch
 
-    return torch.from_numpy(run_with_divisors(file, spec, schedule, split, runs, progress))
+    return torch.from_numpy(run_with_divisors(file, spec, schedule, base_ratio, runs, progress))
 
 
 @contextmanager
@@ -324,7 +332,7 @@ def load_checkpoint(
     run: TokenRun,
     all_keys: bool = False,
 ) -> Iterator[TransformersEngine]:
-    """Yield the source as a loaded model of transformers, on the CPU and without the method.
+    """Load the source in transformers on the CPU, with its original RoPE, for a with block.
 
     It reads all tokens of the run in one pass.
 
@@ -333,7 +341,8 @@ def load_checkpoint(
         checkpoint: The source as a checkpoint.
         dtype: The precision.
         run: The tokens.
-        all_keys: Whether its indexers choose all keys.
+        all_keys: Whether attention sees all keys. Else an indexer chooses some of them, in models
+            that have one (DeepSeek-V3.2).
     """
     with folder_of(checkpoint, dtype) as folder, ExitStack() as stack:
         at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
@@ -370,9 +379,10 @@ def by_patch(
         comparison: The output and its source.
         checkpoint: The source as a checkpoint.
         dtype: The precision.
-        runs: One run, without gaps.
+        runs: A list with one run, which has every position from 0 on.
         progress: Callbacks, which are called while tokens are read.
-        all_keys: Whether indexers choose all keys.
+        all_keys: Whether attention sees all keys, also in a model with an indexer, which else
+            chooses some of them (DeepSeek-V3.2).
     """
     (run,) = runs
     with load_checkpoint(comparison, checkpoint, dtype, run, all_keys) as engine:
@@ -382,7 +392,7 @@ def by_patch(
     return ReferenceLogits(control, reference)
 
 
-def run_nearby(
+def run_perturbed(
     comparison: Comparison,
     checkpoint: Source,
     dtype: str,
@@ -390,22 +400,24 @@ def run_nearby(
     progress: Progress,
     all_keys: bool = False,
 ) -> list[Tensor]:
-    """Run a patched checkpoint in transformers, with weights that are off by rounding.
+    """Run a patched checkpoint in transformers, with weights that have errors of rounding.
 
-    Where two experts of a mixture have almost the same score, rounding decides which one runs, and
-    llama.cpp rounds otherwise. All later tokens attend to that one, so that a single choice can
-    move half of a range. Which tokens are so is shown by weights that are a little off.
+    Where two experts of a mixture have almost the same score, rounding decides which one runs. It
+    may be another expert in llama.cpp, and the later tokens attend to what that expert returns.
+    Small random errors of the weights show which tokens are so, and how much the logits change.
 
     Args:
         comparison: The output and its source.
         checkpoint: The source as a checkpoint.
         dtype: The precision.
-        runs: One run, without gaps.
-        progress: Callbacks.
-        all_keys: Whether indexers choose all keys.
+        runs: A list with one run, which has every position from 0 on.
+        progress: Callbacks, which are called while tokens are read.
+        all_keys: Whether attention sees all keys, also in a model with an indexer, which else
+            chooses some of them (DeepSeek-V3.2).
 
     Returns:
-        The logits of each run with other weights.
+        PERTURBED_RUNS logits of the run, [positions, vocabulary]. Each has one error more than the
+        one before, since the errors are multiplied into the same weights.
     """
     import torch
 
@@ -414,15 +426,15 @@ def run_nearby(
 
     def disturb(name: str, weight: Tensor) -> Tensor:
         noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32)
-        return weight * (1 + NEARBY * noise.to(weight.dtype))
+        return weight * (1 + WEIGHT_ERROR * noise.to(weight.dtype))
 
-    results = []
+    logits_of_runs = []
     with load_checkpoint(comparison, checkpoint, dtype, run, all_keys) as engine:
         patch_engine(engine, comparison)
-        for _ in range(NEARBY_RUNS):
+        for _ in range(PERTURBED_RUNS):
             change_weights(engine.model, disturb)
-            results.append(engine.logits(run.ids, run.kept, progress))
-    return results
+            logits_of_runs.append(engine.logits(run.ids, run.kept, progress))
+    return logits_of_runs
 
 
 def by_dequantising(
@@ -435,13 +447,13 @@ def by_dequantising(
     """Run a source in GGUF in transformers, with its weights dequantised.
 
     The output runs in llama.cpp, whose kernels round otherwise. The unscaled source shows how much:
-    it runs in both (`control` in transformers, `other_control` in llama.cpp).
+    it runs in both programs (`control` in transformers, `control_in_llamacpp` in llama.cpp).
 
     Args:
         comparison: The output and its source.
         source: The GGUF file as a checkpoint, with its dequantised weights.
-        dtype: The precision.
-        runs: One run, without gaps.
+        dtype: The precision in transformers.
+        runs: A list with one run, which has every position from 0 on.
         progress: Callbacks, which are called while tokens are read.
     """
     checkpoint = source.in_dtype(dtype)
@@ -449,10 +461,10 @@ def by_dequantising(
     progress.note(
         f"The weights of {comparison.against} take {size} as {dtype}, on the disk and in memory."
     )
-    gguf_path = checkpoint.inner.path
-    other_control = logits_of(LlamaCppEngine(gguf_path), runs, progress)
+    gguf_file = checkpoint.inner  # llama.cpp reads the file itself
+    control_in_llamacpp = logits_of(LlamaCppEngine(gguf_file.path), runs, progress)
     logits = by_patch(comparison, checkpoint, dtype, runs, progress)
-    return replace(logits, other_control=other_control)
+    return replace(logits, control_in_llamacpp=control_in_llamacpp)
 
 
 def by_export(
@@ -466,28 +478,36 @@ def by_export(
 
     A right output differs from the checkpoint only by the quantisation of its weights, and a wrong
     one by its RoPE too. The second reference shows how much the quantisation does: it has the
-    weights of the output with the right frequencies, as divisors over another base.
+    weights of the output with the right frequencies. llama.cpp computes these by dividing those of
+    another base than the output has (`run_with_divisors`).
 
     Args:
         comparison: The output and its source.
         source: The checkpoint that was exported.
         output: The exported GGUF file.
-        runs: One run, without gaps.
+        runs: A list with one run, which has every position from 0 on.
         progress: Callbacks, which are called while tokens are read.
     """
     of_checkpoint = by_patch(comparison, source, "float32", runs, progress)
     of_quantised_weights = _logits_by_divisors(
-        output.file, comparison.spec, comparison.schedule, SPLIT, runs, progress
+        output.file, comparison.spec, comparison.schedule, REFERENCE_BASE_RATIO, runs, progress
     )
-    # where rounding changes the logits much, a row in another place does not change them more
-    own = open_own_weights(source, output)
-    wrong_weights = "" if own is None else find_wrong_rows(source, own)
+
+    # The logits do not show weights whose rows are in another order: where rounding changes the
+    # logits much, such weights do not change them more. So the weights are compared too.
+    wrong_weights = ""  # the name of a weight with such rows
+    output_weights = open_output_weights(source, output)
+    if output_weights is not None:
+        wrong_weights = find_wrong_rows(source, output_weights)
     return replace(
-        of_checkpoint, second=of_quantised_weights, as_output=True, wrong_weights=wrong_weights
+        of_checkpoint,
+        second=of_quantised_weights,
+        second_has_output_weights=True,
+        wrong_weights=wrong_weights,
     )
 
 
-class OwnWeights(GgufCheckpoint):
+class OutputWeights(GgufCheckpoint):
     """The weights of an export, dequantised, with the config of its source.
 
     The RoPE keys of the file are not read, so a reference with these weights has none of its
@@ -498,7 +518,7 @@ class OwnWeights(GgufCheckpoint):
         super().__init__(inner, "f32", with_tokenizer=False)
         self.source_config = config
 
-    def in_dtype(self, dtype: str) -> OwnWeights:
+    def in_dtype(self, dtype: str) -> OutputWeights:
         return self
 
     @cached_property
@@ -510,7 +530,7 @@ class OwnWeights(GgufCheckpoint):
         return {"config.json": jsontext.dump(self._config)} | self.index()
 
 
-def open_own_weights(source: Source, output: GgufSource) -> OwnWeights | None:
+def open_output_weights(source: Source, output: GgufSource) -> OutputWeights | None:
     """Return the weights of an export as a checkpoint; None where they cannot become one.
 
     Args:
@@ -521,26 +541,31 @@ def open_own_weights(source: Source, output: GgufSource) -> OwnWeights | None:
     config = source.config()
     if text_part(config, source.family) is not config:
         return None
-    own = OwnWeights(output, config)
+
+    output_weights = OutputWeights(output, config)
     try:
-        own.files()
-    except RopeconvError:  # tensors that are not converted, or that ropeconv changed
+        output_weights.files()  # raises where a tensor of the file cannot be converted
+    except RopeconvError:
         return None
-    return own
+    return output_weights
 
 
 def unscaled_keys(comparison: Comparison, output: GgufSource) -> dict[str, Override] | None:
-    """Return the keys with which llama.cpp runs an output without its scaling; None for none.
+    """Return the metadata keys with which llama.cpp runs an output with the RoPE of its source.
 
-    They also have the base of layers with a window from the source, so that a wrong one in the
-    file is not taken for rounding.
+    They replace keys of the file when it is loaded. Layers with a sliding window have their own
+    base, and its key is replaced too: a wrong base in the file would else be in both runs, and its
+    effect would count as rounding.
 
     Args:
         comparison: The output and its source.
         output: The exported GGUF file.
+
+    Returns:
+        The keys, such as llama.rope.scaling.type; None if no keys express the RoPE of the source.
     """
     # keys cannot undo scaled query norms, or hold the two lists of LongRoPE
-    unscaled = comparison.spec.current()
+    unscaled = comparison.spec.current()  # the RoPE of the source
     scales_norms = output.file.get(WINDOW_NORM) is not None
     if scales_norms or unscaled.short_inv_freq is not None:
         return None
@@ -577,37 +602,46 @@ def run_unscaled(
         return logits_of(LlamaCppEngine(folder / file.path.name, keys), runs, progress)
 
 
-def faint_faults(comparison: Comparison) -> list[tuple[str, Schedule]]:
-    """Return schedules that are a little wrong, with words for people.
+def slightly_wrong_schedules(comparison: Comparison) -> list[tuple[str, Schedule]]:
+    """Return schedules that are a little wrong, which a comparison must notice.
 
     Args:
         comparison: The output, whose schedule is the right one, and its source.
+
+    Returns:
+        Each schedule with words for people, such as "no attention factor".
     """
     schedule = comparison.schedule
     right = schedule.inv_freq
     unscaled = comparison.spec.current().inv_freq
 
-    faults = []
+    wrong_schedules = []
     if not comparison.unchanged:
-        between = np.sqrt(right * unscaled)  # a factor of 2 in place of 4
-        faults.append(("the square root of the factor", replace(schedule, inv_freq=between)))
-    pairs = np.arange(len(right)) / len(right)
-    other_base = right * OTHER_BASE**-pairs
-    faults.append(("a base that is twice as large", replace(schedule, inv_freq=other_base)))
+        # the geometric mean of scaled and unscaled: a factor of 2 where 4 is right
+        between = np.sqrt(right * unscaled)
+        wrong_schedules.append(
+            ("the square root of the factor", replace(schedule, inv_freq=between))
+        )
+    # frequency i of a base b is b^(-i / pairs), so a larger base is one more factor
+    pairs = len(right)
+    other_base = right * WRONG_BASE_RATIO ** -(np.arange(pairs) / pairs)
+    wrong_schedules.append(
+        ("a base that is twice as large", replace(schedule, inv_freq=other_base))
+    )
     if schedule.attention_factor != 1:
-        faults.append(("no attention factor", replace(schedule, attention_factor=1.0)))
+        wrong_schedules.append(("no attention factor", replace(schedule, attention_factor=1.0)))
     if schedule.softmax_scale != 1:
-        faults.append(("no softmax scale", replace(schedule, softmax_scale=1.0)))
-    return faults
+        wrong_schedules.append(("no softmax scale", replace(schedule, softmax_scale=1.0)))
+    return wrong_schedules
 
 
 @dataclass
 class DequantisedExport:
     """The dequantised weights of an export in transformers, with the config of its source.
 
-    They are loaded once, and run for both references: beside the checkpoint they show what the
-    quantisation does, and on their own they decide about the RoPE of the output. It is for
-    architectures in which llama.cpp cannot divide frequencies.
+    They are loaded once, and run for two references. Beside the logits of the checkpoint they show
+    how much the quantisation changes; beside those of the output, whether its RoPE is right. It is
+    for architectures in which llama.cpp cannot divide frequencies.
     """
 
     comparison: Comparison
@@ -616,107 +650,129 @@ class DequantisedExport:
     source: Source
     """The checkpoint that was exported."""
 
-    own: OwnWeights
-    """The weights of the output."""
+    output_weights: OutputWeights
+    """The weights of the output as a checkpoint."""
 
     keys: dict[str, Override]
-    """From `unscaled_keys`."""
+    """The metadata keys of the unscaled output, from `unscaled_keys`."""
 
-    own_logits: ReferenceLogits | None = field(default=None, init=False)
-    """The logits of `alone`, which `beside_checkpoint` has computed with its own; None before."""
+    computed: ReferenceLogits | None = field(default=None, init=False)
+    """The logits for `run_output_weights`, which `run_with_checkpoint` computes; None before."""
 
-    def beside_checkpoint(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
-        """Run the checkpoint too. As in `by_export`, the second reference has the own weights.
+    def run_with_checkpoint(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
+        """Run the checkpoint and the dequantised weights of the output, both in transformers.
+
+        The first reference is the checkpoint with the schedule. The second one is the same with the
+        weights of the output, so that the two differ only by quantisation.
 
         Args:
-            runs: One run, without gaps.
+            runs: A list with one run, which has every position from 0 on.
             progress: Callbacks, which are called while tokens are read.
         """
+        # the checkpoint, unscaled and with the schedule
         (run,) = runs
         with load_checkpoint(self.comparison, self.source, "float32", run) as engine:
             rows_of_source = project_rows(engine.model)
             control = engine.logits(run.ids, run.kept, progress)
             patch_engine(engine, self.comparison)
             reference = engine.logits(run.ids, run.kept, progress)
-        with load_checkpoint(self.comparison, self.own, "float32", run) as engine:
+
+        # the weights of the output in transformers, and then the output in llama.cpp: kept for
+        # `run_output_weights`
+        with load_checkpoint(self.comparison, self.output_weights, "float32", run) as engine:
             rows_of_output = project_rows(engine.model)
-            own_logits = self._run_own(engine, run, progress)
-        output = self.own.inner
-        of_output = logits_of(LlamaCppEngine(output.path), runs, progress)
-        other_control = run_unscaled(output, self.keys, runs, progress)
-        self.own_logits = replace(own_logits, other_control=other_control, of_output=of_output)
-        limit = rounding_limit(output.file)
-        return ReferenceLogits(
-            control,
-            reference,
-            own_logits.reference,
-            as_output=True,
-            wrong_weights=find_wrong_weights(rows_of_source, rows_of_output, limit),
-            of_output=of_output,
+            of_output_weights = self._run_schedules(engine, run, progress)
+        output = self.output_weights.inner  # the GGUF file
+        output_logits = logits_of(LlamaCppEngine(output.path), runs, progress)
+        unscaled_output = run_unscaled(output, self.keys, runs, progress)
+        self.computed = replace(
+            of_output_weights, control_in_llamacpp=unscaled_output, of_output=output_logits
         )
 
-    def alone(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
-        """Return the logits of the own weights, after `beside_checkpoint` with the same tokens.
+        limit = rounding_limit(output.file)
+        return ReferenceLogits(
+            control=control,
+            reference=reference,
+            second=of_output_weights.reference,
+            second_has_output_weights=True,
+            wrong_weights=find_wrong_weights(rows_of_source, rows_of_output, limit),
+            of_output=output_logits,
+        )
+
+    def run_output_weights(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
+        """Return the logits of the output's weights, after `run_with_checkpoint`.
 
         The output has the same weights, so only its RoPE and the rounding of llama.cpp can differ.
-        Without the method, both run too, which shows how much that rounding is. Schedules that are
-        a little wrong show whether the comparison would notice them.
+        The unscaled model runs in transformers and in llama.cpp, which shows how much that rounding
+        is. Schedules that are a little wrong show whether the comparison would notice them.
 
         Args:
-            runs: The run of `beside_checkpoint`.
+            runs: The run of `run_with_checkpoint`, which has computed these logits already.
             progress: Callbacks, of which none is called.
         """
-        assert self.own_logits is not None
-        return self.own_logits
+        assert self.computed is not None
+        return self.computed
 
-    def in_floats(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
-        """Run the output in llama.cpp with its weights dequantised, beside the logits of `alone`.
+    def run_in_float32(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
+        """Run a copy of the output in llama.cpp with dequantised weights, in float32.
 
-        With quantised weights llama.cpp rounds activations to 8 bits too. A copy of the output in
-        float32 has the same RoPE keys and the same weights, without that noise.
+        With quantised weights llama.cpp rounds activations to 8 bits too. The copy has the same
+        RoPE keys and the same weights, without that noise. The reference remains that of
+        `run_output_weights`.
 
         Args:
-            runs: The run of `beside_checkpoint`.
+            runs: The run of `run_with_checkpoint`.
             progress: Callbacks, which are called while tokens are read.
         """
-        logits = self.alone(runs, progress)
-        weights = sum(math.prod(info.shape) for info in self.own.inner.file.tensors.values())
-        size = human(4 * weights)
+        logits = self.run_output_weights(runs, progress)
+        output = self.output_weights.inner  # the GGUF file
+        weights = sum(math.prod(info.shape) for info in output.file.tensors.values())
+        size = human(4 * weights)  # 4 bytes of float32 each
         progress.note(
             "Rounding hides a fault, so the output is run with dequantised weights too, which take"
             f" {size} on the disk and in memory."
         )
         with scratch() as folder:
             path = folder / "floats.gguf"
-            dequantise(self.own.inner.path, path)
-            of_output = logits_of(LlamaCppEngine(path), runs, progress)
-            other_control = run_unscaled(GgufSource(path), self.keys, runs, progress)
-        return replace(logits, other_control=other_control, of_output=of_output)
+            dequantise(output.path, path)
+            output_logits = logits_of(LlamaCppEngine(path), runs, progress)
+            unscaled_output = run_unscaled(GgufSource(path), self.keys, runs, progress)
+        return replace(logits, control_in_llamacpp=unscaled_output, of_output=output_logits)
 
-    def _run_own(
+    def _run_schedules(
         self, engine: TransformersEngine, run: TokenRun, progress: Progress
     ) -> ReferenceLogits:
-        """Run the own weights: unscaled, with the schedule, and with schedules that are wrong."""
+        """Run a loaded model unscaled, with the schedule, and with slightly wrong schedules.
+
+        Args:
+            engine: The weights of the output, loaded in transformers.
+            run: The tokens.
+            progress: Callbacks, which are called while tokens are read.
+        """
         comparison = self.comparison
 
         def compute(schedule: Schedule) -> Tensor:
-            undo = patch(
-                engine.model, schedule, comparison.spec.mla, comparison.scale, comparison.queries
-            )
-            logits = engine.logits(run.ids, run.kept, progress)
-            undo()
-            return logits
+            with ExitStack() as stack:
+                undo_patch = patch(
+                    engine.model,
+                    schedule,
+                    comparison.spec.mla,
+                    comparison.scale,
+                    comparison.queries,
+                )
+                stack.callback(undo_patch)
+                return engine.logits(run.ids, run.kept, progress)
 
         control = engine.logits(run.ids, run.kept, progress)
         reference = compute(comparison.schedule)
         faults = []
-        for words, schedule in faint_faults(comparison):
-            faults.append((words, compute(schedule)))
+        for words, wrong_schedule in slightly_wrong_schedules(comparison):
+            faults.append((words, compute(wrong_schedule)))
         return ReferenceLogits(control, reference, faults=tuple(faults))
 
 
 def project_rows(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return each row of each weight of a model, projected to `PROJECTED` random directions.
+    """Return each row of each weight of a model, projected to `DIRECTIONS` random directions.
 
     Distances of rows stay about the same, so that two models can be compared without having both
     in memory.
@@ -727,7 +783,7 @@ def project_rows(model: PreTrainedModel) -> dict[str, Tensor]:
     for name, weight in model.named_parameters():
         rows = weight.detach().float().reshape(-1, weight.shape[-1])
         generator = torch.Generator().manual_seed(weight.shape[-1])
-        directions = torch.randn(weight.shape[-1], PROJECTED, generator=generator)
+        directions = torch.randn(weight.shape[-1], DIRECTIONS, generator=generator)
         projections[name] = rows @ directions
     return projections
 
@@ -736,9 +792,9 @@ def find_wrong_weights(source: dict[str, Tensor], output: dict[str, Tensor], lim
     """Return the name of a weight with a row that rounding does not explain; empty if none has.
 
     Args:
-        source: The projected rows of the source, [rows, `PROJECTED`], by the name of the weight.
-        output: Those of the output.
-        limit: From `rounding_limit`.
+        source: The projected rows of the source, [rows, `DIRECTIONS`], by the name of the weight.
+        output: The projected rows of the output.
+        limit: The relative error that rounding may give a row, from `rounding_limit`.
     """
     for name, right in source.items():
         other = output.get(name)
@@ -749,7 +805,7 @@ def find_wrong_weights(source: dict[str, Tensor], output: dict[str, Tensor], lim
     return ""
 
 
-def find_wrong_rows(source: Source, own: OwnWeights) -> str:
+def find_wrong_rows(source: Source, output_weights: OutputWeights) -> str:
     """Return the name of a weight with a row that rounding does not explain; empty if none has.
 
     The rows are read from the files, so that neither model is in memory. Weights that are stored
@@ -757,11 +813,11 @@ def find_wrong_rows(source: Source, own: OwnWeights) -> str:
 
     Args:
         source: The checkpoint that was exported.
-        own: The weights of the output.
+        output_weights: The weights of the output.
     """
-    limit = rounding_limit(own.inner.file)
+    limit = rounding_limit(output_weights.inner.file)
     tensors_of_source = source.tensors
-    for name, tensor in own.tensors.items():
+    for name, tensor in output_weights.tensors.items():
         stored = tensors_of_source.get(name)
         if stored is None or stored.shape != tensor.shape or not stored.shape:
             continue
@@ -772,7 +828,7 @@ def find_wrong_rows(source: Source, own: OwnWeights) -> str:
         for first in range(0, rows, ROWS_AT_A_TIME):
             end = min(rows, first + ROWS_AT_A_TIME)
             right = _read_rows(source, name, first, end)
-            other = _read_rows(own, name, first, end)
+            other = _read_rows(output_weights, name, first, end)
             if not _is_rounded(right, other, limit):
                 return name
     return ""
@@ -806,8 +862,8 @@ def rounding_limit(file: GgufFile) -> float:
         # nearly everything (ggml-quants.c, quantize_row_tq1_0_ref)
         return math.inf
     if name.startswith(COARSE_TYPES):
-        return ROUNDED_COARSELY
-    return ROUNDED
+        return COARSE_ROUNDING_LIMIT
+    return ROUNDING_LIMIT
 
 
 def weights_type(file: GgufFile) -> str:
@@ -844,14 +900,14 @@ def validate_gguf(
     references = _choose_references(comparison, settings, output)
     planned = _plan_runs(comparison, settings, references)
     all_runs = [run for _, runs in planned for run in runs]
-    progress.total(sum(reference.times * _count_tokens(runs) for reference, runs in planned))
+    progress.total(sum(reference.passes * _count_tokens(runs) for reference, runs in planned))
 
     # run both sides, and judge every range of positions
     judged = []
     results: list[BucketResult] = []
     temperature = 1.0
     for reference, runs in planned:
-        _say(runs, reference, progress)
+        _note_work(runs, reference, progress)
         one = _run_and_judge(comparison, reference, runs, progress)
         judged.append(one)
         results += one.results
@@ -895,13 +951,13 @@ def validate_gguf(
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: {_allowance(references[0])}."
     if agrees and any(one.experts_differ for one in judged):
-        sentence += ROUTERS
+        sentence += ROUTERS_REMARK
     if agrees and rounded and decisive is not None:
-        far = beyond(judged[0].results, schedule.original_context)
+        far = beyond_trained(judged[0].results, schedule.original_context)
         if not all(result.is_distinguished for result in far):
-            sentence += HIDDEN
+            sentence += HIDDEN_REMARK
     changes = ["attention to all keys"] if any(one.all_keys for one in judged) else []
-    if any(one.in_floats for one in judged):
+    if any(one.in_float32 for one in judged):
         changes.append("dequantised weights in llama.cpp too")
     if temperature != 1:
         changes.append(f"logits divided by their spread of {temperature:.2g}")
@@ -951,7 +1007,7 @@ class Judged(NamedTuple):
     all_keys: bool = False
     """Whether both sides attended to all keys, since rounding makes indexers choose others."""
 
-    in_floats: bool = False
+    in_float32: bool = False
     """Whether the weights were dequantised on both sides, since rounding would hide a fault."""
 
 
@@ -960,9 +1016,9 @@ def _run_and_judge(
 ) -> Judged:
     """Run the reference and the output over the same tokens, and judge each range of positions.
 
-    A right output can look wrong since rounding changes which experts or which keys a model
-    chooses, and a wrong one right since the logits are flat. In these cases it is judged once more,
-    in a way that is not open to that.
+    In four cases the first judgement is not final: with experts that rounding exchanges, with
+    logits that are almost equal, with an indexer that chooses keys, and with quantisation that
+    hides a fault. Then the output is judged again, as the comments below say.
 
     Args:
         comparison: The output and its source.
@@ -972,46 +1028,54 @@ def _run_and_judge(
     """
     schedule = comparison.schedule
     logits = reference.logits(runs, progress)
-    of_output = logits.of_output
-    if of_output is None:
-        output = LlamaCppEngine(comparison.baked, reference.keys)
-        of_output = logits_of(output, runs, progress)
-    results = _judge(runs, logits, of_output, reference)
+    output_logits = logits.of_output  # computed by some references already
+    if output_logits is None:
+        engine = LlamaCppEngine(comparison.baked, reference.keys)
+        output_logits = logits_of(engine, runs, progress)
+    results = _judge(runs, logits, output_logits, reference)
     all_agree = all(result.agrees for result in results)
 
-    # in a mixture of experts, rounding may choose other experts: measure how much that changes, and
-    # judge again with this noise
+    # 1. In a mixture of experts, rounding may choose other experts. Small errors of the weights
+    # show how much that changes the logits, and as much is allowed.
     experts_differ = False
-    if reference.nearby is not None and not all_agree:
-        logits = _with_nearby(logits, reference.nearby(runs, progress))
-        results = _judge(runs, logits, of_output, reference)
+    if reference.perturbed is not None and not all_agree:
+        perturbed_logits = reference.perturbed(runs, progress)
+        logits = _with_perturbed_noise(logits, perturbed_logits)
+        results = _judge(runs, logits, output_logits, reference)
         experts_differ = True
 
-    # the power is how far the unscaled source is beyond what is allowed: where it is small, a wrong
-    # output might pass, so logits are divided by a temperature if that shows it better
+    # 2. Where the KL of even the unscaled source is hardly larger than the tolerance, a wrong
+    # output might pass. Dividing the logits by a temperature may show it better.
     temperature = 1.0
     is_rounded = bool(_rounded_type(comparison))
-    if not is_rounded and _power(results, schedule) < POWER:
-        results, temperature = _sharpen(results, runs, logits, of_output, reference, schedule)
+    if not is_rounded and _power(results, schedule) < ENOUGH_POWER:
+        results, temperature = _sharpen(results, runs, logits, output_logits, reference, schedule)
 
-    # An indexer chooses other keys for a tiny change of its scores, and any where scores are equal:
-    # a token with an embedding of zeros, as padding has in a new model, scores 0 for every key. So
-    # both sides are run again with attention to all keys.
+    # 3. An indexer (DeepSeek-V3.2) chooses the keys that attention sees. A tiny change of its
+    # scores makes it choose others, and with equal scores it may choose any keys. Padding tokens of
+    # a new model have embeddings of zeros, so each key has the score 0 for them. Both sides are run
+    # again with attention to all keys.
     all_agree = all(result.agrees for result in results)
     if reference.with_all_keys is not None and not all_agree:
-        again = _run_and_judge(comparison, reference.with_all_keys, runs, progress)
-        return again._replace(all_keys=True)
+        judged_again = _run_and_judge(comparison, reference.with_all_keys, runs, progress)
+        return judged_again._replace(all_keys=True)
 
-    # rounding may be so large that a fault would not be noticed beside it
-    hidden_fault = _find_hidden_fault(runs, logits, of_output, results)
-    if hidden_fault and reference.in_floats is not None:
-        again = _run_and_judge(comparison, reference.in_floats, runs, progress)
-        return again._replace(in_floats=True)
+    # 4. A fault may change the logits less than quantisation does. The output is run again with
+    # dequantised weights, with which llama.cpp rounds less.
+    hidden_fault = _find_hidden_fault(runs, logits, output_logits, results)
+    if hidden_fault and reference.in_float32 is not None:
+        judged_again = _run_and_judge(comparison, reference.in_float32, runs, progress)
+        return judged_again._replace(in_float32=True)
 
-    has_same_shape = logits.reference.shape == of_output.shape
-    is_equal = has_same_shape and bool((logits.reference == of_output).all())
+    has_same_shape = logits.reference.shape == output_logits.shape
+    is_equal = has_same_shape and bool((logits.reference == output_logits).all())
     return Judged(
-        results, temperature, is_equal, experts_differ, hidden_fault, logits.wrong_weights
+        results=results,
+        temperature=temperature,
+        is_equal=is_equal,
+        experts_differ=experts_differ,
+        hidden_fault=hidden_fault,
+        wrong_weights=logits.wrong_weights,
     )
 
 
@@ -1020,36 +1084,36 @@ def _find_hidden_fault(
 ) -> str:
     """Return a fault of the output's RoPE that the comparison would not notice; empty if none.
 
-    Such as "a base that is twice as large", where weights in 4 bits change the logits more than
-    that does. A fault is noticed if a file with it would be too far from the reference in some
-    range of positions, or if the output is farther from the fault than from the right schedule
-    beyond chance.
+    An example is "a base that is twice as large", where weights in 4 bits change the logits more
+    than such a base does.
 
     Args:
         runs: The tokens.
-        logits: The logits of the reference, and of schedules with a fault.
+        logits: The logits of the reference, and of schedules with a fault (`faults`).
         of_output: The logits of the output.
         results: The results of all ranges, with the KL that is allowed in each.
     """
     width = min(logits.reference.shape[1], of_output.shape[1])  # one side may have padded rows
     of_output = of_output[:, :width]
     kl_from_right = measure(logits.reference[:, :width], of_output).kl
-    for words, of_fault in logits.faults:
-        # in some range, the fault is much farther from the right schedule than is allowed
-        is_too_far = False
-        for (_, _, rows), result in zip(_parts(runs), results, strict=True):
-            kl = measure(logits.reference[rows], of_fault[rows]).kl.mean().item()
+    for fault, logits_with_fault in logits.faults:
+        # a file with the fault would fail: it is much farther from the reference than is allowed
+        is_noticed = False
+        for (_kind, _bucket, rows), result in zip(_rows_of_buckets(runs), results, strict=True):
+            kl = measure(logits.reference[rows], logits_with_fault[rows]).kl.mean().item()
             if kl >= NOTICED * result.tolerance:
-                is_too_far = True
+                is_noticed = True
+        if is_noticed:
+            continue
 
-        # a paired test over the positions: the output is farther from the fault
-        farther = measure(of_fault[:, :width], of_output).kl - kl_from_right
+        # or a paired test over the positions shows that the output does not have the fault: it is
+        # farther from the fault than from the right schedule, beyond chance
+        kl_from_fault = measure(logits_with_fault[:, :width], of_output).kl
+        farther = kl_from_fault - kl_from_right
         standard_error = farther.std().item() / math.sqrt(len(farther))
-        is_farther_beyond_chance = farther.mean().item() > DEVIATIONS * standard_error
-
-        is_noticed = is_too_far or is_farther_beyond_chance
-        if not is_noticed:
-            return words
+        if farther.mean().item() > DEVIATIONS * standard_error:
+            continue
+        return fault
     return ""
 
 
@@ -1061,22 +1125,24 @@ def _remarks(
 ) -> str:
     """Return the sentences that follow the conclusion: how the comparison was made.
 
+    Each sentence begins with a space, so that they can be added to the conclusion.
+
     Args:
         comparison: The output and its source.
-        references: The ways of comparing: with the source, and in some comparisons also with the
-            output's own weights, which then run with the frequencies of the schedule.
-        results: The results of all buckets of positions.
+        references: One or two ways of comparing: first with the source, and then with the weights
+            of the output, which run with the right schedule.
+        results: The results of all ranges of positions.
         changes: Phrases on settings that were changed.
     """
     schedule = comparison.schedule
-    source = references[0]
-    sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
-    sentences += source.remark + comparison.remark
+    first_reference = references[0]
+    sentences = reach_warning(results, schedule.original_context, schedule.context, "--tokens")
+    sentences += first_reference.remark + comparison.remark
 
-    # the second reference has the weights of the output: dequantised in transformers, or in
+    # the second reference runs the weights of the output: dequantised in transformers, or in
     # llama.cpp
-    if source.of_own_weights is not None:
-        sentences += source.of_own_weights.remark
+    if first_reference.with_output_weights is not None:
+        sentences += first_reference.with_output_weights.remark
     elif len(references) > 1:
         sentences += (
             " Up to the new context, llama.cpp is compared with itself on the weights of the"
@@ -1093,12 +1159,12 @@ def _choose_references(
 ) -> list[GgufReference]:
     """Return the sharpest reference, and a second one where that stays in the trained context."""
     first = check_gguf(comparison, settings)
-    if first.of_own_weights is not None:
-        return [first, first.of_own_weights]
-    if first.spreads or settings.tokens:
+    if first.with_output_weights is not None:
+        return [first, first.with_output_weights]
+    if first.allows_gaps or settings.tokens:
         return [first]
-    second = _in_llamacpp(comparison, output, of_output=True)
-    if second is None or not second.spreads:
+    second = _in_llamacpp(comparison, output, is_output=True)
+    if second is None or not second.allows_gaps:
         return [first]
     return [first, second]
 
@@ -1113,17 +1179,25 @@ def _allowance(reference: GgufReference) -> str:
 def _plan_runs(
     comparison: Comparison, settings: Settings, references: list[GgufReference]
 ) -> list[tuple[GgufReference, list[TokenRun]]]:
-    """Return the tokens that each reference and the output read."""
-    first = references[0]
-    shares_runs = first.of_own_weights is not None
-    # the weights of the output in transformers go no further than the checkpoint
+    """Return each reference with the tokens that it and the output read.
+
+    Args:
+        comparison: The output and its source.
+        settings: The number of tokens, and the seed.
+        references: One or two ways of comparing.
+    """
+    # The dequantised weights of the output read the tokens of the first reference, which computes
+    # the logits of both. Any other second reference reads tokens of its own, at higher positions.
+    first_reference = references[0]
+    shares_runs = first_reference.with_output_weights is not None
     has_longer = len(references) > 1 and not shares_runs
-    planned: list[tuple[GgufReference, list[TokenRun]]] = []
-    for reference in references:
-        if shares_runs and planned:
-            _, runs = planned[0]
-        else:
-            runs = _runs(comparison, settings, reference, has_longer)
+    first_runs = _choose_runs(comparison, settings, first_reference, has_longer)
+
+    planned = [(first_reference, first_runs)]
+    for reference in references[1:]:
+        runs = first_runs
+        if not shares_runs:
+            runs = _choose_runs(comparison, settings, reference, has_longer)
         planned.append((reference, runs))
     return planned
 
@@ -1133,7 +1207,7 @@ def _count_tokens(runs: list[TokenRun]) -> int:
     return sum(len(run.ids) for run in runs)
 
 
-def _runs(
+def _choose_runs(
     comparison: Comparison, settings: Settings, reference: GgufReference, has_longer: bool
 ) -> list[TokenRun]:
     """Return the tokens that the output and a reference read, each with its position.
@@ -1144,9 +1218,9 @@ def _runs(
     Args:
         comparison: The output and its source.
         settings: The number of tokens, 0 for the usual one, and the seed.
-        reference: The way of comparing.
-        has_longer: Whether there is another comparison, which goes beyond the trained context, so
-            that this one need not.
+        reference: The way of comparing, with the number of its passes over the tokens.
+        has_longer: Whether a second comparison goes beyond the trained context. This one may then
+            stay within it.
     """
     import torch
 
@@ -1155,61 +1229,64 @@ def _runs(
     original = schedule.original_context
     context = schedule.context
     vocabulary = file.tensors["token_embd.weight"].shape[1]
-    if reference.spreads and not settings.tokens:
-        return block_runs(original, context, vocabulary, settings.seed, EACH)
+    if reference.allows_gaps and not settings.tokens:
+        return block_runs(original, context, vocabulary, settings.seed, POSITIONS_PER_RANGE)
 
-    # A run of the usual length may end inside the trained context. Then it says nothing about the
-    # extension, which the other comparison tests, and a short run does as well.
+    # A run of the usual length may end inside the trained context. If a second comparison tests the
+    # extension, this one need not be longer, and a short run is enough.
     is_extended = original < context
     ends_inside = is_extended and usual_length(original, context) <= original
     if settings.tokens:
         length = min(context, settings.tokens)
     elif has_longer and ends_inside:
-        length = SHORT
+        length = SHORT_LENGTH
     else:
-        length = _whole_length(comparison, reference.times)  # as long as the time allows
+        length = _affordable_length(comparison, reference.passes)
     generator = torch.Generator().manual_seed(settings.seed)
     ids = torch.randint(vocabulary, (length,), generator=generator).tolist()
-    return [TokenRun.over_all("whole", ids, tail_buckets(original, length, EACH))]
+    buckets = tail_buckets(original, length, POSITIONS_PER_RANGE)
+    return [TokenRun.over_all("whole", ids, buckets)]
 
 
-def _say(runs: list[TokenRun], reference: GgufReference, progress: Progress) -> None:
+def _note_work(runs: list[TokenRun], reference: GgufReference, progress: Progress) -> None:
     """Note what will be run."""
-    if not reference.times:  # it was run with another reference
+    if not reference.passes:  # it was run with another reference
         return
     tokens = _count_tokens(runs)
     over = ""
     if runs[-1].has_gaps:
         over = f", spread over {runs[-1].positions[-1] + 1:,} positions"
     progress.note(
-        f"Running {tokens:,} tokens{over} {reference.times} times: control, reference and output."
+        f"Running {tokens:,} tokens{over} {reference.passes} times: control, reference and output."
     )
 
 
-def _whole_length(comparison: Comparison, times: int) -> int:
+def _affordable_length(comparison: Comparison, passes: int) -> int:
     """Choose the number of tokens of a run over every position, by its memory and its time.
 
     Args:
         comparison: The output and its source.
-        times: How often the run is computed: the output, the reference and its controls.
+        passes: How often the tokens are run: by the output, by the reference and by the unscaled
+            source, say.
     """
     schedule = comparison.schedule
     output = GgufSource(comparison.baked)
     original = schedule.original_context
     context = schedule.context
 
-    # the KV cache of a run that goes beyond the trained context; it is in float32, which takes
-    # twice the bytes of f16
+    # the KV cache of a run that goes a little beyond the trained context; it is in float32, which
+    # takes twice the bytes of f16
     cache_bytes = 0
     cache = gguf_cache(output.file, arch_of(output.file))
     if cache is not None:
-        sizes = cache.bytes(length_beyond(original, context))
-        cache_bytes = 2 * sizes.get("f16", 0)
+        bytes_by_dtype = cache.bytes(length_beyond(original, context))
+        cache_bytes = 2 * bytes_by_dtype.get("f16", 0)
 
     def time_sample() -> float:
+        """Return the seconds that SAMPLE tokens (256) take in all passes."""
         begin = time.perf_counter()
         LlamaCppEngine(comparison.baked).logits(list(range(SAMPLE)), [SAMPLE - 1])
-        return times * (time.perf_counter() - begin)
+        return passes * (time.perf_counter() - begin)
 
     return affordable_length(
         original, context, seconds=time_sample, needed=cache_bytes, free=host_bytes()
@@ -1246,10 +1323,8 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
             return reference
 
     # The last resort: its dequantised weights in transformers, which round otherwise. The tokens
-    # are run four times (`times`): by the unscaled source in llama.cpp and in transformers, whose
-    # distance is the noise, by the reference, and by the output. Without a measured noise, the
-    # output might be as far away as a part (1 / separation) of the unscaled source's KL; here that
-    # part is 0.
+    # are run four times: by the unscaled source in llama.cpp and in transformers, whose distance is
+    # the noise, by the reference, and by the output.
     checkpoint = comparison.checkpoint_or_dequantised(
         "cannot be given this schedule at loading, and cannot be dequantised either"
     )
@@ -1257,9 +1332,9 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
     dtype = "float32" if settings.dtype == "auto" else settings.dtype
     return GgufReference(
         partial(by_dequantising, comparison, checkpoint, dtype),
-        times=4,
+        passes=4,
         floor=KL_FLOOR,
-        separation=math.inf,
+        separation=math.inf,  # the noise is allowed, and no part of the control's KL
         remark=DEQUANTISED,
         rule=DEQUANTISED_RULE,
     )
@@ -1267,6 +1342,9 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
 
 def _refuse_incomparable(comparison: Comparison, rounded_type: str) -> None:
     """Refuse a draft model, and a file that differs from its source by rounding only.
+
+    The second has the RoPE of its source. So there is no unscaled model (control) that must differ
+    from it, which would show that a wrong RoPE is noticed beside the rounding.
 
     Args:
         comparison: The output and its source.
@@ -1276,10 +1354,10 @@ def _refuse_incomparable(comparison: Comparison, rounded_type: str) -> None:
         BadSource: The output is one of these.
     """
     if comparison.draft:
-        kind = comparison.draft.says
+        kind_of_draft = comparison.draft.says  # such as "a set of Medusa heads"
         raise BadSource(
-            f"{comparison.baked} is {kind}, which llama.cpp runs only with its target; validate"
-            " that"
+            f"{comparison.baked} is {kind_of_draft}, which llama.cpp runs only with its target;"
+            " validate that"
         )
     if rounded_type and comparison.unchanged:
         raise BadSource(
@@ -1293,8 +1371,8 @@ def _of_checkpoint(
 ) -> GgufReference:
     """Return how the schedule is computed from the source of an exported GGUF file, a checkpoint.
 
-    It runs in transformers, patched with the schedule. Where the export has experts, a further
-    computation shows how much rounding changes.
+    It runs in transformers, patched with the schedule. Where the export has experts, it also runs
+    with small errors of its weights, which show how much rounding changes.
 
     Args:
         comparison: The output and its source.
@@ -1305,78 +1383,83 @@ def _of_checkpoint(
     if rounded:
         return _of_rounded_export(comparison, source, output)
 
-    logits = partial(by_patch, comparison, source, "float32")
-    nearby = None
+    run_patched = partial(by_patch, comparison, source, "float32")
+    run_with_errors = None
     if _has_experts(output.file):
-        nearby = partial(run_nearby, comparison, source, "float32")
+        run_with_errors = partial(run_perturbed, comparison, source, "float32")
 
-    # Some models (DeepSeek V3.2) have an indexer, which chooses the keys that attention sees. If
-    # the comparison fails, another one follows in which both sides see all keys.
-    kept_keys = f"{arch_of(output.file).name}.attention.indexer.top_k"
-    has_indexer = output.file.get(kept_keys) is not None
+    # Some models (DeepSeek V3.2) have an indexer, which chooses the keys that attention sees:
+    # `top_k` of them
+    key_of_top_k = f"{arch_of(output.file).name}.attention.indexer.top_k"
+    has_indexer = output.file.get(key_of_top_k) is not None
     if not has_indexer:
-        return GgufReference(logits, nearby, floor=KL_FLOOR)
-    nearby_with_all_keys = None
-    if nearby is not None:
-        nearby_with_all_keys = partial(nearby, all_keys=True)
+        return GgufReference(logits=run_patched, perturbed=run_with_errors, floor=KL_FLOOR)
+
+    # If this comparison fails, another one follows in which both sides see all keys, and small
+    # errors of the weights are tried in that one.
+    run_with_errors_and_all_keys = None
+    if run_with_errors is not None:
+        run_with_errors_and_all_keys = partial(run_with_errors, all_keys=True)
     with_all_keys = GgufReference(
-        partial(logits, all_keys=True),
-        nearby_with_all_keys,
+        logits=partial(run_patched, all_keys=True),
+        perturbed=run_with_errors_and_all_keys,
         floor=KL_FLOOR,
-        keys={kept_keys: ("int", ALL)},  # so many are chosen by the output too
+        keys={key_of_top_k: ("int", ALL)},  # a number above all contexts, for the output
     )
-    return GgufReference(logits, floor=KL_FLOOR, with_all_keys=with_all_keys)
+    return GgufReference(logits=run_patched, floor=KL_FLOOR, with_all_keys=with_all_keys)
 
 
 def _of_rounded_export(comparison: Comparison, source: Source, output: GgufSource) -> GgufReference:
     """Return how the schedule is computed from a checkpoint, for an export with rounded weights.
 
     Rounded weights, as those of Q4_K, give other logits than the checkpoint although the RoPE is
-    right. The way is chosen that measures this difference most exactly.
+    right. There are three ways to allow for that difference, the most exact one first.
 
     Args:
         comparison: The output and its source.
         source: The checkpoint.
         output: The exported file.
     """
-    # llama.cpp runs the rounded weights with the schedule as divisors. The tokens are run four
-    # times (`times`): by the checkpoint, unscaled and with the schedule, by the rounded weights,
-    # and by the output.
-    if _in_llamacpp(comparison, output, of_output=True) is not None:
-        logits = partial(by_export, comparison, source, output)
-        return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
+    # 1. llama.cpp runs the rounded weights with the right schedule, as divisors. The tokens are run
+    # four times: by the checkpoint, unscaled and with the schedule, by the rounded weights, and by
+    # the output.
+    if _in_llamacpp(comparison, output, is_output=True) is not None:
+        run_export = partial(by_export, comparison, source, output)
+        return GgufReference(run_export, passes=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
 
-    # else transformers runs the rounded weights, dequantised. They are also a reference of their
-    # own, whose noise is measured, so no part of the control's KL is allowed (separation)
-    own = open_own_weights(source, output)
+    # 2. transformers runs the rounded weights, dequantised. They are compared with the checkpoint,
+    # and as a second reference with the output. Mistral becomes a Llama in GGUF, whose weights have
+    # the same names but not always all of them.
+    output_weights = open_output_weights(source, output)
     keys = unscaled_keys(comparison, output)
-    # Mistral becomes a Llama in GGUF, whose weights have the same names but not always all of them
-    is_same_family = own is not None and own.family.name == source.family.name
-    if own is not None and is_same_family and keys is not None:
-        export = DequantisedExport(comparison, source, own, keys)
-        in_floats = GgufReference(export.in_floats, floor=KL_FLOOR, separation=math.inf)
-        own_reference = GgufReference(
-            export.alone,
-            times=0,
-            in_floats=in_floats,
+    is_same_family = output_weights is not None and output_weights.family.name == source.family.name
+    if output_weights is not None and is_same_family and keys is not None:
+        export = DequantisedExport(comparison, source, output_weights, keys)
+        # an infinite separation allows the measured noise only, and no part of the control's KL
+        in_float32 = GgufReference(export.run_in_float32, floor=KL_FLOOR, separation=math.inf)
+        second_reference = GgufReference(
+            export.run_output_weights,
+            passes=0,  # the first reference computes its logits too
+            in_float32=in_float32,
             floor=KL_FLOOR,
             separation=math.inf,
-            remark=OWN,
+            remark=OUTPUT_WEIGHTS_REMARK,
         )
-        # The tokens are run by the checkpoint and by the own weights, both unscaled and with the
-        # schedule, by the latter also with each fault, and by the output with and without scaling.
+        # Six passes over the tokens: the checkpoint, the dequantised weights and the output, each
+        # unscaled and with the schedule. And one for each fault, by the dequantised weights.
+        faults = len(slightly_wrong_schedules(comparison))
         return GgufReference(
-            export.beside_checkpoint,
-            times=6 + len(faint_faults(comparison)),
+            export.run_with_checkpoint,
+            passes=6 + faults,
             floor=KL_FLOOR,
-            rule=OWN_RULE,
-            of_own_weights=own_reference,
+            rule=OUTPUT_WEIGHTS_RULE,
+            with_output_weights=second_reference,
         )
 
-    # else nothing shows what rounding does: the KL of the output may be a part (1 / separation) of
-    # that of the unscaled source
-    logits = partial(by_patch, comparison, source, "float32")
-    return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION)
+    # 3. Nothing shows how much rounding changes, so the KL of the output may be a tenth of that of
+    # the unscaled source (SEPARATION is 10)
+    run_patched = partial(by_patch, comparison, source, "float32")
+    return GgufReference(run_patched, floor=KL_FLOOR, separation=SEPARATION)
 
 
 def _has_experts(file: GgufFile) -> bool:
@@ -1386,7 +1469,7 @@ def _has_experts(file: GgufFile) -> bool:
 
 
 def _in_llamacpp(
-    comparison: Comparison, source: GgufSource, of_output: bool = False
+    comparison: Comparison, source: GgufSource, is_output: bool = False
 ) -> GgufReference | None:
     """Return how llama.cpp computes the schedule from a GGUF file; None where it cannot.
 
@@ -1396,12 +1479,8 @@ def _in_llamacpp(
 
     Args:
         comparison: The output and its source.
-        source: The file: the source of the output, or the output.
-        of_output: Whether it is the output, whose weights then run without its own scaling.
-
-    Returns:
-        The function that runs the file with the schedule, how often it runs the tokens, and whether
-        it can run positions with gaps (`spreads`).
+        source: The file that runs: the source of the output, or the output itself.
+        is_output: Whether it is the output. Its own scaling is then taken away.
     """
     arch = arch_of(source.file)
     spec = comparison.spec
@@ -1411,35 +1490,34 @@ def _in_llamacpp(
     if scales_otherwise(source.file, output.file, schedule):
         return None
     can_divide = takes_divisors(source.file, spec, schedule)
-    spreads = takes_any_position(source.file, spec, schedule)
+    allows_gaps = takes_any_position(source.file, spec, schedule)
 
-    # By keys, if the output is written as keys, since the reference then rounds as it does; or if
-    # divisors cannot be used. Keys cannot remove a scaling that the file has already: that of the
-    # output, or tensors with factors.
-    has_scaling = of_output or bool(rope_tensors(source.file))
+    # By keys, if the output is written as keys too: the reference then rounds as the output does.
+    # Keys cannot remove a scaling that the file has: that of the output, or tensors with factors.
+    has_scaling = is_output or bool(rope_tensors(source.file))
     is_written_as_keys = comparison.receipt.encoding == "keys"
     prefers_keys = is_written_as_keys or not can_divide
     if prefers_keys and not has_scaling:
         keys = overrides(schedule, arch.name)  # None where no keys express the schedule
         if keys is not None:
-            return GgufReference(partial(by_keys, source, keys), spreads=spreads)
+            return GgufReference(partial(by_keys, source, keys), allows_gaps=allows_gaps)
     if not can_divide:
         return None
 
-    # By divisors over a base that is SPLIT times that of the source. With weights that are not in
-    # float32, changed frequencies also change how products round, and a router may choose another
-    # expert, so a second reference with another base shows how large that noise is.
-    splits: tuple[float, ...] = (SPLIT,)
+    # By divisors over 8 times the base of the source. With weights that are not in float32, changed
+    # frequencies also change how products round, and a router may choose another expert. A second
+    # reference over 4 times the base shows how large that noise is.
+    base_ratios: tuple[float, ...] = (REFERENCE_BASE_RATIO,)
     rule = ""
     rounds_otherwise = bool(weights_type(source.file)) or _has_experts(source.file)
     if rounds_otherwise:
-        splits = (SPLIT, SECOND_SPLIT)
+        base_ratios = (REFERENCE_BASE_RATIO, SECOND_BASE_RATIO)
         rule = DIVISORS_RULE
     return GgufReference(
-        partial(by_divisors, source, spec, schedule, splits, of_output),
-        times=2 + len(splits),  # the output, the unscaled file, and each reference
-        spreads=spreads,
-        remark=DIVISORS,
+        partial(by_divisors, source, spec, schedule, base_ratios, is_output),
+        passes=2 + len(base_ratios),  # the output, the unscaled file, and each reference
+        allows_gaps=allows_gaps,
+        remark=DIVISORS_REMARK,
         rule=rule,
     )
 
@@ -1463,10 +1541,9 @@ def _judge(
     It is judged by the KL of its logits from those of the reference. How much is allowed depends on
     the noise, which is the KL between two computations that should be equal:
 
-    - With a second reference (`logits.second`), the output may be as far from both as one is from
-      the other.
-    - With the unscaled source in transformers and in llama.cpp (`logits.other_control`), the output
-      may be twice as far from the reference as these are apart.
+    - With a second reference (`logits.second`), the noise is the KL between the two references.
+    - With the unscaled source in transformers and in llama.cpp (`logits.control_in_llamacpp`), the
+      noise is the KL between these, and twice as much is allowed.
     - With neither, a part of the KL of the control is allowed for rounded weights, and only the
       tolerance for others.
 
@@ -1478,32 +1555,38 @@ def _judge(
         reference: The way of comparing, with its tolerances.
         temperature: Divides the logits for the KL.
     """
+    # the noise, in the bucket in which it is largest
     noise_of_references: Measures | None = None
     if logits.second is not None:
         noise_of_references = _largest_kl(logits.reference, logits.second, runs, temperature)
     noise_of_runtimes = 0.0
-    if logits.other_control is not None:
-        apart = _largest_kl(logits.control, logits.other_control, runs, temperature)
-        noise_of_runtimes = apart.kl.mean().item()
+    if logits.control_in_llamacpp is not None:
+        between_runtimes = _largest_kl(
+            logits.control, logits.control_in_llamacpp, runs, temperature
+        )
+        noise_of_runtimes = between_runtimes.kl.mean().item()
 
     results = []
-    for kind, bucket, rows in _parts(runs):
+    for kind, bucket, rows in _rows_of_buckets(runs):
         from_control = _compare_rows(logits.reference, logits.control, rows, temperature)
         from_reference = _compare_rows(logits.reference, of_output, rows, temperature)
 
         # first judged without any noise
+        last_position = bucket.positions[-1]
         result = bucket_result(
             bucket,
             from_reference,
             control_kl=from_control.kl.mean().item(),
             kind=kind,
-            allowed=tolerance(bucket.positions[-1], noise=0.0, floor=reference.floor),
+            allowed=tolerance(last_position, noise=0.0, floor=reference.floor),
         )
+
+        # then with the noise, if it was measured
         if logits.second is not None and noise_of_references is not None:
-            # The output is compared with both references. A second one with the weights of the
-            # output (by_export) only shows the noise: it would be near the output by its weights.
+            # A second reference with the weights of the output (`by_export`) only shows the noise.
+            # It is nearer to the output than the first one, whether the RoPE is right or wrong.
             from_second = from_reference
-            if not logits.as_output:
+            if not logits.second_has_output_weights:
                 from_second = _compare_rows(logits.second, of_output, rows, temperature)
             result = with_noise(result, from_reference, from_second, noise_of_references)
         elif reference.separation is not None:
@@ -1521,7 +1604,9 @@ def _largest_kl(left: Tensor, right: Tensor, runs: list[TokenRun], temperature: 
         runs: The tokens, with their buckets.
         temperature: Divides the logits.
     """
-    of_buckets = [_compare_rows(left, right, rows, temperature) for _, _, rows in _parts(runs)]
+    of_buckets = [
+        _compare_rows(left, right, rows, temperature) for _, _, rows in _rows_of_buckets(runs)
+    ]
     return max(of_buckets, key=lambda measures: float(measures.kl.mean()))
 
 
@@ -1534,19 +1619,21 @@ def _compare_rows(left: Tensor, right: Tensor, rows: slice, temperature: float) 
     return measure(left[rows, :width], right[rows, :width], temperature=temperature)
 
 
-def _with_nearby(logits: ReferenceLogits, nearby: list[Tensor]) -> ReferenceLogits:
-    """Return logits whose noise is shown by a run with weights that are off by rounding.
+def _with_perturbed_noise(logits: ReferenceLogits, perturbed: list[Tensor]) -> ReferenceLogits:
+    """Return logits whose noise is shown by a run with small errors of the weights.
 
     Args:
         logits: The logits of the reference.
-        nearby: Those of several such runs, of which the one with the largest mean KL counts.
+        perturbed: The logits of several such runs. The run with the largest mean KL counts.
     """
 
     def mean_kl(other: Tensor) -> float:
         return float(measure(logits.reference, other).kl.mean())
 
-    farthest = max(nearby, key=mean_kl)
-    return replace(logits, second=farthest, as_output=True)
+    # the run only shows the noise, so the output is not compared with it, as where it has the
+    # weights of the output
+    farthest = max(perturbed, key=mean_kl)
+    return replace(logits, second=farthest, second_has_output_weights=True)
 
 
 def _sharpen(
@@ -1559,10 +1646,10 @@ def _sharpen(
 ) -> tuple[list[BucketResult], float]:
     """Judge again with logits over a temperature, if that shows a wrong output better.
 
-    Where a model's logits are almost equal (flat), so are all its distributions, and even the KL of
-    a wrong output is below the tolerance. The temperature is the standard deviation of the logits
-    over the vocabulary, so that those of every model get the same size. The better judgement is the
-    one with more power: the control, the unscaled source, is further beyond the tolerance.
+    Where the logits of a model are almost equal, even the KL of a wrong output is below the
+    tolerance. The temperature is the standard deviation of the logits over the vocabulary, so that
+    those of every model get the same size. The power of a judgement is the KL of the unscaled
+    source over the tolerance, and the judgement with more power is returned.
 
     Args:
         judged: The results with undivided logits, that is with the temperature 1.
@@ -1576,25 +1663,27 @@ def _sharpen(
         The better results, and their temperature.
     """
     temperature = spread_of(logits.reference)
-    with_temperature = _judge(runs, logits, of_output, reference, temperature)
-    if _power(with_temperature, schedule) > _power(judged, schedule):
-        return with_temperature, temperature
+    judged_with_temperature = _judge(runs, logits, of_output, reference, temperature)
+    if _power(judged_with_temperature, schedule) > _power(judged, schedule):
+        return judged_with_temperature, temperature
     return judged, 1.0
 
 
-def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], Bucket, slice]]:
+def _rows_of_buckets(
+    runs: list[TokenRun],
+) -> Iterator[tuple[Literal["spread", "whole"], Bucket, slice]]:
     """Yield (kind of its run, bucket, rows) for each bucket of positions.
 
     The rows are those of its positions in the logits of all runs, [positions, vocabulary].
     """
-    first = 0
+    first_row = 0
     for run in runs:
         for bucket, rows in run.parts():
-            yield run.kind, bucket, slice(first + rows.start, first + rows.stop)
-        first += len(run.kept)
+            yield run.kind, bucket, slice(first_row + rows.start, first_row + rows.stop)
+        first_row += len(run.kept)
 
 
 def _power(results: list[BucketResult], schedule: Schedule) -> float:
     """Return the smallest ratio of the control to the allowed KL, beyond the trained context."""
-    extended = beyond(results, schedule.original_context)
+    extended = beyond_trained(results, schedule.original_context)
     return min(result.control_kl / result.tolerance for result in extended)

@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError, overrides
+from ..engines.llamacpp import LONGEST as LONGEST_SECONDS
+from ..engines.llamacpp import LlamaCppEngine, LlamaCppError, overrides
 from ..engines.transformers.first_layers import NoLayerRuns
 from ..formats.disk import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import COUNT, Edit, add_to_count, write_new
+from ..formats.gguf.edit import COUNT as TENSOR_COUNT_KEY
+from ..formats.gguf.edit import Edit, add_to_count, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ARRAY, STRING, TYPES, GgufValue, array, u32
 from ..inspection.receipts.receipt import LayerRecord, LayersRecord
@@ -29,10 +31,11 @@ from ..rope.errors import counted
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.purpose import gives_no_logits
-from ..runtimes.llamacpp.read_header import FREQS, arch_of, rope_tensors
+from ..runtimes.llamacpp.read_header import FREQS as ROPE_FREQS
+from ..runtimes.llamacpp.read_header import arch_of, rope_tensors
 from .llamacpp_reference import (
-    SECOND_SPLIT,
-    SPLIT,
+    REFERENCE_BASE_RATIO,
+    SECOND_BASE_RATIO,
     Logits,
     compute_divisors,
     has_two_lists,
@@ -44,18 +47,18 @@ from .llamacpp_reference import (
 )
 from .sampling import TokenRun
 
-TOKENS = 128
-"""Tokens of a run: four blocks, of which the first is at position 0, and the last at the end."""
-WHOLE = 2048
+RUN_TOKENS = 128
+"""Tokens of a run: four blocks of 32, the first one at position 0, and the last one at the end."""
+LONGEST_RUN = 2048
 """Tokens of the longest run of a model with states, which reads every token before a position."""
-EACH = 32
+COMPARED_TOKENS = 32
 """Tokens of each range of positions that are compared."""
 SEED = 1
-PHRASE = 61
+PHRASE_TOKENS = 61
 """Tokens that are repeated in a run; a prime, so that they begin elsewhere in every block."""
-LARGEST = 8 << 30
+LARGEST_FILE = 8 << 30
 """The most bytes of a cut file."""
-NOISE = 5.0
+NOISE_FACTOR = 5.0
 """How many times as far as two references are apart an output may be from one of them."""
 FLOAT_FLOOR = 1e-3
 """The relative error of logits that is always allowed, for weights of 16 or 32 bits."""
@@ -63,9 +66,9 @@ BLOCK_FLOOR = 0.03
 """The same for quantised weights, whose kernels round activations to 8 bits: one step of one of
 them changes all that follows.
 """
-BLOCK = re.compile(r"blk\.(\d+)\.")
+LAYER_PREFIX = re.compile(r"blk\.(\d+)\.")
 """The beginning of the name of a tensor of a layer."""
-PROJECTIONS = "dense_"
+PROJECTION_PREFIX = "dense_"
 """The beginning of the names of tensors that follow the pooling, and of keys about them."""
 
 
@@ -137,7 +140,7 @@ def _compare(
 
     # one cut file after another, so that the temporary folder has one of them at a time
     with cut(output, layers) as short:
-        of_output = run_logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
+        of_output = run_logits(LlamaCppEngine(short.path, patience=LONGEST_SECONDS), runs)
     weights = source or output
     if takes_divisors(weights, spec, schedule):
         of_source = _run_with_divisors(weights, layers, spec, schedule, runs)
@@ -149,11 +152,11 @@ def _compare(
         raise NoLayerRuns("the logits of its source are not finite")
 
     # how far an output may be from the reference
-    parts = list(_parts(runs))
+    parts = list(_rows_of_runs(runs))
     last_position, last_rows = parts[-1]
     noise = median_distance(of_source.second, reference[last_rows])
     floor = BLOCK_FLOOR if _is_quantised(output) else FLOAT_FLOOR
-    allowed = floor + NOISE * noise
+    allowed = floor + NOISE_FACTOR * noise
 
     # judge each range of positions
     unchanged = schedule.digest == spec.current().digest
@@ -191,10 +194,9 @@ def _run_with_divisors(
 ) -> LayerLogits:
     """Run the first layers of a file in llama.cpp with a schedule, by divisors of frequencies.
 
-    llama.cpp divides the frequencies of the base by the tensor rope_freqs, so that divisors give
-    any schedule over any base. The reference has SPLIT times the base of the file; `second` has
-    SECOND_SPLIT times that base, so that it rounds otherwise; `control` is without the method. The
-    file is copied once, and its divisors are replaced between the runs.
+    llama.cpp computes the frequencies of a base, and divides them by the tensor rope_freqs. So any
+    base gives any schedule, with the divisors that belong to it. The file is copied once, and its
+    divisors are replaced between the runs.
 
     Args:
         weights: The file.
@@ -202,20 +204,25 @@ def _run_with_divisors(
         spec: The RoPE of the source.
         schedule: The frequencies that the method gives.
         runs: The tokens.
+
+    Returns:
+        The schedule over 8 times the base of the source (`reference`) and over 4 times that base
+        (`second`), which differ only by rounding; and the RoPE of the source (`control`).
     """
-    references = compute_divisors(weights, spec, schedule, SPLIT)
-    with cut(weights, layers, references.tensor) as short:
+    first_divisors = compute_divisors(weights, spec, schedule, REFERENCE_BASE_RATIO)
+    with cut(weights, layers, first_divisors.tensor) as short:
 
-        def run(wanted: Schedule, split: float, some_runs: list[TokenRun]) -> Logits:
-            divisors = compute_divisors(weights, spec, wanted, split)
+        def run(wanted: Schedule, base_ratio: float, runs_of_it: list[TokenRun]) -> Logits:
+            divisors = compute_divisors(weights, spec, wanted, base_ratio)
             replace_divisors(short, divisors)
-            engine = LlamaCppEngine(short.path, divisors.keys, patience=LONGEST)
-            return run_logits(engine, some_runs)
+            engine = LlamaCppEngine(short.path, divisors.keys, patience=LONGEST_SECONDS)
+            return run_logits(engine, runs_of_it)
 
+        last_run = runs[-1:]
         return LayerLogits(
-            reference=run(schedule, SPLIT, runs),
-            control=run(spec.current(), SPLIT, runs),
-            second=run(schedule, SECOND_SPLIT, runs[-1:]),
+            reference=run(schedule, REFERENCE_BASE_RATIO, runs),
+            control=run(spec.current(), REFERENCE_BASE_RATIO, runs),
+            second=run(schedule, SECOND_BASE_RATIO, last_run),
         )
 
 
@@ -229,9 +236,9 @@ def _run_with_keys(
 ) -> LayerLogits:
     """Run the first layers of a file in llama.cpp with a schedule, by keys that replace its own.
 
-    Metadata keys are given when the file is loaded, such as llama.rope.scaling.factor. Each
-    schedule has one set of keys. So there is no second computation that only rounds otherwise, and
-    the reference takes its place.
+    Metadata keys are given when the file is loaded, such as llama.rope.scaling.factor. There is
+    only one set of keys for a schedule, so there is no second computation that rounds otherwise:
+    `second` is the reference itself, and the noise between the two is 0.
 
     Args:
         weights: The source, or the output where there is no source in GGUF.
@@ -243,13 +250,14 @@ def _run_with_keys(
     """
     with cut(weights, layers) as short:
         reference = run_logits(_with_keys(short, schedule), runs)
-        unscaled = LlamaCppEngine(short.path, patience=LONGEST)
+        unscaled = LlamaCppEngine(short.path, patience=LONGEST_SECONDS)
         if is_output:
             unscaled = _with_keys(short, spec.current())
         control = run_logits(unscaled, runs)
 
-    # the second computation is of the last run only, as `LayerLogits` says
-    *_, (_, rows_of_last_run) = _parts(runs)
+    # `second` has the rows of the last run only, as `LayerLogits` says
+    rows_of_runs = [rows for _, rows in _rows_of_runs(runs)]
+    rows_of_last_run = rows_of_runs[-1]
     return LayerLogits(reference=reference, control=control, second=reference[rows_of_last_run])
 
 
@@ -263,19 +271,24 @@ def _choose_runs(schedule: Schedule, vocabulary: int, is_whole: bool) -> list[To
     Args:
         schedule: The frequencies, with the trained context and the new one.
         vocabulary: The number of tokens that there are.
-        is_whole: Whether there are no gaps between positions, as states (Mamba) need it. Then the
-            runs end at the position WHOLE.
+        is_whole: Whether there are no gaps between positions, as a model with states (Mamba) needs
+            it. Then a run has at most 2,048 tokens.
     """
     random = np.random.default_rng(SEED)
-    context = min(schedule.context, WHOLE) if is_whole else schedule.context
+    context = schedule.context
+    if is_whole:
+        context = min(context, LONGEST_RUN)
     original = min(schedule.original_context, context)
+
     runs = []
     for low, high in ((0, original), (original, context)):
-        if high > low:
-            phrase = random.integers(vocabulary, size=PHRASE)
-            count = high if is_whole else min(TOKENS, high)
-            ids = np.resize(phrase, count).tolist()
-            runs.append(TokenRun.blocks(low, high, ids, EACH))
+        if high <= low:  # the second range is empty if the context is not extended
+            continue
+        phrase = random.integers(vocabulary, size=PHRASE_TOKENS)
+        count = high if is_whole else min(RUN_TOKENS, high)
+        ids = np.resize(phrase, count).tolist()  # repeats the phrase
+        # with `count` equal to `high`, `blocks` returns one block without gaps
+        runs.append(TokenRun.blocks(low, high, ids, most=COMPARED_TOKENS))
     return runs
 
 
@@ -284,9 +297,9 @@ def _refuse_incomparable(
 ) -> None:
     """Raise NoLayerRuns for an output that has nothing to be compared with.
 
-    The reference is the source, or without one the weights of the output. llama.cpp must compute
-    the schedule from it in another way than the output does: by divisors of frequencies, or by
-    metadata keys that are given when it is loaded.
+    llama.cpp must compute the schedule in another way than the output does, from the source or,
+    without a source in GGUF, from the weights of the output. It has two other ways: to divide
+    frequencies, or to replace metadata keys of a file when it is loaded.
 
     Args:
         output: The file that is tested.
@@ -298,19 +311,21 @@ def _refuse_incomparable(
     arch = arch_of(weights)
     if gives_no_logits(output, arch_of(output)):
         raise NoLayerRuns("llama.cpp gives no logits of an encoder")
-    if scales_otherwise(weights, output, schedule):
+    if scales_otherwise(weights, output, schedule):  # neither divisors nor keys express this
         raise NoLayerRuns("llama.cpp has one way only to scale its attention")
     if has_two_lists(spec, schedule):
         raise NoLayerRuns("its layers do not run at far positions without those before")
 
-    # one of two ways is enough: divisors, or metadata keys
+    # the first way: divisors of frequencies
     if takes_divisors(weights, spec, schedule):
         return
+
+    # the second way: keys, which cannot remove a tensor of frequencies that the file has. Without a
+    # source, the control (the unscaled model) also needs keys, which replace those of the output.
     schedules = [schedule]
-    if source is None:  # the control too must be computed from the weights of the output
+    if source is None:
         schedules.append(spec.current())
     has_keys = all(overrides(wanted, arch.name) is not None for wanted in schedules)
-    # keys given at loading cannot remove a tensor of frequencies that the file has
     if rope_tensors(weights) or not has_keys:
         raise NoLayerRuns(f"llama.cpp has one way only to compute it for {arch.name}")
 
@@ -332,32 +347,36 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
     for name, tensor in file.tensors.items():
         if name not in removed_tensors:
             size += tensor.size
-    if size > LARGEST:
+    if size > LARGEST_FILE:
         raise NoLayerRuns(f"its first {counted(layers, 'layer')} have {human(size)}")
 
     # other divisors take the place of those in the file
     added_tensors = {}
     if divisors:
-        added_tensors[FREQS] = divisors
-        if FREQS in file.tensors:
-            removed_tensors.add(FREQS)
+        added_tensors[ROPE_FREQS] = divisors
+        if ROPE_FREQS in file.tensors:
+            removed_tensors.add(ROPE_FREQS)
 
-    # the metadata keys: those that change, and those of the projections behind the pooling of
-    # EmbeddingGemma, which belong to no layer
+    # the metadata keys: those that change, and those that go. EmbeddingGemma has projections of its
+    # pooled output, which follow the last layer, so they are left out with their keys.
     changed_keys = _keys_of_first_layers(file, layers)
-    if COUNT in file.header.values:  # the number of tensors in all shards
-        changed_keys[COUNT] = add_to_count(file.header.values[COUNT], -len(removed_tensors))
-    prefix = f"{arch_of(file).name}.{PROJECTIONS}"
+    if TENSOR_COUNT_KEY in file.header.values:  # the number of tensors in all shards
+        changed_keys[TENSOR_COUNT_KEY] = add_to_count(
+            file.header.values[TENSOR_COUNT_KEY], -len(removed_tensors)
+        )
+    prefix = f"{arch_of(file).name}.{PROJECTION_PREFIX}"
     removed_keys = frozenset(key for key in file.header.values if key.startswith(prefix))
 
-    # each shard is cut as a file of its own: as a shard, `write_new` would copy it whole
+    # Each shard is cut as a GGUF file of a single shard, number 0. `write_new` removes tensors from
+    # shard 0 only, and copies the other shards of a file whole.
     with scratch() as folder:
         for shard, header in zip(file.shards, file.headers, strict=True):
             edit = Edit(removed=frozenset(removed_tensors & header.tensors.keys()))
             has_metadata = header is file.header  # only the first shard has
             if has_metadata:
                 edit = replace(edit, values=changed_keys, dropped=removed_keys, added=added_tensors)
-            write_new(GgufFile((shard,), (header,)), 0, edit, folder / shard.path().name)
+            single_file = GgufFile((shard,), (header,))
+            write_new(single_file, shard=0, edit=edit, target=folder / shard.path().name)
         yield GgufFile.open(folder / file.path.name)
 
 
@@ -384,9 +403,9 @@ def _tensors_of_later_layers(file: GgufFile, layers: int) -> set[str]:
     """
     names = set()
     for name in file.tensors:
-        block = BLOCK.match(name)
+        block = LAYER_PREFIX.match(name)
         is_later = block is not None and int(block[1]) >= layers
-        if is_later or name.startswith(PROJECTIONS):
+        if is_later or name.startswith(PROJECTION_PREFIX):
             names.add(name)
     return names
 
@@ -405,10 +424,10 @@ def _with_keys(file: GgufFile, schedule: Schedule) -> LlamaCppEngine:
     The keys follow from the schedule, and not from those that an output has.
     """
     keys = overrides(schedule, arch_of(file).name)
-    return LlamaCppEngine(file.path, keys, patience=LONGEST)
+    return LlamaCppEngine(file.path, keys, patience=LONGEST_SECONDS)
 
 
-def _parts(runs: list[TokenRun]) -> Iterator[tuple[int, slice]]:
+def _rows_of_runs(runs: list[TokenRun]) -> Iterator[tuple[int, slice]]:
     """Yield the last position of each run, and the slice of its tokens in the logits."""
     first = 0
     for run in runs:

@@ -32,13 +32,13 @@ from ..formats.safetensors import Header, read_header
 from ..inspection.receipts.receipt import LayerRecord, LayersRecord, ScheduleRecord
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from .sampling import TokenRun, synthetic
-from .source_reading import FACTORS, FAINT
-from .validation import POWER, SAME_KERNELS, measure_states, tolerance
+from .source_reading import FACTORS, FAINT_FAULT_FACTOR
+from .validation import ENOUGH_POWER, SAME_KERNELS, measure_states, tolerance
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOKENS = 128
+RUN_TOKENS = 128
 """Tokens of a run, spread over the trained context, and over the whole new one."""
 SEED = 1
 
@@ -271,7 +271,8 @@ def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
     """
     first = question.source.open(question.layers)
     second = question.source.open(question.layers)
-    *_, longest_run = _runs(question.schedule, first.vocabulary)
+    runs = _choose_runs(question.schedule, first.vocabulary)
+    longest_run = runs[-1]  # over the whole new context
     for kind in first.kinds:
         if kind.name != differing.layer:
             continue
@@ -279,12 +280,12 @@ def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
             once = _attention(first, kind, longest_run, factor=1.0)
             again = _attention(second, kind, longest_run, factor=1.0)
         largest_kl = float(measure_states(once, again).kl.max())
-        error = _relative(largest_kl)
-        if error > differing.allowed:
+        largest_error = _relative_error(largest_kl)
+        if largest_error > differing.allowed:
             raise NoLayerRuns("its source computes something else each time that it is opened")
 
 
-def _runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
+def _choose_runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
     """Return two runs of a few tokens each: over the trained context, and over the new one.
 
     In the second, positions beyond the trained context are compared.
@@ -293,7 +294,7 @@ def _runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
     runs = []
     for low, high in ((0, original), (original, schedule.context)):
         if high > low:
-            ids = synthetic(min(TOKENS, high), vocabulary, SEED)
+            ids = synthetic(min(RUN_TOKENS, high), vocabulary, SEED)
             runs.append(TokenRun.spread(low, high, ids))
     return runs
 
@@ -311,11 +312,12 @@ class _Comparison:
         """Compare a layer of each kind over the trained context, and over the new one.
 
         The kinds are those of the attention: in Gemma 3, layers with a sliding window and layers
-        without one. A layer runs on its own, and its attention output is compared with that of the
-        source with the method.
+        without one. A layer runs on its own. Its attention output is compared with that of the same
+        layer of the source, patched to compute the schedule of the method.
         """
+        # one or two runs: tokens over the trained context, and over the new one if it is longer
         vocabulary = min(self.source.vocabulary, self.output.vocabulary)
-        runs = _runs(self.schedule, vocabulary)
+        runs = _choose_runs(self.schedule, vocabulary)
         records: list[LayerRecord] = []
         left_out: list[str] = []
         problems: list[NoLayerRuns] = []
@@ -333,13 +335,13 @@ class _Comparison:
 
         if problems and not records:  # nothing was compared
             raise problems[0]
-        *_, longest_run = runs
+        longest_run = runs[-1]
         return LayersRecord(
             tokens=max(len(run.ids) for run in runs),
             reached=max(longest_run.positions),
             layers=tuple(records),
             left_out=tuple(left_out),
-            unchanged=self.question.unchanged,
+            unchanged=self.question.unchanged,  # the source computes the schedule already
         )
 
     def _compare(self, kind: LayerKind, run: TokenRun) -> LayerRecord:
@@ -351,14 +353,14 @@ class _Comparison:
         """
         # the power of a comparison is how many times the control is beyond what is allowed
         best = self._compare_with(kind, run, 1.0)
-        shows_enough = _power(best) >= POWER
+        shows_enough = _power(best) >= ENOUGH_POWER
         if self.question.unchanged or not best.is_changed or shows_enough:
             return best
         for factor in FACTORS:
             other = self._compare_with(kind, run, factor)
             if _power(other) > _power(best):
                 best = other
-            if _power(best) >= POWER:
+            if _power(best) >= ENOUGH_POWER:
                 break
         return best
 
@@ -374,34 +376,41 @@ class _Comparison:
         """
         reference = self._patched(kind, run, self.schedule, factor)
 
-        def distance(other: Tensor) -> float:
-            """Half of the squared relative error, as for a KL; 95 % of the tokens are nearer."""
+        def squared_error(other: Tensor) -> float:
+            """Return half of the squared relative error that 95 % of the tokens are within.
+
+            It is of the size of a KL.
+            """
             return float(measure_states(reference, other).kl.quantile(0.95))
 
-        output = distance(_attention(self.output, kind, run, factor))
+        error_of_output = squared_error(_attention(self.output, kind, run, factor))
         # the control: the source without the method must be further away
-        control = distance(_attention(self.source, kind, run, factor))
-        # the faint fault, a change that is barely worth finding: attention scores 2 % larger, if
-        # the class has a scale that can be changed
-        faint = math.inf
+        error_of_control = squared_error(_attention(self.source, kind, run, factor))
+        # the smallest fault that must be noticed: attention scores 2 % larger, if the class has a
+        # scale that can be changed
+        error_of_fault = math.inf
         if attention_modules(self.source.model):
-            faint = distance(self._patched(kind, run, self.schedule, factor * FAINT))
+            larger = factor * FAINT_FAULT_FACTOR
+            error_of_fault = squared_error(self._patched(kind, run, self.schedule, larger))
         # The noise: frequencies two steps of float32 away, and weights that are rounded as where a
-        # factor is folded (multiplied) into them. These errors are independent, so their squares,
-        # which `distance` returns, add.
-        nearby = nudge(self.schedule)
-        noise = distance(self._patched(kind, run, nearby, factor))
+        # factor is folded (multiplied) into them. These errors are independent, so their squares
+        # add.
+        nudged_schedule = nudge(self.schedule)
+        noise = squared_error(self._patched(kind, run, nudged_schedule, factor))
         if self.question.rounded:
             with self._rounded():
-                noise += distance(self._patched(kind, run, self.schedule, factor))
+                noise += squared_error(self._patched(kind, run, self.schedule, factor))
 
-        allowed = tolerance(run.positions[-1], noise, SAME_KERNELS, faint)
+        # both sides run in the same transformers, so the least error that is allowed is that of the
+        # same kernels (SAME_KERNELS)
+        last_position = run.positions[-1]
+        allowed = tolerance(last_position, noise, floor=SAME_KERNELS, faint=error_of_fault)
         return LayerRecord(
             layer=kind.name,
-            last=run.positions[-1],
-            error=_relative(output),
-            allowed=_relative(allowed),
-            control=_relative(control),
+            last=last_position,
+            error=_relative_error(error_of_output),
+            allowed=_relative_error(allowed),
+            control=_relative_error(error_of_control),
         )
 
     def _patched(self, kind: LayerKind, run: TokenRun, schedule: Schedule, factor: float) -> Tensor:
@@ -434,7 +443,7 @@ def _attention(layers: FirstLayers, kind: LayerKind, run: TokenRun, factor: floa
         return layers.attention(run.ids, run.positions, kind.layer)[run.kept]
 
 
-def _relative(kl: float) -> float:
+def _relative_error(kl: float) -> float:
     """The relative error of hidden states whose half square is `kl`, as `measure_states` has it."""
     return math.sqrt(2 * kl)
 

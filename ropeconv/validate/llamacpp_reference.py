@@ -23,20 +23,21 @@ from ..rope.forms import Plain
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import arch_table
-from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, stored_pairs
+from ..runtimes.llamacpp.read_header import FREQS as ROPE_FREQS
+from ..runtimes.llamacpp.read_header import WINDOW_NORM, arch_of, stored_pairs
 from ..runtimes.llamacpp.scaling import ArchKeys
 from .sampling import TokenRun
 
 Logits = NDArray[np.float32]
 """Logits after tokens, [tokens, vocabulary]."""
 
-SPLIT = 8.0
+REFERENCE_BASE_RATIO = 8.0
 """The base of a reference with divisors, over that of its source.
 
-So a runtime that ignores the divisors is far away.
+A runtime that ignores the divisors then has frequencies that are far from right.
 """
-SECOND_SPLIT = 4.0
-"""The base of a second one, which shows how far two ways of rounding are apart."""
+SECOND_BASE_RATIO = 4.0
+"""The same for a second reference, which shows how far two ways of rounding are apart."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,26 @@ class Divisors:
     """Types and values of the keys, given when the file is loaded."""
 
 
-def compute_divisors(file: GgufFile, spec: RopeSpec, schedule: Schedule, split: float) -> Divisors:
+def compute_divisors(
+    file: GgufFile, spec: RopeSpec, schedule: Schedule, base_ratio: float
+) -> Divisors:
     """Return a base and divisors of its frequencies by which llama.cpp computes a schedule.
 
-    They make a reference, to which the logits of an output are compared. An output with a fault
-    must not share it with the reference, so the reference has other numbers. llama.cpp divides the
-    frequencies of a base b by the tensor rope_freqs, and frequency_i = b^(-2i/r) / divisor_i has a
-    solution for every base. Outputs keep the base of the source or have that of their method. The
-    reference has `split` times that of the source, so that its divisors are other ones too.
+    llama.cpp divides the frequencies of a base b by the tensor rope_freqs, and
+    frequency_i = b^(-2i/r) / divisor_i has a solution for every base. Here r is `rotary_dim`, and i
+    counts the pairs of dimensions.
+
+    The base is `base_ratio` times that of the source. Outputs have the base of the source or that
+    of their method. So the reference has another base and other divisors than any output, and a
+    fault in the numbers of an output is not in the reference.
 
     Args:
         file: The GGUF file of the source.
         spec: The RoPE of the source.
         schedule: The frequencies and the attention factor to compute.
-        split: The base of the reference over that of the source, such as 8.
+        base_ratio: The base of the reference over that of the source, such as 8.
     """
-    plain = Plain(split * spec.rope_theta)  # the form of RoPE with a base only
+    plain = Plain(base_ratio * spec.rope_theta)  # the form of RoPE with a base only
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)
     assert keys is not None, "a plain base has keys"
 
@@ -84,7 +89,7 @@ def compute_divisors(file: GgufFile, spec: RopeSpec, schedule: Schedule, split: 
 
 
 def write_divisors(
-    file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
+    file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, base_ratio: float
 ) -> LlamaCppEngine:
     """Copy a GGUF file with other frequencies, and return llama.cpp with the copy, not yet loaded.
 
@@ -97,25 +102,27 @@ def write_divisors(
         spec: The RoPE of the source.
         schedule: The frequencies and the attention factor.
         folder: Where the copy is written.
-        split: The base over that of the source: with 8, the divisors are others than those that an
-            output would have.
+        base_ratio: The base of the copy over that of the source, such as 8.
     """
-    divisors = compute_divisors(file, spec, schedule, split)
+    divisors = compute_divisors(file, spec, schedule, base_ratio)
 
     # the copy, whose rope_freqs replaces one that the file may have
-    old_tensors = frozenset({FREQS} & file.tensors.keys())
-    edit = Edit(added={FREQS: divisors.tensor}, removed=old_tensors)
+    replaced: frozenset[str] = frozenset()
+    if ROPE_FREQS in file.tensors:
+        replaced = frozenset({ROPE_FREQS})
+    edit = Edit(added={ROPE_FREQS: divisors.tensor}, removed=replaced)
     for shard, path in enumerate(file.paths):
         write_new(file, shard, edit, folder / path.name)
 
-    # metadata keys, such as the base, with which llama.cpp loads the copy
-    return LlamaCppEngine(folder / file.path.name, divisors.keys)
+    # llama.cpp loads the first shard, which names the others; metadata keys give the base
+    first_shard = folder / file.path.name
+    return LlamaCppEngine(first_shard, divisors.keys)
 
 
 def replace_divisors(copy: GgufFile, divisors: Divisors) -> None:
     """Write other divisors into a temporary file that has some already."""
     # new tensors are in the first shard, see `write_new`
-    offset = copy.header.data_start + copy.header.tensors[FREQS].offset
+    offset = copy.header.data_start + copy.header.tensors[ROPE_FREQS].offset
     with copy.path.open("r+b") as file:
         file.seek(offset)
         file.write(divisors.tensor)
@@ -137,13 +144,13 @@ def run_with_divisors(
     file: GgufFile,
     spec: RopeSpec,
     schedule: Schedule,
-    split: float,
+    base_ratio: float,
     runs: list[TokenRun],
     progress: Progress | None = None,
 ) -> Logits:
     """Return the logits of a copy of a file, made by `write_divisors`."""
     with scratch() as folder:
-        return run_logits(write_divisors(file, spec, schedule, folder, split), runs, progress)
+        return run_logits(write_divisors(file, spec, schedule, folder, base_ratio), runs, progress)
 
 
 def scales_otherwise(source: GgufFile, output: GgufFile, schedule: Schedule) -> bool:

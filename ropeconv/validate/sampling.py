@@ -22,7 +22,10 @@ from .comparison import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
-LONGEST = 8192
+LONGEST_USUAL_LENGTH = 8192
+"""The longest run over every position that is made by default."""
+EQUAL_COST_LENGTH = 8192
+"""The tokens at which attention to all tokens before takes about as long as all else."""
 BLOCK = 32
 """Tokens without a gap in a run of `TokenRun.blocks`."""
 
@@ -42,10 +45,10 @@ def usual_length(original: int, context: int) -> int:
 
     The length is four times the trained context, from 512 to 8192 tokens.
     """
-    return min(context, max(512, 4 * original), LONGEST)
+    return min(context, max(512, 4 * original), LONGEST_USUAL_LENGTH)
 
 
-PATIENCE = 600.0
+LONGEST_SECONDS = 600.0
 """Seconds that a run over every position may take without being asked for."""
 SAMPLE = 256
 """Tokens that are run to estimate the time of a longer run."""
@@ -61,9 +64,9 @@ def affordable_length(
 ) -> int:
     """Return the default length of a run over every position.
 
-    It is `usual_length`: four times the trained context, up to 8192 tokens. Where that ends inside
-    the trained context, so that it would not show the extension, it is `length_beyond`, a quarter
-    more than the trained context, if time and memory allow it.
+    It is `usual_length`: four times the trained context, up to 8192 tokens. For a model with a
+    trained context of 8192 or more, such a run would not show the extension. It is then a quarter
+    longer than the trained context (`length_beyond`), if time and memory allow that.
 
     Args:
         original: The trained context in tokens.
@@ -78,11 +81,12 @@ def affordable_length(
     if not ends_inside or not fits:
         return usual
 
-    # the cost of attention to the tokens before rises with their number: at LONGEST tokens it is
-    # about that of everything else
+    # The time of a token is that of its layers without attention, as the sample shows it, and that
+    # of attention to all tokens before. At about 8,192 tokens, attention takes as long as the rest.
     longer = length_beyond(original, context)
-    estimate = seconds() / SAMPLE * longer * (1 + longer / LONGEST)
-    if estimate > PATIENCE:
+    seconds_per_token = seconds() / SAMPLE
+    estimate = longer * seconds_per_token * (1 + longer / EQUAL_COST_LENGTH)
+    if estimate > LONGEST_SECONDS:
         return usual
     return longer
 
@@ -142,8 +146,8 @@ def _name(low: int, high: int) -> str:
     return f"{low:,}-{high - 1:,}"
 
 
-SPAN = 24  # tokens that are repeated
-SHARE = 0.5
+SPAN_TOKENS = 24  # tokens that are repeated
+REPEATED_SHARE = 0.5
 
 
 def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
@@ -162,12 +166,12 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
     ids: list[int] = []
     while len(ids) < count:
         # a model predicts a repeated span by attention to its first occurrence
-        has_earlier_spans = len(ids) > 2 * SPAN
-        if has_earlier_spans and torch.rand(1, generator=generator).item() < SHARE:
-            start = int(torch.randint(len(ids) - SPAN, (1,), generator=generator).item())
-            ids += ids[start : start + SPAN]
+        has_earlier_spans = len(ids) > 2 * SPAN_TOKENS
+        if has_earlier_spans and torch.rand(1, generator=generator).item() < REPEATED_SHARE:
+            start = int(torch.randint(len(ids) - SPAN_TOKENS, (1,), generator=generator).item())
+            ids += ids[start : start + SPAN_TOKENS]
         else:
-            ids += torch.randint(vocabulary, (SPAN,), generator=generator).tolist()
+            ids += torch.randint(vocabulary, (SPAN_TOKENS,), generator=generator).tolist()
     return ids[:count]
 
 
@@ -209,9 +213,9 @@ def _read_utf8(file: Path) -> str:
         ) from None
 
 
-SPREAD = 512
+SPREAD_TOKENS = 512
 """Tokens of a spread run."""
-PART = 128
+PART_TOKENS = 128
 """Tokens of the part of a spread run that is run in every variant."""
 KEPT = 256
 """Positions of a bucket whose logits are compared."""
@@ -252,27 +256,29 @@ class TokenRun:
 
     @classmethod
     def blocks(cls, low: int, high: int, ids: list[int], most: int) -> TokenRun:
-        """Return a run of blocks of tokens, with gaps between their positions.
+        """Return a run of blocks of 32 tokens, with gaps between their positions.
 
         llama.cpp reads only tokens that follow each other, so single tokens cannot be spread as in
-        `spread`. The first block begins at position 0, and the last one ends at `high`: 512 tokens
-        are 16 blocks of 32, spread over a context of 8,192.
+        `spread`. The first block begins at position 0, and the last one ends before `high`: 512
+        tokens are 16 blocks of 32, spread over a context of 8,192. Blocks do not overlap, since
+        there are at most `high` tokens. The kind of the run is "spread".
 
         Args:
             low: The first position whose logits may be compared.
             high: The position after the last one.
-            ids: The tokens.
+            ids: The tokens. With `high` of them there are no gaps: one block has all positions.
             most: How many tokens are compared at most.
         """
-        # with a token for every position there are no gaps: one block has them all
         is_complete = len(ids) >= high
         size = high if is_complete else BLOCK
         count = max(1, len(ids) // size)
+
+        # blocks begin at even distances between position 0 and `last_start`
         last_start = high - size
         steps = max(1, count - 1)
         positions: list[int] = []
         for block in range(count):
-            start = block * last_start // steps
+            start = last_start * block // steps
             positions += range(start, start + size)
 
         # The first token of a block is not compared: llama.cpp lets it see only itself, and none of
@@ -295,7 +301,7 @@ class TokenRun:
         """
         low = self.positions[self.kept[0]]
         high = self.positions[-1] + 1
-        shorter = TokenRun.spread(low, high, self.ids[:PART])
+        shorter = TokenRun.spread(low, high, self.ids[:PART_TOKENS])
         [bucket] = shorter.buckets
         return replace(shorter, buckets=[replace(bucket, name=self.buckets[0].name)])
 
@@ -323,23 +329,23 @@ class TokenRun:
         if count >= len(self.kept):
             return self
         kept = self.kept[:count]
-        tokens = 0
+        token_count = 0
         if kept:
             last_compared = kept[-1]
-            tokens = last_compared + 1
+            token_count = last_compared + 1
 
-        # the bucket with the last of these tokens may lose some positions, and later ones lose all;
-        # `rows` are the indices of a bucket's positions among all compared ones
+        # Each bucket keeps the positions that are among the first `count` compared ones: the first
+        # buckets all of theirs, the next one some, and the last ones none, so that they go.
         buckets = []
-        for bucket, rows in self.parts():
+        for bucket, rows in self.parts():  # `rows.start` is the number of positions before it
             count_in_bucket = max(0, count - rows.start)
             positions = bucket.positions[:count_in_bucket]
             if positions:
                 buckets.append(replace(bucket, positions=positions))
         return replace(
             self,
-            ids=self.ids[:tokens],
-            positions=self.positions[:tokens],
+            ids=self.ids[:token_count],
+            positions=self.positions[:token_count],
             kept=kept,
             buckets=buckets,
         )
@@ -368,19 +374,21 @@ def block_runs(
 ) -> list[TokenRun]:
     """Return a run of synthetic tokens for the trained context and each doubling up to the new one.
 
-    Each run has a few blocks of tokens that are spread over the positions (`TokenRun.blocks`).
+    A run has 512 tokens, as blocks with gaps between their positions (`TokenRun.blocks`). A range
+    of fewer positions has a token for each.
 
     Args:
         original: The trained context in tokens.
         context: The new one.
-        vocabulary: The number of tokens.
+        vocabulary: The number of different tokens.
         seed: The seed of the first run.
         each: How many positions of a run are compared at most.
     """
     runs = []
     for number, (low, high) in enumerate(doublings(original, context)):
-        ids = synthetic(min(SPREAD, high), vocabulary, seed + number)
-        runs.append(TokenRun.blocks(low, high, ids, each))
+        token_count = min(SPREAD_TOKENS, high)
+        ids = synthetic(token_count, vocabulary, seed + number)
+        runs.append(TokenRun.blocks(low, high, ids, most=each))
     return runs
 
 
@@ -425,6 +433,7 @@ def token_runs(
     for number, (low, high) in enumerate(ranges):
         ids = tokens(min(settings.spread, high), settings.seed + number)
         runs.append(TokenRun.spread(low, high, ids))
+    # a whole run, of which KEPT (256) positions of each range are compared
     if settings.length:
         buckets = spread_buckets(schedule.original_context, settings.length, KEPT)
         runs.append(TokenRun.over_all("whole", tokens(settings.length, settings.seed), buckets))

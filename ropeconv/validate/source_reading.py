@@ -31,26 +31,26 @@ from ..engines.transformers.patch import (
 )
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from .comparison import Comparison, Settings
-from .sampling import PART, TokenRun, doublings, synthetic, token_runs
+from .sampling import PART_TOKENS, TokenRun, doublings, synthetic, token_runs
 from .validation import (
-    DETAIL,
-    NOISE,
-    POWER,
+    ENOUGH_DETAIL,
+    ENOUGH_POWER,
+    NOISE_FACTOR,
     SAME_KERNELS,
     SEPARATION,
     Measures,
     in_blocks,
-    measure,
     measure_states,
     spread_of,
     tolerance,
 )
+from .validation import measure as measure_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FAINT = 1.02
-"""By what attention scores are multiplied, for a fault that is small."""
+FAINT_FAULT_FACTOR = 1.02
+"""The factor of attention scores in a faint fault, the smallest one that must be noticed."""
 SPREAD_POSITIONS = 64
 """Positions of each run for the spread of the logits."""
 
@@ -149,7 +149,7 @@ class SourceReading:
         # a faint fault: the reference with attention scores 2 % larger, if the class can scale them
         states_with_fault = []
         if attention_modules(engine.model):
-            fault = replace(spec, score_factor=FAINT * spec.score_factor)
+            fault = replace(spec, score_factor=FAINT_FAULT_FACTOR * spec.score_factor)
             states_with_fault = [fault.read_patched(engine, part) for part in parts]
         # all other variants; it may round the weights of the engine, so it comes after the fault
         states = read_source(engine, spec, runs, at.dtype, parts)
@@ -198,14 +198,16 @@ class SourceReading:
         """
         if not self.head.has_logits:
             return self
-        # the standard deviation of the logits at some positions of each run, and the root mean
-        # square of these
-        squares = []
+        # The standard deviation over the vocabulary at some positions of each spread run, and the
+        # root mean square of these. Only hidden states were kept, of which the head (the last
+        # projection of the model) makes logits.
+        make_logits = self.head.head
+        variances = []
         for run, hidden in zip(self.runs, self.states.reference, strict=True):
             if run.kind == "spread":
-                logits = self.head.head(hidden[:SPREAD_POSITIONS])
-                squares.append(spread_of(logits) ** 2)
-        spread = math.sqrt(sum(squares) / len(squares))
+                logits = make_logits(hidden[:SPREAD_POSITIONS])
+                variances.append(spread_of(logits) ** 2)
+        spread = math.sqrt(sum(variances) / len(variances))
         change = f"logits divided by their spread of {spread:.2g}"
         return replace(self, temperature=spread, changes=(*self.changes, change))
 
@@ -219,19 +221,19 @@ class SourceReading:
 
         All are measured in a part of the tokens of each range (`choose_parts`).
         """
-        # The noise floor of a part (128 tokens) holds for its run (512) too: rounding grows with
-        # positions, of which both have the lowest and the highest, and attention over fewer keys
-        # averages less of it away. On SmolLM2-135M with `--yarn 4`, the noise of three ranges is
-        # 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs. This is
-        # not a proof for every model. But a PASS needs the part to agree too, and where only the
-        # run does not, all is measured again over whole runs (`checkpoint._compare`).
-        states = self.states
-        # The share of the KL from another precision that counts as noise. The tolerance is NOISE
-        # times the noise floor, so with 1 / NOISE that KL is allowed once.
-        share = 1 / NOISE
+        # The tolerance is NOISE_FACTOR (5) times the noise floor. Of the KL between two precisions
+        # a fifth counts as noise, so this KL is allowed once. With a fold all of it counts, since
+        # folded weights round to other numbers in a low precision.
+        part_of_other_precision = 1 / NOISE_FACTOR
         if self.spec.comparison.rounded_weights(self.at.dtype):
-            share = 1.0  # folded keys round to other numbers in low precision
+            part_of_other_precision = 1.0
 
+        # The noise floor of a part (128 tokens) holds for the run of its range (512 tokens) too.
+        # Both have the same lowest and highest positions, with which rounding grows. And attention
+        # over fewer keys averages less rounding away. With `--yarn 4` for SmolLM2-135M, the noise
+        # of three ranges is 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in
+        # runs. Where only a run disagrees, all is measured again in runs (`checkpoint._compare`).
+        states = self.states
         controls = []
         noise = 0.0
         for number, unscaled in enumerate(states.control):
@@ -239,13 +241,14 @@ class SourceReading:
             percentiles = []
             worst_noise = 0.0
             for noise_engine, hidden in states.noise_runs:
-                head = noise_engine or self.head  # None stands for the engine of the reference
+                # None stands for the engine of the reference
+                head = self.head if noise_engine is None else noise_engine
                 kl = self._kl(number, head, hidden[number])
                 percentiles.append(kl.quantile(0.95).item())
                 worst_noise = max(worst_noise, kl.max().item())
             # Each range has higher positions than the one before, where rounding cannot be less.
             # If it seems so by chance, the noise of the range before is kept.
-            noise = max(noise, states.noise_floor(percentiles, share))
+            noise = max(noise, states.noise_floor(percentiles, part_of_other_precision))
 
             # the faint fault, a change that is barely worth finding; infinite for a class whose
             # scores cannot be scaled
@@ -253,10 +256,9 @@ class SourceReading:
             if states.faint:
                 faint = self._kl(number, self.head, states.faint[number]).mean().item()
 
-            unscaled_kl = self._kl(number, self.head, unscaled).mean().item()
             last_position = self.parts[number].positions[-1]
             control = Control(
-                kl=unscaled_kl,
+                kl=self._kl(number, self.head, unscaled).mean().item(),
                 faint=faint,
                 noise=noise,
                 allowed=tolerance(last_position, noise, SAME_KERNELS, faint),
@@ -312,39 +314,45 @@ class SourceReading:
             targets: The next tokens, [positions].
         """
 
-        def measure_rows(rows: slice) -> Measures:
+        def compare_rows(rows: slice) -> Measures:
             if not head.has_logits:
                 return measure_states(reference[rows], hidden[rows])
-            # the method `head` of a loaded model makes logits, and the function `measure` of
-            # validation.py compares them
+            # the method `head` of a loaded model makes logits of hidden states
             reference_logits = head.head(reference[rows])
             other_logits = other.head(hidden[rows])
-            return measure(reference_logits, other_logits, targets[rows], self.temperature)
+            return measure_logits(reference_logits, other_logits, targets[rows], self.temperature)
 
         # a run that was stopped early has fewer hidden states than tokens
         count = min(len(reference), len(hidden), len(targets))
-        return in_blocks(measure_rows, count, head.vocabulary)
+        return in_blocks(compare_rows, count, head.vocabulary)
 
 
 def count_tokens(runs: list[TokenRun], parts: list[TokenRun], is_narrow: bool) -> int:
-    """Return how many tokens a comparison reads, with all the runs that it takes together.
+    """Return how many tokens a comparison reads, with all the passes of its models together.
 
     Args:
-        runs: Sequences of tokens, each over a range of positions. The reference (the source with
-            the schedule) and the output read these.
-        parts: For each range a shorter sequence, or the run itself. It is read four times more: by
-            the unscaled source, with a small fault, and with two ways of rounding. Where it is not
-            the run, reference and output read it too.
+        runs: Sequences of tokens, one for each range of positions, and perhaps one that has every
+            position. The source with the schedule (the reference) and the output read them.
+        parts: For each range a shorter sequence over the same positions, or its run itself. Other
+            variants of the source read it.
         is_narrow: Whether the models run in 16 bits, and so once more in float32.
     """
+    # the reference and the output
+    passes_over_runs = 2
+
+    # the unscaled source, the source with a small fault, and two runs with other rounding
+    passes_over_parts = 4
+    if is_narrow:
+        passes_over_parts += 1  # float32
+
     count = 0
     for run in runs:
-        count += 2 * len(run.ids)
+        count += passes_over_runs * len(run.ids)
     for part in parts:
-        variants = 5 if is_narrow else 4
-        if part not in runs:
-            variants += 2
-        count += variants * len(part.ids)
+        count += passes_over_parts * len(part.ids)
+        is_own_sequence = part not in runs
+        if is_own_sequence:  # the reference and the output read it too
+            count += 2 * len(part.ids)
     return count
 
 
@@ -354,25 +362,26 @@ def describe_work(work: int, at: DeviceSpec, changes: tuple[str, ...], again: bo
     Args:
         work: How many tokens, in all runs together.
         at: Device and precision.
-        changes: Phrases on settings that were changed.
-        again: Whether other settings were tried before.
+        changes: Phrases on settings that were changed, such as "float32".
+        again: Whether other settings were tried before, so that the sentence names the changes.
     """
-    if not again:
-        variants = "control, reference, noise floor, baked"
-        return f"Running {work:,} tokens on {at.device} in {at.dtype}: {variants}."
-    purpose = "for a more sensitive test"
-    if changes:
-        purpose += f": {', '.join(changes)}"
-    return f"Running {work:,} tokens again, {purpose}."
+    if again:
+        purpose = "for a more sensitive test"
+        if changes:
+            purpose += f": {', '.join(changes)}"
+        return f"Running {work:,} tokens again, {purpose}."
+    # the source unscaled, with the schedule, and with other rounding; and the output
+    models = "control, reference, noise floor, baked"
+    return f"Running {work:,} tokens on {at.device} in {at.dtype}: {models}."
 
 
-TOKENS = 256
+LEAST_SPREAD_TOKENS = 256
 """Tokens of spread runs at least, if a shorter one had not enough power."""
 FACTOR_TOKENS = 128
 """Tokens of the runs that find the factor of the attention scores."""
 FACTORS = tuple(16.0**exponent for exponent in range(-5, 9))
 """Factors of the attention scores that are tried first."""
-STEPS = (0.25, 4.0)
+FACTOR_STEPS = (0.25, 4.0)
 """Steps from the best factor."""
 
 
@@ -381,10 +390,10 @@ def read_with_power(
 ) -> SourceReading:
     """Run the source with settings in which a wrong output would be noticed.
 
-    A reading is the source, run once with some settings. It shows how far the unscaled source and
-    a faint fault are from the right schedule, over what is allowed for rounding. The settings
-    change (`_readings`: float32, more tokens) until both ratios are large enough, which is a worth
-    of 1.
+    A reading is the source, run with some settings: with the schedule (the reference), without it,
+    and with a small fault. The test is sensitive enough if the KL of the unscaled source from the
+    reference is 1,000 times what is allowed for rounding, and that of the small fault 50 times.
+    Until it is, settings change (`_readings`: float32, more tokens), and the source runs again.
 
     Args:
         spec: The comparison: the output, its source, and how they are run.
@@ -393,7 +402,7 @@ def read_with_power(
         before: Tokens that were read already, for the progress.
 
     Returns:
-        The first reading that is worth enough, or the one that is worth most. In a low precision
+        The first reading that is sensitive enough, or the most sensitive one. In a low precision
         that the user has named, a reading that shows the unscaled source clearly is enough.
     """
     # a precision below float32, such as bfloat16, that the user has named; else empty
@@ -403,8 +412,8 @@ def read_with_power(
 
     best = None
     for reading in _readings(spec, folder, at, before):
-        # an output that computes what its source does: no unscaled source shows the power of the
-        # test, so that no reading can be better than another
+        # An output that computes the same as its source has no unscaled source to differ from, so
+        # no settings are more sensitive than others.
         if spec.comparison.unchanged:
             return reading
         # leave the precision of the user only where it shows nothing
@@ -412,9 +421,9 @@ def read_with_power(
         if is_as_user_wants and _is_clear(reading):
             return reading
 
-        if best is None or _worth(reading) > _worth(best):
+        if best is None or _sensitivity(reading) > _sensitivity(best):
             best = reading
-        is_enough = _worth(best) >= 1
+        is_enough = _sensitivity(best) >= 1
         if is_enough:  # the readings that follow take longer
             break
     assert best is not None
@@ -431,9 +440,9 @@ def _is_clear(reading: SourceReading) -> bool:
     return reading.power >= SEPARATION
 
 
-def _worth(reading: SourceReading) -> float:
-    """How close a reading is to enough power and half of the possible detail; 1 is enough."""
-    return min(reading.power / POWER, reading.detail / (DETAIL / 2))
+def _sensitivity(reading: SourceReading) -> float:
+    """Return how sensitive a reading is; 1 is enough: a power of 1,000, and a detail of 50."""
+    return min(reading.power / ENOUGH_POWER, reading.detail / (ENOUGH_DETAIL / 2))
 
 
 def _readings(
@@ -441,17 +450,25 @@ def _readings(
 ) -> Iterator[SourceReading]:
     """Yield runs of the source (readings), with more and more changes to the given settings.
 
-    The caller stops at one that is sensitive enough: in which a wrong output would be noticed. Each
-    is yielded as it was read, and with logits divided by their spread (`normalise`); the last
-    one only so. The order is from the least change to the most, each on top of those before:
+    The caller stops at a reading that is sensitive enough, so that it shows a wrong output.
+    Each change is made on top of those before, from the least to the most:
 
     1. the settings of the user;
     2. float32;
     3. attention to all keys, if an indexer chooses some;
     4. more tokens, synthetic ones, with attention scores that are neither uniform nor one-hot.
 
-    A reading that the user stopped is the last one.
+    After each change two readings are yielded: with plain logits, and with logits divided by their
+    spread (`normalise`). After the last change only the second is. If the user stops a run, no
+    further settings are tried.
+
+    Args:
+        spec: The comparison, and the settings of the user.
+        folder: The folder of the source.
+        at: Device and precision.
+        before: Tokens that were read already. It is counted on, for the progress.
     """
+    # with the settings of the user
     reading = SourceReading.read(spec, folder, at, before=before)
     yield reading
     yield reading.normalise()
@@ -480,11 +497,12 @@ def _readings(
         if reading.is_stopped:
             return
 
-    # with more tokens, and scores in which RoPE matters
+    # With more tokens, and attention scores with which RoPE matters. All variants read all tokens
+    # of a run, not only a part of them (`in_whole`).
     settings = spec.settings
     if settings.text is not None:
         changes = (*changes, "synthetic tokens")
-    more = replace(settings, text=None, tokens=max(TOKENS, settings.spread))
+    more = replace(settings, text=None, tokens=max(LEAST_SPREAD_TOKENS, settings.spread))
     spec = replace(spec, settings=more, in_whole=True)
     factor = _best_factor(folder, at, spec)
     if factor is not None:
@@ -500,7 +518,7 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     A model with random weights attends to all tokens alike, and one with large weights to a single
     token; in neither does a wrong RoPE change the result much. With all scores multiplied by a
     factor, on both sides, attention is between the two. The small (faint) fault is one more factor
-    of FAINT, 1.02.
+    of FAINT_FAULT_FACTOR, 1.02.
 
     Args:
         folder: The folder of the source.
@@ -525,7 +543,7 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     # first among powers of 16, then four times less and four times more than the best of them
     best = max(FACTORS, key=visibility)
     candidates = [best]
-    for step in STEPS:
+    for step in FACTOR_STEPS:
         candidates.append(best * step)
     return max(candidates, key=visibility)
 
@@ -541,24 +559,26 @@ def _visibility_of_fault(spec: ComparisonSpec, engine: TransformersEngine, run: 
         run: The tokens.
     """
     schedule = spec.comparison.schedule
-    quiet = replace(spec, progress=Progress())
-    with_fault = replace(quiet, score_factor=FAINT * spec.score_factor)
-    reference = quiet.read_patched(engine, run)
-    fault = with_fault.read_patched(engine, run)
+    silent_spec = replace(spec, progress=Progress())  # without progress for the user
+    fault_spec = replace(silent_spec, score_factor=FAINT_FAULT_FACTOR * spec.score_factor)
+    reference = silent_spec.read_patched(engine, run)
+    with_fault = fault_spec.read_patched(engine, run)
 
-    # the noise: the reference with nearby frequencies, and in chunks. Their errors are
-    # independent, so the KLs add. With two lists of frequencies a chunk may use the other list.
-    noise_runs = [quiet.read_patched(engine, run, schedule=nudge(schedule))]
-    if schedule.short_inv_freq is None and engine.chunked:
-        chunk = math.ceil(len(run.ids) / PARTS)
-        noise_runs.append(quiet.read_patched(engine, run, chunk=chunk))
+    # The noise: the reference with nearby frequencies, and in three chunks. Their errors are
+    # independent, so the KLs add. LongRoPE chooses its frequencies by the length of the text, so
+    # the first chunks may get other ones; a schedule with two lists is not run in chunks.
+    noise_runs = [silent_spec.read_patched(engine, run, schedule=nudge(schedule))]
+    has_one_list = schedule.short_inv_freq is None
+    if has_one_list and engine.chunked:
+        chunk = math.ceil(len(run.ids) / CHUNKS_FOR_NOISE)
+        noise_runs.append(silent_spec.read_patched(engine, run, chunk=chunk))
     noise = 0.0
     for hidden in noise_runs:
         noise += _measure_over_spread(engine, reference, hidden).kl.quantile(0.95).item()
 
-    fault_kl = _measure_over_spread(engine, reference, fault).kl.mean().item()
-    # the least KL that is allowed is that of other kernels of one runtime (SAME_KERNELS)
-    allowed = tolerance(run.positions[-1], noise, SAME_KERNELS)
+    # both sides run in transformers, so the least KL that is allowed is that of the same kernels
+    fault_kl = _measure_over_spread(engine, reference, with_fault).kl.mean().item()
+    allowed = tolerance(run.positions[-1], noise, floor=SAME_KERNELS)
     return float(fault_kl / allowed)
 
 
@@ -567,10 +587,11 @@ def _measure_over_spread(engine: TransformersEngine, reference: Tensor, hidden: 
     if not engine.has_logits:
         return measure_states(reference, hidden)
     logits = engine.head(reference)
-    return measure(logits, engine.head(hidden), None, spread_of(logits))
+    other_logits = engine.head(hidden)
+    return measure_logits(logits, other_logits, targets=None, temperature=spread_of(logits))
 
 
-PARTS = 3
+CHUNKS_FOR_NOISE = 3
 """Chunks of a spread run, for the noise floor."""
 
 
@@ -700,14 +721,14 @@ class ComparisonSpec:
         comparison = self.comparison
         schedule = schedule or comparison.schedule
         scale = scale or comparison.scale
-        with ExitStack() as stack:  # which undoes both changes, also after an error
-            undo_patch = patch(
-                engine.model, schedule, comparison.spec.mla, scale, comparison.queries
-            )
-            stack.callback(undo_patch)
-            stack.callback(setattr, engine, "chunk", engine.chunk)
-            engine.chunk = chunk or engine.chunk
-            return self.plain(engine, run)
+        usual_chunk = engine.chunk
+        undo_patch = patch(engine.model, schedule, comparison.spec.mla, scale, comparison.queries)
+        try:
+            engine.chunk = chunk or usual_chunk
+            return self.plain(engine, run)  # runs the model, which is patched now
+        finally:
+            engine.chunk = usual_chunk
+            undo_patch()
 
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Tensor:
         """Return hidden states of an unpatched model, [len(run.kept), hidden_size].
@@ -729,22 +750,22 @@ def choose_parts(
 ) -> list[TokenRun]:
     """Return, for each spread run, fewer tokens over the same positions, to save time.
 
-    A spread run is 512 tokens over a range of positions, and its part has 128 of them. The unscaled
-    source (control) and the rounding (noise floor), by which a comparison knows whether it would
-    notice a wrong output, are measured in the parts only. In some models and settings the whole run
-    is its part.
+    A spread run is 512 tokens over a range of positions, and its part has 128 tokens over the same
+    range. The unscaled source (control) and the rounding (noise floor), by which a comparison knows
+    whether it would notice a wrong output, are measured in the parts only. In some models and
+    settings the run is returned as its own part.
 
     Args:
-        spec: The comparison: the output, its source, and how they are run.
+        spec: The comparison. With `in_whole`, each run is its own part.
         engine: The source, loaded in transformers.
         at: Device and precision.
-        runs: All runs, of which those over every position have no part.
+        runs: All runs. A whole run, which has every position, has no part.
     """
     parts = []
     for run in runs:
         if run.kind != "spread":
             continue
-        is_short = len(run.ids) <= PART
+        is_short = len(run.ids) <= PART_TOKENS
         # weights are read from the disk in each pass, which takes as long for fewer tokens
         saves_nothing = at.layer_by_layer
         # windows count tokens: the last of 512 tokens sees only some of them, and the last of 128
@@ -765,22 +786,23 @@ def read_parts(
 ) -> list[Tensor]:
     """Return the hidden states of the part of each run, without reading a whole run again.
 
-    A run is a sequence of tokens over a range of positions, and its part has a quarter of them. A
-    short run is its own part, and its hidden states are there already.
+    A run is a sequence of tokens over a range of positions, 512 say, and its part has 128 tokens
+    over the same range. A short run is its own part, and its hidden states are there already.
 
     Args:
-        runs: All runs; those with a part come first.
-        states: Their hidden states.
+        runs: The runs, first one for each part, in the same order. A run without a part may follow.
+        states: The hidden states of the runs, one tensor for each.
         parts: The parts.
         read: Reads a run, and returns its hidden states.
     """
-    of_parts = []
-    for run, hidden, part in zip(runs, states, parts, strict=False):
+    states_of_parts = []
+    runs_with_part = runs[: len(parts)]
+    for run, hidden, part in zip(runs_with_part, states, parts, strict=False):
         if part is run:
-            of_parts.append(hidden)
+            states_of_parts.append(hidden)
         else:
-            of_parts.append(read(part))
-    return of_parts
+            states_of_parts.append(read(part))
+    return states_of_parts
 
 
 def read_source(
@@ -832,7 +854,7 @@ def read_source(
     if schedule.short_inv_freq is None and engine.chunked:
         in_chunks = []
         for run in samples:
-            chunk = math.ceil(len(run.ids) / PARTS)
+            chunk = math.ceil(len(run.ids) / CHUNKS_FOR_NOISE)
             in_chunks.append(spec.read_patched(engine, run, chunk))
         noise_runs.append((None, in_chunks))
 

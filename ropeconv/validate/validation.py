@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 64 << 20
 """Bytes of one matrix [positions, vocabulary] in float32."""
-SMALL = 0.1
+SMALL_DIFFERENCE = 0.1
 """A difference of log-probabilities below which e^-d - 1 + d is computed by `expm1`."""
 
 
@@ -122,7 +122,7 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
     share = p.exp()
     near = share * (torch.expm1(-d) + d)  # exact where d is small
     far = share * d - share + q.exp()  # the same, without an overflow of e^-d
-    terms = torch.where(d.abs() < SMALL, near, far)
+    terms = torch.where(d.abs() < SMALL_DIFFERENCE, near, far)
     return terms.sum(dim=-1).clamp(min=0)
 
 
@@ -194,24 +194,24 @@ Sharp models with frequencies rounded differently have 7e-6.
 """
 ANGLE_ERROR = 2.0**-22
 """Rounding of position * inv_freq and of inv_freq itself, in float32."""
-RESOLUTION = 1e-12
+KL_RESOLUTION = 1e-12
 """The resolution of a KL in float32."""
 SEPARATION = 10.0
 """How many times as far as allowed the unscaled source must be from the reference."""
 DEVIATIONS = 4.0
 """Standard errors of a mean that are allowed beside it."""
-PART = 0.1
+NOISE_MARGIN = 0.1
 """The part of a measured noise that is allowed beside it.
 
 Two ways of rounding are not equally far from a third.
 """
-POWER = 1000.0
+ENOUGH_POWER = 1000.0
 """The control over the tolerance, if errors of 3 % of the change by the method are noticed."""
-DETAIL = 100.0
+ENOUGH_DETAIL = 100.0
 """A faint fault over the tolerance."""
-NOISE = 5.0
+NOISE_FACTOR = 5.0
 """How many times the noise floor is allowed."""
-TWICE = 2.0
+MEAN_NOISE_FACTOR = 2.0
 """How many times a mean is allowed: those of a hundred positions differ by a quarter from run to
 run.
 """
@@ -223,7 +223,16 @@ STATES = "hidden states are compared, and half of their squared relative error i
 def rule(floor: float, states: bool = False) -> str:
     """Return the rule by which an output agrees with its reference, in words for the report.
 
-    It describes `tolerance`, `HiddenStates.noise_floor` and `BucketResult.is_distinguished`.
+    The numbers are those of `tolerance`, `HiddenStates.noise_floor` and
+    `BucketResult.is_distinguished`:
+
+    - A bucket is a range of positions, and its KL the distance of the output from the reference.
+    - Angles are products of a position and a frequency, which float32 rounds: 2^-22 is the relative
+      error of both sides together.
+    - The noise floor is measured in runs of the reference that differ only by rounding. In other
+      chunks (tokens at a time), sums are rounded in another order. A fold multiplies weights by a
+      factor, which rounds them.
+    - The unscaled source is the control, which must differ.
 
     Args:
         floor: The KL in nats that is always allowed.
@@ -231,7 +240,7 @@ def rule(floor: float, states: bool = False) -> str:
     """
     agreement = (
         f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last"
-        f" position * 2^-22)^2 + {NOISE:g} x the noise floor"
+        f" position * 2^-22)^2 + {NOISE_FACTOR:g} x the noise floor"
     )
     control = (
         f"beyond the trained context the unscaled source must have {SEPARATION:g} times that KL"
@@ -322,9 +331,8 @@ class BucketResult:
 
     def figure(self, kl: float) -> str:
         """Return a KL of this bucket in words, for hidden states the relative error behind it."""
-        if self.cosine is None:
-            return f"KL {kl:.2e}"
-        return f"relative error {math.sqrt(2 * kl):.2e}"
+        name = "KL" if self.cosine is None else "relative error"
+        return f"{name} {_shown_size(self, kl):.2e}"
 
     @property
     def is_distinguished(self) -> bool:
@@ -339,6 +347,13 @@ class BucketResult:
             # the tolerance is often a part of the control, and equal except for rounding
             return fault * (1 + 1e-9) >= SEPARATION * unnoticed
         return self.control_kl >= SEPARATION * max(self.kl_95, self.tolerance)
+
+
+def _shown_size(bucket: BucketResult, kl: float) -> float:
+    """Return a KL; for hidden states the relative error e for which `kl` is e^2 / 2."""
+    if bucket.cosine is None:
+        return kl
+    return math.sqrt(2 * kl)
 
 
 OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
@@ -530,21 +545,21 @@ class Validation(TableSummary):
 def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = math.inf) -> float:
     """Return the allowed KL of a bucket in nats.
 
-    `min(floor + (last * 2^-22)^2, faint / 100) + 5 * noise`
+    `min(floor + (last * 2^-22)^2, max(faint / 100, 1e-12)) + 5 * noise`
 
     At position 131,071 without noise it is 1e-3 more than `floor`, since the angles of both sides
-    may be off by 131,071 * 2^-22 = 0.03 radians.
+    may be off by 131,071 * 2^-22 = 0.03 radians. A KL in float32 resolves 1e-12.
 
     Args:
         last: Its last position.
-        noise: The noise floor in nats.
+        noise: The noise floor in nats: the KL that rounding causes.
         floor: The KL that is allowed at position 0 without noise.
-        faint: The KL of a faint fault, a change that is barely worth finding. At most a hundredth
-            of it is allowed besides noise, but never less than a KL in float32 resolves.
+        faint: The KL of the smallest fault that must be noticed, attention scores 2 % larger. At
+            most a hundredth of it is allowed besides noise. Infinite if it was not measured.
     """
     by_angles = floor + (last * ANGLE_ERROR) ** 2
-    by_faint_fault = max(faint / DETAIL, RESOLUTION)
-    return min(by_angles, by_faint_fault) + NOISE * noise
+    by_faint_fault = max(faint / ENOUGH_DETAIL, KL_RESOLUTION)  # ENOUGH_DETAIL is 100
+    return min(by_angles, by_faint_fault) + NOISE_FACTOR * noise
 
 
 def bucket_result(
@@ -604,27 +619,34 @@ def _mean(values: Tensor) -> float | None:
 def with_rounded_weights(
     result: BucketResult, noise: float = 0.0, separation: float = SEPARATION
 ) -> BucketResult:
-    """Return the result of a bucket where the two sides have weights that are rounded differently.
+    """Judge a bucket again by its mean KL, for an output whose weights are rounded.
 
-    Then every position is a little off, so the mean KL is judged, not the 95th percentile. It may
-    be `max(tolerance + 2 * noise, control / separation)`. With a control of 0.05 and a separation
-    of 10 that is at least 0.005.
+    Rounded weights, as in Q4_K, put every position a little off, so the 95th percentile of one
+    reference does not show a wrong RoPE well. The mean KL may be
+
+        max(tolerance + 2 * noise, control / separation)
+
+    With a control of 0.05 and a separation of 10 that is at least 0.005.
 
     Args:
         result: The result by the 95th percentile.
-        noise: The mean KL between the two sides where both run the unscaled source, in nats: what
-            rounding causes.
-        separation: How many times closer than the control, the unscaled source, an output must be.
+        noise: The mean KL that rounding causes, in nats: between the two sides where both run the
+            unscaled source. 0 where it is not measured.
+        separation: How many times closer to the reference than the control, the unscaled source,
+            an output must be. Infinite where only the noise is allowed.
     """
-    by_noise = result.tolerance + TWICE * noise
+    by_noise = result.tolerance + MEAN_NOISE_FACTOR * noise
     by_control = result.control_kl / separation
     allowed = max(by_noise, by_control)
+
+    # this noise is one more part of the noise in the report
+    reported_noise = result.noise_kl + noise
     return replace(
         result,
         tolerance=allowed,
         agrees=result.kl_mean <= allowed,
         rounded_weights=True,
-        noise_kl=result.noise_kl + noise,
+        noise_kl=reported_noise,
     )
 
 
@@ -638,23 +660,24 @@ def with_noise(
 
         max(tolerance + 1.1 * mean(noise) + 4 * error(noise), control / 1000)
 
-    where `error` is the standard error of the mean. That of the output's own KLs would not do,
-    since it grows with a fault.
+    where `error` is the standard error of the mean of the noise. The standard error of the output's
+    own KLs is not used, since it grows with a fault.
 
     Args:
         result: The result of the comparison with the first reference.
         measures: The KLs between the first reference and the output.
-        second: Those between the second reference and the output.
-        noise: Those between the two references, in the bucket in which they are largest.
+        second: The KLs between the second reference and the output.
+        noise: The KLs between the two references, in the bucket in which they are largest.
     """
     count = max(1, len(noise.kl))
     noise_mean = noise.kl.mean().item()
     noise_error = noise.kl.std(correction=0).item() / math.sqrt(count)
-    by_noise = result.tolerance + noise_mean * (1 + PART) + DEVIATIONS * noise_error
+    # NOISE_MARGIN is 0.1, and DEVIATIONS 4
+    by_noise = result.tolerance + noise_mean * (1 + NOISE_MARGIN) + DEVIATIONS * noise_error
 
     # in a small model few roundings differ, so that the references may be equal by chance; a
-    # thousandth of the control is then allowed
-    by_control = result.control_kl / POWER
+    # thousandth of the control (ENOUGH_POWER) is then allowed
+    by_control = result.control_kl / ENOUGH_POWER
     allowed = max(by_noise, by_control)
     distance = ((measures.kl + second.kl) / 2).mean().item()
     return replace(
@@ -667,7 +690,7 @@ def with_noise(
     )
 
 
-def beyond(results: list[BucketResult], trained: int) -> list[BucketResult]:
+def beyond_trained(results: list[BucketResult], trained: int) -> list[BucketResult]:
     """Return the buckets beyond the trained context, which show the extension; all where none is.
 
     Args:
@@ -682,18 +705,20 @@ def count_compared(results: Sequence[BucketResult]) -> int:
     return max((result.last + 1 for result in results), default=0)
 
 
-def on_reach(results: Sequence[BucketResult], trained: int, context: int, flag: str) -> str:
+def reach_warning(results: Sequence[BucketResult], trained: int, context: int, flag: str) -> str:
     """Return a warning where no position beyond the trained context was compared; else empty.
 
     Args:
         results: The results of all buckets.
         trained: The trained context in tokens.
         context: The new one.
-        flag: The option of a longer run.
+        flag: The option of a longer run, such as "--length".
     """
     tokens = count_compared(results)
-    if tokens > trained or context <= trained:
+    is_extended = context > trained
+    if not is_extended or tokens > trained:
         return ""
+    # a run that goes a quarter beyond the trained context, or 512 tokens if that is more
     longer = min(context, trained + max(512, trained // 4))
     return (
         f" Compared up to {tokens:,} tokens, inside the trained context of {trained:,}: this does"
@@ -710,20 +735,21 @@ def conclusion(
     """Return whether an output passes, and a sentence that begins with the verdict.
 
     FAIL: in some bucket, a range of positions, the output is further from the reference than
-    allowed. INCONCLUSIVE: the output is near enough, but the control, the source without scaling,
-    is so too, so that a wrong output would not be noticed. Else PASS.
+    allowed. INCONCLUSIVE: the output is near enough, but so is the control, the source without
+    scaling. A wrong output would then not be noticed. Else PASS.
 
     Args:
         results: The results of all buckets.
         unchanged: Whether the recipe changes no frequency, so that there is no control.
-        trained: The context in tokens beyond which the control has to disagree.
-        decisive: The buckets in which the control has to disagree, by default all of `results`.
+        trained: The trained context in tokens. The control must disagree in buckets beyond it.
+        decisive: Those of the results in which the control must disagree, where two references are
+            compared; None for all of `results`.
     """
     # FAIL, with the bucket that is furthest beyond what is allowed
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
         figure = worst.figure(worst.compared_kl)
-        allowed = worst.figure(worst.tolerance).split()[-1]  # the number of "KL 1.00e-05"
+        allowed = f"{_shown_size(worst, worst.tolerance):.2e}"
         return False, f"FAIL: {figure} at {worst.name}, where {allowed} is allowed."
 
     passed = "PASS: matches the reference at every position"
@@ -733,7 +759,7 @@ def conclusion(
     # INCONCLUSIVE: the test must be able to fail, so the control must not match beyond the trained
     # context; within it, it may
     compared = "logits" if results[0].cosine is None else "hidden states"
-    must_distinguish = beyond(decisive or results, trained)
+    must_distinguish = beyond_trained(decisive or results, trained)
     for result in must_distinguish:
         if not result.is_distinguished:
             return False, (
@@ -750,7 +776,7 @@ def describe_changes(changes: Sequence[str]) -> str:
     return f" Settings changed to make the test more sensitive: {', '.join(changes)}."
 
 
-LEAST = 1e-7
+LEAST_PROBABILITY = 1e-7
 """The probability of all other tokens below which it is rounding."""
 
 
@@ -759,9 +785,11 @@ def measure_answers(
 ) -> Measures:
     """Compare logits of the reference with log-probabilities of some tokens from a server.
 
-    All other tokens count as one, so the KL is at most that of the whole distributions (data
-    processing inequality). max_dlogit is of log-probabilities. Losses are NaN if the server does
-    not name the next token.
+    A server names the likeliest tokens only. The tokens that it does not name are compared as if
+    they were a single token, with the sum of their probabilities. The KL is then at most that of
+    the whole distributions (data processing inequality). `max_dlogit` is the largest difference of
+    a log-probability, since the server gives no logits. Losses are NaN where the server does not
+    name the next token.
 
     Args:
         logits: Logits of the reference, [positions, vocabulary].
@@ -782,27 +810,28 @@ def _measure_answer(row: Tensor, answer: LogProbs, target: int) -> Measures:
 
     Args:
         row: Log-probabilities of the reference, [vocabulary].
-        answer: Those that the server names, by token.
+        answer: The log-probabilities that the server gives, by token.
         target: The next token.
     """
     import torch
 
-    # the terms p d of the KL, d = ln p - ln q, written as p (d + e^-d - 1) = p d + q - p, which is
-    # exact for small d (`_kl`); the q - p of all terms, with those of the others, add up to 0
-    p = row[torch.tensor(list(answer))]
-    q = torch.tensor(list(answer.values()), dtype=torch.float64)
-    d = p - q
-    kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
+    # The KL is the sum of p d, with d = ln p - ln q. Each term is written as p d + q - p, which is
+    # p (d + e^-d - 1) and exact for small d (`_kl`). The sum is the same: q - p sums to 0 over all
+    # tokens, since p and q both sum to 1.
+    log_p = row[torch.tensor(list(answer))]
+    log_q = torch.tensor(list(answer.values()), dtype=torch.float64)
+    d = log_p - log_q
+    kl = (log_p.exp() * (torch.expm1(-d) + d)).sum().item()
 
-    # All tokens that the server does not name count as one, with the probability that is left:
-    # one more term p d + q - p. Where that probability is tiny, it is only rounding.
-    others = max(0.0, 1 - p.exp().sum().item())
-    others_served = max(0.0, 1 - q.exp().sum().item())
-    if min(others, others_served) >= LEAST:
-        kl_of_others = others * math.log(others / others_served) - others + others_served
-        kl += max(0.0, kl_of_others)
+    # One more term is for the tokens that the server does not name: p and q are what is left of 1.
+    # Below LEAST_PROBABILITY that is only rounding.
+    other_p = max(0.0, 1 - log_p.exp().sum().item())
+    other_q = max(0.0, 1 - log_q.exp().sum().item())
+    if min(other_p, other_q) >= LEAST_PROBABILITY:
+        other_d = math.log(other_p / other_q)
+        kl += max(0.0, other_p * other_d + other_q - other_p)
 
-    # the likeliest tokens of both sides
+    # the likeliest tokens of both sides, at most five
     likely = row.topk(min(5, len(answer))).indices.tolist()
     likely_served = sorted(answer, key=lambda token: answer[token], reverse=True)[: len(likely)]
     in_both = set(likely) & set(likely_served)
@@ -813,16 +842,17 @@ def _measure_answer(row: Tensor, answer: LogProbs, target: int) -> Measures:
         loss = -row[target].item()
         loss_served = -answer[target]
 
-    def one(value: float) -> Tensor:
+    def tensor_of(value: float) -> Tensor:
+        """Return a number as a tensor of one position."""
         return torch.tensor([value], dtype=torch.float64)
 
     return Measures(
-        kl=one(kl),
-        max_dlogit=one(d.abs().max().item()),
-        top1=one(float(likely[0] == likely_served[0])),
-        top5=one(len(in_both) / len(likely)),
-        loss_reference=one(loss),
-        loss_other=one(loss_served),
+        kl=tensor_of(kl),
+        max_dlogit=tensor_of(d.abs().max().item()),
+        top1=tensor_of(float(likely[0] == likely_served[0])),
+        top5=tensor_of(len(in_both) / len(likely)),
+        loss_reference=tensor_of(loss),
+        loss_other=tensor_of(loss_served),
     )
 
 

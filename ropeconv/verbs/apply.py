@@ -87,9 +87,10 @@ def apply(
     check_value("dry_run", dry_run, bool)
     check_value("probe", probe, Probe | None)
 
-    # plan; a Batch can hold several outputs, which only the command line makes of one call
+    # Plan. A Batch holds the outputs of one call: here one, and its draft model with `draft`. The
+    # command line can make more.
     if isinstance(model, Plan):
-        batch = _batch_of_plan(model, recipe, given, dry_run, reporter)
+        batch = _make_batch_of_plan(model, recipe, given, dry_run, reporter)
     else:
         batch = _plan_batch(model, recipe, given, dry_run, reporter)
     if dry_run:
@@ -104,7 +105,7 @@ def apply(
     output = outputs[0]
     if len(outputs) > 1:
         output = replace(output, draft=outputs[1])
-    # a silent reporter has shown its notes to no one
+    # a silent reporter has collected its notes, and the caller finds them in the output
     if isinstance(reporter, SilentReporter):
         output = replace(output, notes=tuple(reporter.notes))
     return output
@@ -200,40 +201,44 @@ def _plan_batch(
         dry_run: Whether nothing will be written.
         reporter: Receives what happens.
     """
+    # the recipe; apply(model, context="128k") names no method, and `recipe_of` chooses it
     recipe_names = RecipeKeywords.__annotations__
     recipe_values = {name: value for name, value in given.items() if name in recipe_names}
-    chosen = recipe_of("apply", recipe, recipe_values)
-    # with only a length (context="128k"), ropeconv has chosen the method
-    by_length = recipe is None and not chosen_methods(recipe_values)
-    request = replace(_request(given), dry_run=dry_run, by_length=by_length)
+    chosen_recipe = recipe_of("apply", recipe, recipe_values)
+    method_is_chosen_by_length = recipe is None and not chosen_methods(recipe_values)
 
-    # the batch of one output; a source that the caller has opened is not opened again
+    # the other keywords: those of the target belong to an output, and the rest to the batch
+    request = _make_request(given)
+    request = replace(request, dry_run=dry_run, by_length=method_is_chosen_by_length)
+    target_options = _fill_target_options(given)
     reference = reference_of("apply", model)
-    unit = OutputUnit(source=reference, given=_target_values(given), folder=None, label=reference)
+    unit = OutputUnit(source=reference, given=target_options, folder=None, label=reference)
     batch = _make_batch(unit, request, reporter)
+
+    # a source that the caller has opened is not opened again
     opened: list[Source | GgufSource] = []
     if isinstance(model, Source | GgufSource) and not request.family:
         opened.append(model)
-    batch.plan(chosen, opened)
+    batch.plan(chosen_recipe, opened)
     return batch
 
 
-def _batch_of_plan(
+def _make_batch_of_plan(
     plan: Plan, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
-    """Return the batch of a plan that was made before: its output, and the draft of `draft=`.
+    """Return the batch of a plan that was made before: its output, and the draft model of `draft=`.
 
     A batch has all outputs of one call of `apply`, and writes them.
 
     Args:
         plan: The plan, as `plan()` returned it.
-        recipe: The recipe that the user passed to `apply()`, which a plan does not allow.
+        recipe: The recipe that the user passed to `apply()`. It is refused, since the plan has one.
         given: The keywords that the user passed to `apply()`.
         dry_run: Whether nothing will be written.
         reporter: Receives what happens.
 
     Raises:
-        UsageError: A keyword is one that the plan has decided already.
+        UsageError: For a recipe, and for a keyword that the plan has decided already.
     """
     # the plan has a method and a target already; only the options of writing are left
     decided = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
@@ -243,15 +248,15 @@ def _batch_of_plan(
     if refused:
         raise UsageError(f"apply() of a plan does not accept {refused[0]}; pass it to plan()")
 
-    # A batch keeps the options of the target with each output: the draft is planned with them.
-    # They are those that `plan` got, such as {"out": ..., "runtime": ...}.
+    # A batch keeps the options of the target with each output, such as {"out": ..., "to": ...}.
+    # `plan` got them, and the draft is planned with them.
     options_of_target = {}
     for option in options(Target):
         options_of_target[option.parameter] = getattr(plan.target, option.name)
     reference = plan.source.reference
     unit = OutputUnit(source=reference, given=options_of_target, folder=None, label=reference)
-    batch = _make_batch(unit, replace(_request(given), dry_run=dry_run), reporter)
-    batch.take(plan)  # in place of planning; plans the draft too
+    batch = _make_batch(unit, replace(_make_request(given), dry_run=dry_run), reporter)
+    batch.take(plan)  # plans the draft model, if there is one
     return batch
 
 
@@ -271,15 +276,20 @@ def _make_batch(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> 
     return Batch(units, request, reporter)
 
 
-def _request(given: dict[str, Any]) -> ApplyRequest:
+def _make_request(given: dict[str, Any]) -> ApplyRequest:
     """Return the keywords of `apply` as the options of the command that are not about one output.
 
-    Such as {"fsync": False, "force": True} as ApplyRequest(no_fsync=True, force=True).
+    {"fsync": False, "force": True} becomes ApplyRequest(no_fsync=True, force=True).
+
+    Args:
+        given: The keywords that were given, checked. Those of the recipe and of the target are
+            ignored here.
     """
     known = {item.name for item in fields(ApplyRequest)}
     values = {name: value for name, value in given.items() if name in known}
 
-    # keywords whose names or types differ from the options of the command line
+    # The command line has --no-fsync and --no-check. It has texts where a keyword may be an opened
+    # model (`adapter` and `draft`) or a number (`draft_original_context`).
     if "fsync" in given:
         values["no_fsync"] = not given["fsync"]
     if "check" in given:
@@ -291,6 +301,7 @@ def _request(given: dict[str, Any]) -> ApplyRequest:
     if "draft_original_context" in given:
         values["draft_original_context"] = length_text(given["draft_original_context"])
 
+    # with push="owner/name", the options of the publication
     request = ApplyRequest(**values)
     if not request.push:
         return request
@@ -300,7 +311,7 @@ def _request(given: dict[str, Any]) -> ApplyRequest:
     return replace(request, publication=publication)
 
 
-def _target_values(given: dict[str, Any]) -> dict[str, Any]:
+def _fill_target_options(given: dict[str, Any]) -> dict[str, Any]:
     """Return the values of all options of an output, as the command line gives them.
 
     An option that is not given is None, False for a switch, and [] where it may be repeated.

@@ -24,8 +24,8 @@ def asking_installed(
 
     Args:
         names: Runtimes that the user named, as `--runtime` has them; None for every one.
-        python: The interpreter of another environment; empty for this one, of which transformers
-            is left out, since `apply` asks it about every output.
+        python: The interpreter of another environment; empty for this one. In this one,
+            transformers is not asked here: `apply` asks it about every output that it wrote.
         tell: Called with a sentence before a runtime is started.
 
     Raises:
@@ -58,12 +58,12 @@ def _wanted_runtimes(names: Iterable[str] | None, python: str) -> list[str]:
 
     Args:
         names: Runtimes that the user named; None for every one.
-        python: The interpreter of another environment; empty for this one, of which transformers
-            is left out, since `apply` asks it about every output.
+        python: The interpreter of another environment; empty for this one. In this one,
+            transformers is not asked here: `apply` asks it about every output that it wrote.
     """
-    can_be_asked = list(BEFORE_WRITING)  # without transformers
-    if python:
-        can_be_asked = [askable.name for askable in ASKABLE]
+    can_be_asked = [askable.name for askable in ASKABLE]
+    if not python:
+        can_be_asked = list(BEFORE_WRITING)  # all but transformers
     if names is None:
         return can_be_asked
     named = {canonical(name) for name in names}

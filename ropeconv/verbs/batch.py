@@ -96,7 +96,8 @@ class Batch:
             units: The outputs that are asked for.
             request: The options of `apply` that are not about one output.
             reporter: Receives what happens.
-            on_failure: Called where one of several outputs fails.
+            on_failure: Called with a unit and its error where one of several outputs fails. By
+                default it raises the error.
         """
         self.units = list(units)
         self.request = request
@@ -105,30 +106,31 @@ class Batch:
         self.several = len(self.units) > 1
 
         self.pair = any(unit.is_draft for unit in self.units)
-        """Whether these are a target and its draft."""
+        """Whether these are a model and its draft model, for speculative decoding."""
 
         self.plans: list[tuple[OutputUnit, Plan]] = []
         """The plans with their units, after `plan`."""
 
         self.failures: list[Failure] = []
-        """The units that failed, each with its error."""
+        """The units that could not be planned, written or validated, each with its error."""
 
         self.refused: list[Failure] = []
-        """Those of them that could not be planned."""
+        """The failures of planning, after `plan` or `take`."""
 
         self.adapter: AdapterPlan | None = None
         """The copy of a PEFT adapter that is written beside the output; None without one."""
 
-        self._changed_before: list[Path] = []
-        """The files in place that an earlier run of the same command has changed."""
+        self._changed_by_earlier_run: list[Path] = []
+        """GGUF files that --in-place has changed already, in an earlier run of the same command."""
 
-        self._choices: dict[Path, ValidationChoice] = {}
-        """How outputs are validated, by their places."""
+        self._validation_choices: dict[Path, ValidationChoice] = {}
+        """Whether and where each output is validated, by its path."""
 
         self._finished: list[Output] = []
+        """The outputs that are written, for `publish`."""
 
     @property
-    def as_a_whole(self) -> bool:
+    def one_failure_ends_all(self) -> bool:
         """Whether this is one output, or a target with its draft, for which a failure is final."""
         return not self.several or self.pair
 
@@ -157,27 +159,28 @@ class Batch:
             UsageError: For options that do not go together, and outputs that would have one place.
         """
         targets = self._make_targets(recipe)
-        self.reporter.note(recipe.method.slow_note)
-        self._note_programs(targets)
+        self.reporter.note(recipe.method.slow_note)  # for a schedule that takes long
+        self._note_programs(targets)  # sentences about the runtimes that the user named
 
         named_runtimes: list[str] = []
         for target in targets:
             named_runtimes += target.runtimes
         opened = {source.reference: source for source in sources}
 
-        # `_failing` notes an error among the failures, and the next output is planned
+        # If one of several outputs cannot be planned, `_catch_failure` adds its error to the
+        # failures, and the next output is planned.
         plans: list[tuple[OutputUnit, Plan]] = []
         with asking_installed(named_runtimes, self.request.python, self.reporter.note):
             for unit, target in zip(self.units, targets, strict=True):
-                with self._failing(unit):
+                with self._catch_failure(unit):
                     if unit.is_draft:
                         _, large_model = plans[0]  # the model that it is a draft for comes first
                         plan = self._plan_draft(unit, large_model)
                     else:
                         plan = self._plan_unit(unit, target, recipe, opened)
                     plans.append((unit, plan))
-        refuse_collisions(plans, self.units)
-        self._settle(plans)
+        refuse_collisions(plans, self.units)  # no two outputs in one place
+        self._complete_plans(plans)
 
     def take(self, plan: Plan) -> None:
         """Take a plan that was made before, in place of planning; its draft is planned here."""
@@ -187,16 +190,17 @@ class Batch:
         for unit in self.units[1:]:
             plans.append((unit, self._plan_draft(unit, plan)))
         plan.check_packages()
-        self._settle(plans)
+        self._complete_plans(plans)
 
-    def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
-        """Complete plans, and keep those that can be written in `plans`.
+    def _complete_plans(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
+        """Complete the plans of the outputs, and keep those that can be written.
 
-        Also kept are `adapter`, the copy of a PEFT adapter; `_choices`, how each output is
-        validated; and `refused`, the outputs that could not be planned.
+        It sets `adapter`, the copy of a PEFT adapter; `_validation_choices`, how each output is
+        validated; `plans`, without those whose place is taken; and `refused`, the outputs that
+        could not be planned.
 
         Args:
-            plans: The plans with the outputs that were asked for. The first one is changed in the
+            plans: The plans with the outputs that were asked for. The first plan is replaced in the
                 list.
         """
         # the receipt of the first output names its draft (the second output), or its adapter
@@ -209,18 +213,23 @@ class Batch:
             plans[0] = (unit, _name_adapter(plan, self.adapter))
 
         for _, plan in plans:
-            self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
+            self._validation_choices[plan.out] = choose_validation(
+                plan, self._where_to_validate(plan)
+            )
 
-        # `_has_place` adds an output whose place is taken to the failures. All failures up to here
-        # are of planning; those of writing come later.
-        self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
+        self.plans = []
+        for unit, plan in plans:
+            was_refused = self._refuse_taken_place(unit, plan)
+            if not was_refused:
+                self.plans.append((unit, plan))
+        # all failures up to here are of planning; those of writing come later
         self.refused = list(self.failures)
 
     def validation_of(self, plan: Plan) -> ValidationChoice:
         """Return whether the output of a plan is validated after it was written."""
-        return self._choices[plan.out]
+        return self._validation_choices[plan.out]
 
-    def publication_alone(self, plan: Plan) -> PublishOptions | None:
+    def publication_if_not_kept(self, plan: Plan) -> PublishOptions | None:
         """Return how an output is published that is kept nowhere else; None for the others."""
         if plan.target.out is None and plan.is_folder:
             return self.request.publication
@@ -237,7 +246,7 @@ class Batch:
         """
         if self.plans:
             check_folder(self.units)
-        self._write_ahead()  # what is written faster together: GGUF files that differ in types only
+        self._write_conversions_together()  # GGUF files that differ only in their types
         self._finished = []
 
         # several conversions are compared in one process, which imports transformers once
@@ -250,45 +259,46 @@ class Batch:
             if self.several:
                 title = f"Writing {number} of {len(self.plans)}"
 
-            # If one of several outputs fails, `_failing` keeps its error among the failures, and
-            # the next one follows. `output` has no value then. A single output raises the error.
+            # A single output raises its error. If one of several outputs fails, `_catch_failure`
+            # adds its error to the failures, `output` stays None, and the next output follows.
             output = None
-            with self._failing(unit, finished=len(self._finished)):
+            with self._catch_failure(unit, finished=len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
                 # the running probe is for the first folder; further folders start their own
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
                 self._note_disagreement(unit, output)
-                # several outputs are published together, after the last one
+                # a single output is published here, and several ones by `publish`, in one commit
                 if not self.several and not output.published:
                     output = replace(output, published=self._publish([output]))
                 self._finished.append(output)
             if output is not None:
                 yield unit, output
 
-    def _write_ahead(self) -> None:
+    def _write_conversions_together(self) -> None:
         """Write GGUF files that differ only in their types together, from one reading of the model.
 
-        They are left in the hidden folders of their outputs, where each output is then checked and
-        gets its name. Where this fails, each output is written, and fails, as one of its own.
+        They are left in the hidden folders of their outputs. `write` finds them there, checks each
+        one, and gives it its name. If an error occurs here, no file is left, and `write` converts
+        each output separately, so that the error is that of one output.
         """
-        together = self._conversions_together()
-        if len(together) < 2:
+        conversions = self._conversions_together()
+        if len(conversions) < 2:
             return
-        # as the options that `write_output` has for each of these files
+        # the options with which `write_output` continues each of these files
         options = copied(ApplyOptions, self.request, fsync=not self.request.no_fsync)
         options = replace(options, link=False, checksum=False)
-        title = f"Converting {len(together)} files"
-        make = partial(write_together, together)
+        title = f"Converting {len(conversions)} files"
+        make_files = partial(write_together, conversions)
         try:
-            with self.reporter.progress(title, sum(plan.bytes for plan in together)) as advance:
-                write_ahead(together, options, make, advance)
+            with self.reporter.progress(title, sum(plan.bytes for plan in conversions)) as advance:
+                write_ahead(conversions, options, make_files, advance)
         except (RopeconvError, OSError):
             return
         except KeyboardInterrupt:
             raise Interruption(
-                f"interrupted in {together[0].out}; the same command starts it again"
+                f"interrupted in {conversions[0].out}; the same command starts it again"
             ) from None
 
     def _conversions_together(self) -> list[ExportPlan]:
@@ -323,7 +333,7 @@ class Batch:
             return
         problem = Disagreement(f"{validation.sentence} {output.path} is kept.")
         self.failures.append((unit, problem))
-        if not self.as_a_whole:
+        if not self.one_failure_ends_all:
             self.on_failure(unit, problem)
 
     def publish(self) -> str:
@@ -390,7 +400,8 @@ class Batch:
             unit: The output.
             target: Its target.
             recipe: The method and its modifiers.
-            opened: The sources that were opened so far, by name; several outputs may share one.
+            opened: The sources that were opened so far, by name; several outputs may share one. The
+                source of this output is added.
         """
         # an earlier change in place that was interrupted left a damaged file, which is restored
         # before it is read
@@ -398,16 +409,16 @@ class Batch:
         if target.in_place and not request.dry_run:
             recover_file(unit.source, self.reporter)
 
-        named = unit.named or unit.source
-        if named not in opened:
-            opened[named] = open_source(named, request.family)
-        source = opened[named]
+        source_name = unit.named or unit.source  # as the user named it
+        if source_name not in opened:
+            opened[source_name] = open_source(source_name, request.family)
+        source = opened[source_name]
 
         # the same command twice changes a file in place only once
         if target.in_place and isinstance(source, GgufSource):
             change_of_earlier_run = change_done(source, recipe, target)
             if change_of_earlier_run is not None:
-                self._changed_before.append(change_of_earlier_run.out)
+                self._changed_by_earlier_run.append(change_of_earlier_run.out)
                 return change_of_earlier_run
 
         # an output that is only published gets its card later, which names its repository
@@ -419,46 +430,46 @@ class Batch:
             by_length=request.by_length,
             with_draft=self.pair,
             card=not is_only_published,
-            machine=copied(MachineOptions, request),
+            machine=copied(MachineOptions, request),  # the fields of it that the request has
             ollama=request.ollama,
-            place=unit.move_into_folder,
+            place=unit.move_into_folder,  # with several outputs, -o is their folder
         )
         if request.ollama and not plan.is_folder:
             modelfile_of(plan)  # refuses what Ollama cannot run, before anything is written
         return plan
 
-    def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Refuse an output whose place something else has taken; return whether it is not refused.
+    def _refuse_taken_place(self, unit: OutputUnit, plan: Plan) -> bool:
+        """Refuse an output whose place something else has taken; return whether it was refused.
 
-        The refusal is added to the failures of the batch, so that the other outputs are written. It
+        The error is added to the failures of the batch, so that the other outputs are written. It
         is raised where the batch is one output.
         """
         # nothing to check: the file is changed in place, or the output is only published
         request = self.request
-        if plan.target.in_place or self.publication_alone(plan):
-            return True
+        if plan.target.in_place or self.publication_if_not_kept(plan):
+            return False
 
-        # not checked here: a single output, and one that is published afterwards, is refused by the
-        # function that writes it; but not in a dry run, which writes nothing
-        is_left_to_writer = request.publication is not None or not self.several
-        if is_left_to_writer and not request.dry_run:
-            return True
+        # The functions that write check this too. It is left to them for a single output, and for
+        # one that is published afterwards; but not in a dry run, which writes nothing.
+        writer_refuses = request.publication is not None or not self.several
+        if writer_refuses and not request.dry_run:
+            return False
 
-        # the place has the output of an earlier run of this command, which was stopped: it is taken
-        # over
-        takes_over = self._continues() and not request.force
-        if takes_over and earlier_output(plan) is not None:
-            return True
+        # the place has the output of an earlier run of this command, which is accepted unchanged
+        accepts_earlier_output = self._accepts_earlier_output() and not request.force
+        if accepts_earlier_output and earlier_output(plan) is not None:
+            return False
 
-        # `refuse_early` raises for a place that is taken, and `_failing` adds that to the failures
-        failures_before = len(self.failures)
-        with self._failing(unit):
+        # `refuse_early` raises for a place that is taken. `_catch_failure` adds that to the
+        # failures, and the block ends before its last line.
+        was_refused = True
+        with self._catch_failure(unit):
             refuse_early(plan, request.force)
-        was_refused = len(self.failures) > failures_before
-        return not was_refused
+            was_refused = False
+        return was_refused
 
-    def _continues(self) -> bool:
-        """Whether an output of an earlier run of the same command is taken over unchanged."""
+    def _accepts_earlier_output(self) -> bool:
+        """Return whether an output of an earlier run of the same command is accepted unchanged."""
         request = self.request
         has_companion = self.adapter is not None or request.ollama
         return self.several or has_companion or request.publication is not None
@@ -468,12 +479,12 @@ class Batch:
         # a head is nothing without its target; a smaller model is compared like any other
         if plan.target.drafts_for and plan.draft:
             return "off"
-        if self.request.validate == "auto" and self.publication_alone(plan):
+        if self.request.validate == "auto" and self.publication_if_not_kept(plan):
             return "off"
         return self.request.validate
 
     def _write_unit(self, unit: OutputUnit, plan: Plan, probe: Probe | None, title: str) -> Output:
-        """Write, check and validate one output, or take it from an earlier run of the command.
+        """Write, check and validate one output, or accept it from an earlier run of the command.
 
         A folder that is only published (--push without -o) is written to a temporary place and
         published from there.
@@ -486,7 +497,9 @@ class Batch:
         """
         request = self.request
         validation = self.validation_of(plan)
-        publication = self.publication_alone(plan)
+
+        # a folder that is only published
+        publication = self.publication_if_not_kept(plan)
         if publication:
             from .publishing import publish_staged
 
@@ -500,16 +513,17 @@ class Batch:
                 validation=validation,
             )
 
-        # the command that is shown for running a target runs its draft too
+        # the command that is shown for running a model runs its draft too; there is at most one
         draft = None
         for other_unit, other_plan in self.plans:
             if other_unit.is_draft:
                 draft = other_plan
 
         if self._is_complete(plan):
-            output = self._take_over(plan, validation, draft)
+            output = self._finish_earlier_output(plan, validation, draft)
         else:
-            writing = copied(  # the options of the request that writing has too
+            # `Writing` with the options of the request that have the same name, and three others
+            writing = copied(
                 Writing,
                 request,
                 fsync=not request.no_fsync,
@@ -524,7 +538,9 @@ class Batch:
             output = replace(output, adapter=self.adapter.out)
         return output
 
-    def _take_over(self, plan: Plan, validation: ValidationChoice, draft: Plan | None) -> Output:
+    def _finish_earlier_output(
+        self, plan: Plan, validation: ValidationChoice, draft: Plan | None
+    ) -> Output:
         """Return an output that an earlier run of this command has written; validate it if asked.
 
         Args:
@@ -533,7 +549,7 @@ class Batch:
             draft: The plan of the draft model that goes with it; None without one.
         """
         self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-        if plan.out not in self._changed_before:  # a file in place has no source beside it
+        if plan.out not in self._changed_by_earlier_run:  # a file in place has no source beside it
             remember_source(plan.out, plan.source)
         done = AppliedPlan(plan.out, was_complete=True)
         return finish_output(plan, done, self.request.ollama, validation, self.reporter, draft)
@@ -541,19 +557,22 @@ class Batch:
     def _is_complete(self, plan: Plan) -> bool:
         """Whether an earlier run of the command has changed the file in place, or written it all.
 
-        Raises as `_written_before`.
+        Raises as `_confirm_earlier_output`.
         """
-        if plan.out in self._changed_before:
+        if plan.out in self._changed_by_earlier_run:
             return True
-        if plan.target.in_place or self.request.force or not self._continues():
+        if plan.target.in_place or self.request.force or not self._accepts_earlier_output():
             return False
-        return self._written_before(plan)
+        return self._confirm_earlier_output(plan)
 
-    def _written_before(self, plan: Plan) -> bool:
-        """Whether an earlier run of this command, which was stopped, has written the output.
+    def _confirm_earlier_output(self, plan: Plan) -> bool:
+        """Compare an output of an earlier run of this command with the plan; False without one.
 
-        Its files are compared with those that the plan would write. Raises BadSource or
-        Disagreement where files were changed since.
+        If it is complete, the hidden folder that a stopped run may have left is removed.
+
+        Raises:
+            BadSource: Files cannot be read.
+            Disagreement: Files were changed since they were written.
         """
         earlier = earlier_output(plan)
         if earlier is None:
@@ -595,12 +614,15 @@ class Batch:
         return send(upload, publication, self.reporter)
 
     @contextmanager
-    def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
-        """Note a failure of one of several outputs, and continue with the next.
+    def _catch_failure(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
+        """Let a with block fail for one of several outputs, so that the next one follows.
+
+        The error is added to `failures`, and given to the `on_failure` of the batch, which shows
+        it. A single output raises it, and so does a model with its draft.
 
         Args:
-            unit: The output that is planned or written meanwhile.
-            finished: How many outputs are written before it.
+            unit: The output that the block plans or writes.
+            finished: How many outputs were written before.
         """
         try:
             yield
@@ -613,7 +635,7 @@ class Batch:
             )
             raise Interruption(f"{message} ({finished} of {len(self.units)} are written)") from None
         except Exception as problem:
-            if self.as_a_whole:
+            if self.one_failure_ends_all:
                 raise
             self.on_failure(unit, problem)
             self.failures.append((unit, problem))

@@ -59,30 +59,32 @@ class GivenModel:
 
         schedules: dict[str, Schedule] = {}  # e.g. {"yarn4": ..., "ntk4": ...}
         for recipe in self.recipes:
-            # the RoPE of the model; for one that ropeconv has extended, that of before, unless the
-            # recipe goes on top of it
+            # The RoPE that the recipe changes. A model that ropeconv has extended has the RoPE of
+            # its source here, unless the recipe extends it further (`on_top`).
             rope = self.source
             if self.inspection is not None:
                 rope = self.inspection.basis(recipe)
-            # the same without its scaling, unless the recipe keeps that
-            start = recipe.start(rope)
+            # the same RoPE without its scaling, unless the recipe keeps the scaling
+            unscaled = recipe.start(rope)
 
             label = recipe.method.label
             if label in schedules:  # the same method, from a --recipe with other settings
                 label = f"{label}-{len(schedules)}"
-            schedules[label] = recipe.schedule(start, rope)
+            schedules[label] = recipe.schedule(unscaled, rope)
         return schedules
 
 
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> GivenModel:
     """Return a model that is given by numbers instead of a config, with the recipes for it.
 
-    `ropeconv plot --theta 1e6 --yarn 4` is a model with the base 1e6, and YaRN for it. Without
-    `--yarn 4`, the method is `--theta 1e6` itself.
+    `--theta` is the base of the model (default 10000), and `--original-context` its trained length
+    (default 4096). Methods are those of the other options:
 
-    `--theta` is the base of the model (default 10000). Without a method, it is also the method that
-    sets the base. `--original-context` is the trained length (default 4096). `--context` is the
-    length that the methods reach, and without a method the length that the model declares.
+    - `ropeconv plot --theta 1e6 --yarn 4` is a model with the base 1e6, and YaRN for it.
+      `--context` is then the length that YaRN reaches.
+    - `ropeconv plot --theta 1e6` is a model with the base 1e6, and the method `--theta` that sets
+      the same base.
+    - `ropeconv plot --context 128k` has no method. It is a model that declares this length.
 
     Args:
         values: The options of recipes, by name.
@@ -92,7 +94,7 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     Raises:
         UsageError: For a base of 1 or less, and as `head_size` and `build_recipes` do.
     """
-    # the recipes: the options of the model are left out of theirs
+    # the recipes, from the options that are not those of the model
     theta = values.get("theta")
     without_theta = {**values, "theta": None}
     has_other_method = bool(chosen_methods(without_theta))
@@ -176,22 +178,25 @@ def find(
 
 
 def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
-    """Return a model on disk or on the Hub, with the recipes of some options, by name.
+    """Return a model that was inspected, with the recipes that options describe.
 
-    With recipes its RoPE (`spec`) is that before any extension, from which most of them start;
-    without any it is the one that the model has now.
+    Args:
+        inspection: A model on disk or on the Hub.
+        values: The options of recipes, by name, such as {"yarn": "4"}.
     """
+    # Most recipes start from the RoPE before any extension. For an output of ropeconv that is the
+    # RoPE of its source. Without recipes, the RoPE that the model has now is shown.
     recipes = tuple(build_recipes(values))
+    shown_spec = inspection.spec
     if recipes:
-        before_extension = inspection.first_spec  # of an output of ropeconv: that of its source
-        spec = before_extension.unscaled() if before_extension.scaled else before_extension
-    else:
-        spec = inspection.spec
+        shown_spec = inspection.first_spec
+        if shown_spec.scaled:
+            shown_spec = shown_spec.unscaled()
     return GivenModel(
         name=inspection.source.name,
-        spec=spec,
+        spec=shown_spec,
         recipes=recipes,
-        source=inspection.spec,
+        source=inspection.spec,  # as it is declared now, for recipes on top of it
         inspection=inspection,
     )
 

@@ -32,7 +32,8 @@ def inspect(model: object, family: str = "", *, python: str = "") -> Inspection:
     if isinstance(model, Inspection):
         return model
     source = source_of("inspect", model, family)
-    with asking_installed(None, python):
+    # every runtime that is installed in the environment says how it reads the config
+    with asking_installed(names=None, python=python):
         return inspect_opened(source)
 
 

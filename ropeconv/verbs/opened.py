@@ -11,10 +11,9 @@ from ..models.source import Source
 def inspect_opened(source: Source | GgufSource) -> Inspection:
     """Inspect a source, with the verdict of each runtime.
 
-    A draft model of speculative decoding is accepted too (`as_draft`).
-
     Args:
-        source: From `open_source`.
+        source: From `open_source`. It is marked as accepted also if it is a draft model for
+            speculative decoding (`as_draft`).
 
     Raises:
         BadSource: For a damaged source, and for one whose RoPE is not known.
@@ -24,6 +23,7 @@ def inspect_opened(source: Source | GgufSource) -> Inspection:
     if isinstance(source, GgufSource):
         return replace(inspection, reader_verdicts=judge_file(source.file))
     if isinstance(inspection, ConfigInspection):
-        # judges the config for every runtime; one that cannot be read is refused here
+        # Verdicts are computed when they are first used. Here they are computed for all runtimes,
+        # so that a config that cannot be read is refused now.
         inspection.planned.judge_all()
     return inspection

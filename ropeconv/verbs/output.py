@@ -74,7 +74,7 @@ def plan_output(
         card: Whether a folder gets a model card.
         machine: The machine that the output is to fit, by default this one.
         ollama: Whether Ollama runs a GGUF file, from a Modelfile.
-        place: Changes where the output is written.
+        place: Returns the plan with another place of the output, such as a folder of several.
 
     Raises:
         UsageError: For options that do not go together, and a method that needs training.
@@ -86,9 +86,9 @@ def plan_output(
     if machine is not None:
         with_ollama = ollama and not plan.is_folder
         plan = replace(plan, asked=machine, with_ollama=with_ollama)
-        _ = plan.fit  # raises for a size or a type that cannot be, before anything is written
+        _ = plan.fit  # computed now, since it raises UsageError for sizes that cannot be
     if with_draft:
-        plan = paired(plan)
+        plan = paired(plan)  # its receipt names the draft
     if by_length:
         refuse_untrained(plan, source.reference)
     if card:
@@ -123,7 +123,9 @@ def write_output(
         Interruption: At Ctrl-C; the same command continues.
         RopeconvError: Where it cannot be written; nothing is kept.
     """
-    # some options are for folders only; a Modelfile is for a GGUF file, and gets its name with it
+    # two options are for folders only; a Modelfile is for a GGUF file
+    link = writing.link and plan.is_folder
+    checksum = writing.checksum and plan.is_folder
     modelfile = None
     if writing.modelfile and not plan.is_folder:
         modelfile = planned_modelfile(plan)
@@ -131,16 +133,16 @@ def write_output(
         with reporter.progress(title, plan.bytes) as advance:
             done = apply(
                 plan,
-                link=writing.link and plan.is_folder,
+                link=link,
                 force=writing.force,
-                checksum=writing.checksum and plan.is_folder,
-                staged=writing.staged,
+                checksum=checksum,
+                staged=writing.staged,  # without the files that are copied unchanged
                 fsync=writing.fsync,
                 check=writing.check,
                 advance=advance,
                 probe=probe,
-                remember=writing.remember,
-                beside=modelfile,
+                remember=writing.remember,  # where the source is, on this machine
+                beside=modelfile,  # both get their names together
             )
     except KeyboardInterrupt:
         raise _interruption(plan) from None
@@ -168,11 +170,11 @@ def finish_output(
         reporter: Receives what happens.
         draft: The plan of its draft model, for the commands that run both.
     """
-    # validated on a device, if one was chosen; where the installed transformers does not compute
-    # the schedule (`uncomputed`), it cannot agree there
+    # Validate it on a device, if one was chosen. Where the installed transformers does not compute
+    # the schedule of the output (`uncomputed`), it cannot agree, and the output is not validated.
     result = None
-    is_asked_for = validation.device != ""
-    if is_asked_for and not done.uncomputed:
+    has_device = validation.device != ""
+    if has_device and not done.uncomputed:
         result = validate_written(plan, done.path, validation, reporter)
 
     # files beside it: for Ollama, and for the images of a multimodal model
@@ -189,7 +191,7 @@ def finish_output(
         path=done.path,
         plan=plan,
         check=done.check,
-        reason=done.reason,
+        reason=done.reason,  # why the check was left out, if it was
         uncomputed=done.uncomputed,
         against=plan.source.reference,
         validation=result,
@@ -224,7 +226,10 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     run = run_commands(plan, path, output.modelfile, draft)
     check = ""
     if not output.validation:
-        check = check_command(plan, path, not output.uncomputed, against)
+        is_computed_here = not output.uncomputed  # by the installed transformers
+        check = check_command(plan, path, is_computed_here, against)
+
+    # the command that converts the vision part of a multimodal model (mmproj-*.gguf)
     images = ""
     if isinstance(plan, ExportPlan):
         images = projector_command(plan)
@@ -255,20 +260,22 @@ def refuse_untrained(plan: Plan, source: str) -> None:
         UsageError: It needs training; the message has the command that names the method, and the
             one that compares methods.
     """
-    need = plan.fine_tuning
-    if need.may_work_untuned:
+    fine_tuning = plan.fine_tuning
+    if fine_tuning.may_work_untuned:
         return
 
     # The length that the user wanted. It is computed again, since the plan may declare a longer
     # one: some model classes derive their attention factor from two declared lengths.
     recipe = plan.recipe
-    wanted = recipe.schedule(recipe.start(plan.before)).context
-    length = format_tokens(wanted)
+    rope_of_source = recipe.start(plan.before)
+    wanted_schedule = recipe.schedule(rope_of_source)
+    length = format_tokens(wanted_schedule.context)
 
     # such as "--context 1M is 32 times ..., where yarn needs fine-tuning"
     compare = command_line("advise", source, "--context", length)
     raise UsageError(
-        f"--context {length} is {need.times}, where {recipe.method.name} {need.need}, and"
+        f"--context {length} is {fine_tuning.times}, where {recipe.method.name}"
+        f" {fine_tuning.need}, and"
         " --context chooses only what may work without training; to train the model, pass"
         f" {_named_method(plan, length)}, or compare methods with `{compare}`"
     )
@@ -277,15 +284,15 @@ def refuse_untrained(plan: Plan, source: str) -> None:
 def _named_method(plan: Plan, length: str) -> str:
     """Return the options that name the method of a plan which --context chose: `--yarn 1M`.
 
-    A user who gives only --context lets ropeconv choose the method, which refuses one that needs
-    training. With the method itself in its place, the same output is written.
+    With --context only, ropeconv chooses the method, and refuses a method that needs training. With
+    these options in place of --context, ropeconv plans the same output and does not refuse it.
 
     Args:
         plan: The plan, with the chosen recipe.
         length: The length to reach, such as "1M".
     """
-    # --context chooses YaRN. For a model that was trained with a scaling, it widens that one
-    # instead, which is YaRN or that of Llama 3.1.
+    # --context chooses YaRN. For a model that was trained with a scaling, it makes that scaling
+    # wider instead (`on_top`): YaRN, or the scaling of Llama 3.1.
     recipe = plan.recipe
     if recipe.on_top:
         method = "llama3" if plan.before.form.kind == "llama3" else "yarn"

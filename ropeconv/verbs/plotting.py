@@ -22,8 +22,10 @@ from ..keywords import RecipeKeywords, StrPath
 from ..rope.forms import Vector, base_inv_freq
 from ..rope.schedule import Schedule
 from ..rope.summary import SummaryTable, TableSummary
-from ..views.plot_style import check_picture, figure, write
-from ..views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
+from ..views.plot_style import check_picture, figure
+from ..views.plot_style import write as write_picture
+from ..views.schedule_plots import FARTHEST, lengths_of, pictures_of
+from ..views.schedule_plots import numbers as numbers_of_curve
 from .arguments import check_keywords, check_value, list_keywords
 from .given_model import GivenModel, of_inspection
 from .inspecting import inspect
@@ -32,7 +34,7 @@ from .recipes import as_texts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLE = ".csv"
+TABLE_SUFFIX = ".csv"
 
 
 class PairRow(NamedTuple):
@@ -126,11 +128,12 @@ class SchedulePlot(TableSummary):
         Raises:
             UsageError: For the name of another kind of file.
         """
-        if path.suffix.lower() == TABLE:
+        if path.suffix.lower() == TABLE_SUFFIX:
             write_file(path, self.csv())
         else:
+            # refuses other names; the message for them also names the other ways to get the numbers
             check_picture(path, ", the numbers like plot.csv, or print them with --json")
-            write(self.figure(dark), path)
+            write_picture(self.figure(dark), path)
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
@@ -146,8 +149,8 @@ class SchedulePlot(TableSummary):
         Args:
             picture: The file that was written; None without one.
         """
-        # each schedule with the recipe that it is from; without recipes there is the one that the
-        # model has
+        # Each schedule with the recipe that it is from. Without recipes there is one schedule, that
+        # of the model.
         schedules: dict[str, JsonObject] = {}
         recipes = self.model.recipes or (None,)
         for recipe, name in zip(recipes, self.schedules, strict=True):
@@ -162,7 +165,7 @@ class SchedulePlot(TableSummary):
         distance = min(2 * self.context, FARTHEST)
         curves = {}
         for name, inv_freq in {"before": before, **self.curves}.items():
-            curves[name] = numbers(before, inv_freq, spec.unrotated, distance)
+            curves[name] = numbers_of_curve(before, inv_freq, spec.unrotated, distance)
         return {
             "model": self.model.name,
             "picture": None if picture is None else str(picture),

@@ -49,16 +49,19 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
         RopeconvError: For something that `apply` did not write, and where it cannot be published.
     """
     given = check_keywords("push", keywords, PushKeywords)
+
+    # Two keywords are not options of the publication, and one has another name there. All others
+    # are fields of `PublishOptions`.
     reporter = given.pop("reporter", None) or SilentReporter()
     ignore_receipt = given.pop("ignore_receipt", False)
     given["message"] = given.pop("commit_message", "")
 
+    # the paths of the outputs; the result of `apply` has one
     listed = outputs if isinstance(outputs, list | tuple) else [outputs]
     if not listed:
         raise UsageError("push() got an empty list; pass the result of apply() or its path")
     paths = [Path(reference_of("push", output)) for output in listed]
 
-    # the other keywords are options of the publication
     check_value("repo_id", repo_id, str)
     options = PublishOptions(repo_id=repository(repo_id), **given)
     if options.token:

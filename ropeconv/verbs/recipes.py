@@ -54,8 +54,8 @@ MODIFIER_OPTIONS: dict[str, tuple[Any, str | None, str]] = {
     ),
 }
 """The type, the name of the value and the help of each modifier."""
-LENGTHS = tuple(name for name, (kind, _, _) in MODIFIER_OPTIONS.items() if kind is str)
-"""Modifiers that are a number of tokens."""
+LENGTH_MODIFIERS = tuple(name for name, (kind, _, _) in MODIFIER_OPTIONS.items() if kind is str)
+"""Modifiers that are a number of tokens, such as `context`."""
 COMMON = ("context", "original_context", "on_top", "keep_short")
 """Modifiers that the short help shows."""
 METAVARS = {Value.FACTOR: "S", Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
@@ -124,22 +124,26 @@ def _setting_options() -> list[Option]:
     """Return one option for each setting of a method, such as `--beta-fast` of YaRN."""
     settings = []
     for name, uses in method_settings().items():
-        # several methods can have a setting, such as beta_fast; it has the same meaning in all
-        first_method, field = uses[0]
-        flags = " or ".join(method.flag() for method, _ in uses)
+        # Several methods can have a setting, such as beta_fast. It has the same meaning and type in
+        # all, so the first method tells.
+        methods = [method for method, _field in uses]
+        _first_method, field = uses[0]
+        flags = " or ".join(method.flag() for method in methods)
         help_text = f"{field.metadata['help']}; with {flags}"
         if field.default is not None:
             help_text += f" (default: {plain(field.default)})"
         details: dict[str, Any] = {"help": sentence(help_text), "group": EXPERT}
 
-        # a switch has a flag for both values, and a length is a text, so that it may be 128k
-        value_type = typing.get_type_hints(first_method)[name]
+        # a switch has a flag for both values
+        value_type = typing.get_type_hints(methods[0])[name]
         is_switch = value_type in (bool, bool | None)
-        is_length = field.metadata["check"] is tokens
         spelling = name.replace("_", "-")
         details["flag"] = f"--{spelling}"
         if is_switch:
             details["flag"] = f"--{spelling}/--no-{spelling}"
+
+        # a length is a text, so that it may be 128k; `tokens` is the check of numbers of tokens
+        is_length = field.metadata["check"] is tokens
         if is_length:
             value_type = str
             details["metavar"] = "TOKENS"
@@ -192,30 +196,36 @@ def build_recipe(values: Values) -> Recipe:
     A length without a method, as in `--context 128k`, is `--yarn 128k`: most runtimes support YaRN,
     and it works without training.
 
+    Args:
+        values: The options by name, such as {"yarn": "4", "beta_fast": 16, "context": None}.
+
     Raises:
         UsageError: For two methods, none, and settings of another method.
         RecipeError: For a value that the method or a modifier cannot have.
     """
+    # the option of the method; with a length only, --yarn is added
     has_length_only = bool(values.get("context")) and not chosen_methods(values)
     if has_length_only:
         values = {**values, "yarn": _length_to_reach(values["context"]), "context": None}
-    chosen = _single_method(values)
+    chosen = _single_method(values)  # such as "yarn", or "recipe" for a file
 
-    # modifiers go with every method (--attention-factor), settings with some (--beta-fast)
+    # modifiers, which go with every method (--attention-factor), and some of which are lengths
     modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
-    for name in LENGTHS:
+    for name in LENGTH_MODIFIERS:
         if name in modifiers:
             modifiers[name] = parse_tokens(modifiers[name])
-    settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
 
+    # settings, which go with some methods (--beta-fast)
+    settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
     if chosen == "recipe":
         return _load_recipe(values["recipe"], modifiers, settings)
-    kind = _method_classes()[chosen]
-    _refuse_other_settings(kind, settings)
+    method_class = _method_classes()[chosen]
+    _refuse_other_settings(method_class, settings)
     for setting, value in settings.items():
         if isinstance(value, str):  # a length such as 128k
             settings[setting] = parse_tokens(value)
-    method = _make_method(kind, values[chosen], settings)
+
+    method = _make_method(method_class, values[chosen], settings)
     # a setting that the user gave as its default is not inherited from the model's scaling
     explicit = explicit_defaults(method, settings)
     return Recipe(method, explicit=explicit, **modifiers)
@@ -303,7 +313,7 @@ def length_text(value: float | str) -> str:
 
 def as_texts(values: Values) -> dict[str, Any]:
     """Return the values of a recipe as a command line has them: factors and lengths as texts."""
-    names = list(LENGTHS)
+    names = list(LENGTH_MODIFIERS)
     for name, method in REGISTRY.items():
         if method.value not in (Value.SWITCH, Value.NUMBER, Value.FILE):
             names.append(variable(name))

@@ -119,18 +119,23 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
         UsageError: Where there are several outputs, and `out` is the name of a file.
     """
     units = []
-    for named in sources:
-        source = named
-        if modelfile_in(named) is not None:  # a Modelfile names the GGUF file that is meant
-            source = resolve_reference(named)
-        outputs = split(values, names_gguf(source))
-        for output in outputs:
+    for argument in sources:
+        source = argument
+        if modelfile_in(argument) is not None:  # a Modelfile names the GGUF file that is meant
+            source = resolve_reference(argument)
+
+        # one dict of options for each output: each value of --to, and each value of --outtype
+        outputs = options_of_outputs(values, from_gguf=names_gguf(source))
+        for output_options in outputs:
             # several outputs of one source are told apart: "model (gguf f16)"
             label = source
-            format_words = [word for word in (output["to"], output["outtype"]) if word]
-            if len(outputs) > 1 and format_words:
-                label = f"{source} ({' '.join(format_words)})"
-            unit = OutputUnit(source=source, given=output, folder=None, label=label, named=named)
+            format_words = [output_options["to"], output_options["outtype"]]
+            given_words = [word for word in format_words if word]
+            if len(outputs) > 1 and given_words:
+                label = f"{source} ({' '.join(given_words)})"
+            unit = OutputUnit(
+                source=source, given=output_options, folder=None, label=label, named=argument
+            )
             units.append(unit)
 
     # for several outputs, -o is the folder that they are put into
@@ -184,7 +189,7 @@ def refuse_collisions(
                 )
 
 
-def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
+def options_of_outputs(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     """Return the options of each output of one source.
 
     `--to gguf --outtype f16 --outtype q8_0` gives [{"to": "gguf", "outtype": "f16", ...},
@@ -196,7 +201,8 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         values: The options of the command line, by name.
         from_gguf: Whether the source is a GGUF file.
     """
-    # the values of --to, where Ollama runs GGUF files; None stands for the format of the source
+    # the values of --to, where Ollama runs GGUF files; without --to, an output has the format of
+    # the source, which None stands for
     formats: list[str | None] = ["gguf" if to == "ollama" else to for to in values["to"]]
     if not formats:
         formats = [None]
@@ -204,19 +210,20 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
 
     outputs = []
     for to in formats:
-        to_gguf = to == "gguf" or (from_gguf and to is None)
-        is_converted = to_gguf != from_gguf
+        keeps_format = to is None
+        to_gguf = from_gguf if keeps_format else to == "gguf"
         output = {**values, "to": to}
         outtypes = values["outtype"]
 
-        # With several formats, options of another one are left out. With a single format such an
-        # option has no effect at all, so it stays here, and is refused later.
+        # With several formats, options of the other format are left out here. With a single format
+        # such an option has no effect at all: it stays here, and is refused later.
         if has_several_formats:
-            other_format = "folder" if to_gguf else "gguf"
+            other_format = "folder" if to_gguf else "gguf"  # a folder of safetensors, or GGUF
             for option in options(OutputPlace, ConverterOptions, TargetOptions):
                 if option.only == other_format:
                     output[option.name] = None
             output["runtime"] = _runtimes_of(values["runtime"], to_gguf)
+            is_converted = to_gguf != from_gguf
             if not is_converted:  # the weights keep their type
                 outtypes = None
 
@@ -264,7 +271,7 @@ def build_target(values: Mapping[str, Any], owner: str = "") -> Target:
 def check_folder(units: Sequence[OutputUnit]) -> None:
     """Refuse a folder of several outputs that cannot be made, or lies within a source.
 
-    The first output that is written makes it.
+    The folder need not exist: it is made when the first output is written.
 
     Raises:
         RopeconvError: It cannot be made there.
@@ -277,7 +284,7 @@ def check_folder(units: Sequence[OutputUnit]) -> None:
     for unit in units:
         if Path(os.path.realpath(unit.source)) in real.parents:
             raise RopeconvError(f"-o {folder} lies within {unit.source}; choose another place")
-    problem = obstacle(folder)
+    problem = obstacle(folder)  # such as a parent that is a file; empty for none
     if problem:
         raise RopeconvError(
             f"{problem}, so nothing can be written into {folder}; choose another place with -o"

@@ -82,12 +82,17 @@ def write_restore(plan: RestorePlan, force: bool, fsync: bool, reporter: Reporte
     """
     try:
         with reporter.progress("Writing", plan.bytes) as advance:
-            placed = write_restored(plan, force=force, fsync=fsync, advance=advance)
+            restored = write_restored(plan, force=force, fsync=fsync, advance=advance)
     except KeyboardInterrupt:
         raise Interruption(
             f"interrupted; run the same command again to restore {plan.out}"
         ) from None
-    return Output(placed.path, plan, against=plan.source.reference, was_complete=placed.was_there)
+    return Output(
+        path=restored.path,
+        plan=plan,
+        against=plan.source.reference,  # the output from which the source was restored
+        was_complete=restored.was_there,  # an earlier run had restored it already
+    )
 
 
 def _plan(output: object, out: StrPath | None, in_place: bool, reporter: Reporter) -> RestorePlan:

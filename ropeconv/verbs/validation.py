@@ -58,17 +58,17 @@ tell.
 """
 PATIENCE = 30.0
 """Seconds that a validation may take on a CPU unless it is asked for."""
-IMPORTING = 6.0
+SECONDS_OF_IMPORTS = 6.0
 """Seconds until transformers and torch are imported and two models are made."""
-PASSES = 6
+PASSES_OF_TRANSFORMERS = 6
 """How often the tokens of a spread run are computed: output, reference, control, and the noise."""
 PASSES_OF_LLAMA_CPP = 4
 """The same for a GGUF file."""
-DISK = 1e9
+DISK_BYTES_PER_SECOND = 1e9
 """Bytes a second at which weights are read and widened."""
-SHARE = 0.4
+SHARE_OF_SPEED = 0.4
 """The part of the speed of one large product of matrices that a model reaches on short runs."""
-WIDE = 4
+BYTES_OF_FLOAT32 = 4
 """Bytes of a number in float32, in which a CPU runs a model."""
 
 
@@ -248,11 +248,13 @@ def validate(
     given = check_keywords("validate", keywords, ValidateKeywords)
     require("torch", "validating")
     require("transformers", "validating")
+
+    # keywords that say what is compared, and how its files are; all others are fields of `Settings`
     reporter = given.pop("reporter", None) or SilentReporter()
     server = given.pop("server", "")
     model = given.pop("model", "")
     quick = given.pop("quick", False)
-    edited = given.pop("ignore_receipt", False)
+    may_be_edited = given.pop("ignore_receipt", False)  # files may differ from the receipt
     if "length" in given:
         given["length"] = parse_tokens(length_text(given["length"]))
     if given.get("text") is not None:
@@ -261,8 +263,8 @@ def validate(
 
     baked = Path(reference_of("validate", output))
     comparison = Comparison.open(baked, _source_for(output, baked, against))
-    checks = Options(quick, edited, settings.trust_remote_code)
-    validation, _ = run_validation(comparison, settings, server, model, checks, reporter)
+    checks = Options(quick, may_be_edited, settings.trust_remote_code)
+    validation, _files = run_validation(comparison, settings, server, model, checks, reporter)
     return validation
 
 
@@ -363,7 +365,7 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
     # a GGUF file runs in llama.cpp
     size = parameters(plan)
     if isinstance(plan, GgufOutput):
-        seconds = _seconds(plan, size)
+        seconds = _estimate_seconds(plan, size)
         if automatic and seconds > PATIENCE:
             return ValidationChoice(reason=f"llama.cpp would need about {format_duration(seconds)}")
         return ValidationChoice("llama.cpp", seconds, automatic=automatic)
@@ -372,10 +374,10 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
     if not automatic:
         Settings(device=wanted).place()  # raises for a device that this machine does not have
         on_gpu = wanted == "cuda"
-        return ValidationChoice(wanted, _seconds(plan, size, on_gpu))
+        return ValidationChoice(wanted, _estimate_seconds(plan, size, on_gpu))
     if _fits_on_gpu(plan):
-        return ValidationChoice("cuda", _seconds(plan, size, on_gpu=True), automatic=True)
-    seconds = _seconds(plan, size)
+        return ValidationChoice("cuda", _estimate_seconds(plan, size, on_gpu=True), automatic=True)
+    seconds = _estimate_seconds(plan, size)
     if seconds > PATIENCE:
         return ValidationChoice(reason=f"the CPU would need about {format_duration(seconds)}")
     return ValidationChoice("cpu", seconds, automatic=True)
@@ -399,14 +401,16 @@ def validate_written(
     try:
         comparison = Comparison.open(path, plan.source.reference)
         settings = Settings(device=device)
-        validation, _ = run_validation(
+        # run here, and not by a server
+        validation, _files = run_validation(
             comparison, settings, server="", model="", checks=Options(), reporter=reporter
         )
         return validation
     except RopeconvError as problem:
-        # the user has not asked for it, so that a model that cannot be run is not an error; a
-        # comparison that disagrees (exit code 3) is
-        if not choice.automatic or problem.exit_code != 1:
+        # `auto` chose to validate, and the user did not. Then a model that cannot be run is not an
+        # error. An output that disagrees is one: its exit code is 3, and that of others 1.
+        cannot_run = problem.exit_code == 1
+        if not choice.automatic or not cannot_run:
             raise
         reporter.note(f"Not validated: {problem}.")
         return None
@@ -459,7 +463,7 @@ def _fits_on_gpu(plan: Plan) -> bool:
     return not choose_place(plan.source, at).layer_by_layer
 
 
-def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
+def _estimate_seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
     """Estimate how long a validation takes: reading the weights, and running its tokens.
 
     Args:
@@ -469,21 +473,21 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
     """
     # both models, output and source, are read as float32
     models = 2
-    reading = models * size * WIDE / DISK  # bytes a weight, bytes a second
+    reading = models * size * BYTES_OF_FLOAT32 / DISK_BYTES_PER_SECOND
     if on_gpu:
-        return IMPORTING + reading
+        return SECONDS_OF_IMPORTS + reading
 
     # the tokens that run through a model
     schedule = plan.schedule
     if isinstance(plan, GgufOutput):
         tokens = PASSES_OF_LLAMA_CPP * usual_length(schedule.original_context, schedule.context)
     else:
-        tokens = PASSES * spread_tokens(schedule, Settings())
-    # each token multiplies and adds every weight once; a model reaches a SHARE of the speed of a
-    # large product of matrices, which is measured here
+        tokens = PASSES_OF_TRANSFORMERS * spread_tokens(schedule, Settings())
+    # Each token multiplies and adds every weight once. On short runs a model reaches 0.4 times the
+    # speed of a large product of matrices, which is measured here.
     operations = 2.0 * size * tokens
-    computing = operations / (SHARE * _speed())
-    return IMPORTING + reading + computing
+    computing = operations / (SHARE_OF_SPEED * _speed())
+    return SECONDS_OF_IMPORTS + reading + computing
 
 
 @cache

@@ -71,45 +71,50 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     if len(format_columns) == 1:
         format_columns = ["runtimes"]
 
-    # a narrow terminal leaves out the optional columns in this order
+    # A narrow terminal leaves out the optional columns, in this order. Columns of numbers are
+    # aligned at the right.
     optional = list(reversed(format_columns))
     if advice.ranking:
         optional.append("without training")
-        right = ["loss", "price", "holds to"]
+        number_columns = ["loss", "price", "holds to"]
     else:
         optional += ["loss inside", "measured on"]
-        right = ["loss inside", "loss at length", "price", "facts found"]
+        number_columns = ["loss inside", "loss at length", "price", "facts found"]
 
     before = advice.inspection.spec.context
     title = f"{advice.source}: {before:,} -> {advice.context:,} tokens"
-    (table,) = advice.shown_tables()
-    sheet.table(title, table.columns, table.rows, optional=optional, right=right)
+    table = advice.shown_tables()[0]  # advice has only this one
+    sheet.table(title, table.columns, table.rows, optional=optional, right=number_columns)
     if advice.ranking is None:
         _explain_losses(advice, sheet)
         _explain_order(advice, sheet)
 
 
 def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
-    """Say what the losses of the table are, and from which on a method needs no training."""
+    """Say what the losses of the table are, and from which on a method needs no training.
+
+    A method is compared with the unchanged model at its trained length. The sentence has the loss
+    of that model, such as "(SmolLM2-135M: 3.19)". Studies of the model on other texts are added:
+    "(SmolLM2-135M: 3.19 on 12 texts, 2.96 on 2 texts)".
+    """
     if not advice.studies:
         return
 
-    # such as "... at its trained length (SmolLM2-135M: 3.19)", with the texts where they differ:
-    # "(SmolLM2-135M: 3.19 on 12 texts, 2.96 on 2 texts)"
-    unchanged = "the loss of the unchanged model at its trained length"
-    study = advice.studies[0]
-    if study.start is not None:
-        unchanged += f" ({study.short_model}: {study.start:.2f}"
+    unchanged_model = "the loss of the unchanged model at its trained length"
+    first_study = advice.studies[0]
+    if first_study.start is not None:
+        losses = f"{first_study.short_model}: {first_study.start:.2f}"
         if advice.has_several_samples:
-            unchanged += f" on {study.texts} texts"
-        for other in advice.studies[1:]:
-            is_other_sample = other.texts != study.texts
-            if is_other_sample and other.short_model == study.short_model and other.start:
-                unchanged += f", {other.start:.2f} on {other.texts} texts"
-        unchanged += ")"
+            losses += f" on {first_study.texts} texts"
+        for study in advice.studies[1:]:
+            is_same_model = study.short_model == first_study.short_model
+            has_other_texts = study.texts != first_study.texts
+            if is_same_model and has_other_texts and study.start:
+                losses += f", {study.start:.2f} on {study.texts} texts"
+        unchanged_model += f" ({losses})"
     sheet.say(
         "Losses in nats per token, on other models. Without training: a loss at length of at most"
-        f" {MOST_LOST:g} above {unchanged}, and {LEAST_FOUND:g} % of hidden facts found."
+        f" {MOST_LOST:g} above {unchanged_model}, and {LEAST_FOUND:g} % of hidden facts found."
     )
     if advice.has_several_samples:
         sheet.say(
@@ -145,7 +150,9 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Show the commands that bake the first method, train with it if needed, and measure it."""
     inspection = advice.inspection
 
-    # a sentence such as "At 131,072 tokens (4 times ...) --yarn 4 needs fine-tuning."
+    # Whether the method needs training. It is known to work without (`works_untuned`), it is known
+    # to need some, or neither is known: "undecided". The sentence is such as "At 131,072 tokens (4
+    # times ...) --yarn 4 needs fine-tuning."
     tuning = first.fine_tuning
     if tuning.level == "undecided":
         sheet.say(f"{first.flags}: {tuning.sentence}")
@@ -155,8 +162,9 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
         sheet.say(f"At {advice.context:,} tokens ({tuning.times}) {subject} {tuning.need}.")
     sheet.copyable(f"Bake:    {first.command}")
 
-    # a method that needs training: how to train it, and one that does not need any
-    if not tuning.may_work_untuned:
+    # for a method that is known to need training: how to train, and another method without training
+    needs_training = not tuning.may_work_untuned
+    if needs_training:
         # trainers load neither GGUF files nor encoders
         can_be_trained = not inspection.encoder and not isinstance(inspection.source, GgufSource)
         if can_be_trained:
@@ -197,20 +205,27 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
     note = row.method.finetuning_note or row.method.summary
     sheet.say(f"{row.method.name}: {note}.")
     sheet.copyable(f"    {row.command}")
-    if row.recommended:
-        sheet.say(f"    {row.recommended}.")
-    if row.fine_tuning.reason and row.fine_tuning.reason != row.recommended:
-        sheet.say(f"    {row.fine_tuning.reason}.")
+
+    # what the publisher of the model recommends, why the method needs training, and measurements;
+    # an empty text where there is nothing to say
+    recommendation = row.recommended
+    training_reason = row.fine_tuning.reason
+    if recommendation:
+        sheet.say(f"    {recommendation}.")
+    if training_reason and training_reason != recommendation:
+        sheet.say(f"    {training_reason}.")
     sheet.say(f"    {_describe_profile(row)}")
     for study in row.standing.studies:
         sheet.say(f"    {_describe_study(study, row.method.name)}")
-    for name, writing in row.writings.items():
+
+    # runtimes that would compute other numbers, by the format of the output: "gguf as keys: ..."
+    for format_name, writing in row.writings.items():
         wrong = []
         for status, runtimes in group_by_status(writing.verdicts):
             if status in WRONG:
                 wrong.append(f"{status}: {runtimes}")
         if wrong:
-            sheet.say(f"    {name} as {writing.encoding}: {'; '.join(wrong)}")
+            sheet.say(f"    {format_name} as {writing.encoding}: {'; '.join(wrong)}")
 
 
 def _describe_profile(row: Advice) -> str:
@@ -234,7 +249,8 @@ def _describe_study(study: Study, method: str) -> str:
             text, by name; "base" is the model without a method.
         method: The name of the method.
     """
-    # a study that has a loss for every method at both lengths
+    # A study that has the loss of the unchanged model at its trained length, so that it says how
+    # much a method loses beside it (`lost`). `study.n` is its sample in words, such as "24 texts".
     if method in study.lost:
         inside, beyond, price, found, _ = MeasuredMethod(study, method).cells()
         return (
@@ -243,7 +259,7 @@ def _describe_study(study: Study, method: str) -> str:
             f" {study.source}."
         )
 
-    # another one: what it measured of the method, and the same without a method (the row "base")
+    # Any other study: what it measured of the method, and of the unchanged model ("base").
     tables = {
         "beyond": study.beyond,
         "inside": study.inside,
@@ -294,14 +310,16 @@ def _describe_answers(methods: Sequence[Advice]) -> Iterator[str]:
 
     A method counts where the runtime computes its output in one of the formats.
     """
+    # by runtime, the methods that it supports; a method is known by its flags, such as "--yarn 4"
     supported: dict[str, set[str]] = {}
     for row in methods:
-        for writing in row.writings.values():
+        for writing in row.writings.values():  # the output in each format
             for verdict in writing.verdicts:
-                if not verdict.here:
+                was_run_here = verdict.here
+                if not was_run_here:
                     continue
                 flags = supported.setdefault(verdict.display_name, set())
-                if verdict.status in GOOD:
+                if verdict.status in GOOD:  # exact, or but for rounding
                     flags.add(row.flags)
     for name, flags in supported.items():
         yield f"{name} (run here) supports {len(flags)} of {counted(len(methods), 'method')}."
@@ -342,7 +360,8 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
     """Show a row per runtime, and what the columns mean.
 
     Args:
-        rows: The runtimes, as `summaries` gives them.
+        rows: The runtimes, as `summaries` gives them: dicts of seven values, in the order of the
+            columns.
         sheet: The sheet that shows them.
     """
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
@@ -350,11 +369,13 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
     lines = []
     for row in rows:
         lines.append([str(value) for value in row.values()])
-    shown = sheet.table("Runtimes", columns, lines, optional=optional)
+    shown_columns = sheet.table("Runtimes", columns, lines, optional=optional)
 
-    # a narrow terminal leaves optional columns out, and only those that it shows are explained
+    # A narrow terminal leaves optional columns out. The columns "run", "read" and "unknown" have
+    # one explanation, which is shown if all three are.
     explained = ["exact"]
-    if {"run", "read", "unknown"} <= set(shown):
+    has_counts = {"run", "read", "unknown"} <= set(shown_columns)
+    if has_counts:
         explained.append("run, read, unknown")
     sheet.say(legend(RUNTIMES, explained))
 
@@ -391,30 +412,31 @@ def newest_of(rows: Iterable[Runtime]) -> list[Runtime]:
     return list(newest.values())
 
 
-def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) -> None:
+def show_matrix(cells: Iterable[MatrixCell], runtimes: list[Runtime], sheet: Sheet) -> None:
     """Show a row per family and a column per runtime.
 
     Args:
         cells: The cells of the families.
-        rows: The runtimes.
+        runtimes: The runtimes, one for each column.
         sheet: The sheet that shows them.
     """
     by_family: dict[str, list[MatrixCell]] = {}
     for cell in cells:
         by_family.setdefault(cell.family, []).append(cell)
 
-    # a letter for each status of a family in a range of versions of a runtime
+    # For a family and a runtime, one text has a letter for each way to write a RoPE: "TL.Y.", where
+    # a dot is a way that the runtime does not compute exactly.
     lines = []
     for family, family_cells in by_family.items():
         line = [family]
-        for runtime in rows:
-            covered = [cell for cell in family_cells if cell.verdict.covers(runtime)]
-            line.append(letters(covered))
+        for runtime in runtimes:
+            cells_of_runtime = [cell for cell in family_cells if cell.verdict.covers(runtime)]
+            line.append(letters(cells_of_runtime))
         lines.append(line)
 
     # versions are named where a runtime has several columns
-    columns = [runtime.name for runtime in rows]
+    columns = [runtime.name for runtime in runtimes]
     if len(set(columns)) < len(columns):
-        columns = [runtime.key for runtime in rows]
+        columns = [runtime.key for runtime in runtimes]  # with the version
     sheet.table("Runtime support", ("family", *columns), lines)
     sheet.say(MATRIX_LEGEND)

@@ -36,28 +36,31 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     plan = entry.plan
     sheet.say(title(plan))
 
-    # a plan that was not carried out
+    # only planned
     output = entry.done
     if output is None:
         verb = "change" if plan.target.in_place else "write"
-        _show_misfit(plan, sheet)
+        _show_fit_problem(plan, sheet)
         sheet.copyable(f"Would {verb} {plan.out}")
         return
 
-    # an output on the Hub, or on this machine
+    # published: the URL of the commit
     if output.published:
         sheet.copyable(output.published)
         return
-    if plan.target.in_place and not output.was_complete:
+
+    # written on this machine, now or by an earlier run
+    was_changed_now = plan.target.in_place and not output.was_complete
+    if was_changed_now:
         sheet.copyable(f"Changed {output.path} in place.")
     else:
-        sheet.copyable(output.place)
-    _show_misfit(plan, sheet)
+        sheet.copyable(output.place)  # such as "Wrote out/model.gguf"
+    _show_fit_problem(plan, sheet)
     if output.steps.check:  # a command for the user
         sheet.copyable(f"Check: {output.steps.check}")
 
 
-def _show_misfit(plan: Plan, sheet: Sheet) -> None:
+def _show_fit_problem(plan: Plan, sheet: Sheet) -> None:
     """Show that an output does not fit the machine; one that fits has no line in a list."""
     fit = plan.fit
     if fit is not None and not fit.fits:
@@ -82,7 +85,7 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
         by_table.setdefault(tuple(rows), []).append(entry.label)
     for table, labels in by_table.items():
         sheet.say("")
-        sheet.table(f"Runtimes, {_holders(labels, all_labels)}", ("", ""), table)
+        sheet.table(f"Runtimes, {_name_outputs(labels, all_labels)}", ("", ""), table)
     sheet.say("Other runtimes, caches and files: --explain.")
 
     # outputs with the same result of their check share a sentence
@@ -92,7 +95,7 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
             checks.setdefault(_describe_check(entry.done), []).append(entry.label)
     for words, labels in checks.items():
         if words:
-            sheet.say(f"{words} ({_holders(labels, all_labels)}).")
+            sheet.say(f"{words} ({_name_outputs(labels, all_labels)}).")
     _show_validations(entries, all_labels, sheet)
 
     # and so do those with the same warning
@@ -102,7 +105,7 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
         for warning in (*named, *entry.plan.warnings):
             warnings.setdefault(sentence(warning), []).append(entry.label)
     for words, labels in warnings.items():
-        sheet.note(f"Note ({_holders(labels, all_labels)}): {words}")
+        sheet.note(f"Note ({_name_outputs(labels, all_labels)}): {words}")
 
 
 def _show_validations(
@@ -110,25 +113,28 @@ def _show_validations(
 ) -> None:
     """Show what validations found, or which ones will follow.
 
+    Outputs with the same result share a sentence: "Validated on cpu: PASS ... (all 3)."
+
     Args:
         entries: The outputs.
-        all_labels: The labels of all outputs: a sentence that holds for all says "all 3" instead.
+        all_labels: The labels of all outputs, such as "llama (gguf f16)".
         sheet: Where it is shown.
     """
     # the labels of outputs, by the sentence that holds for them
-    found: dict[str, list[str]] = {}
-    planned: dict[str, list[str]] = {}
+    labels_by_result: dict[str, list[str]] = {}
+    labels_by_plan: dict[str, list[str]] = {}
     for entry in entries:
         if entry.done is not None and entry.done.validation is not None:
             validation = entry.done.validation
-            words = f"Validated on {validation.device}: {validation.sentence}"
-            found.setdefault(words, []).append(entry.label)
+            result = f"Validated on {validation.device}: {validation.sentence}"
+            labels_by_result.setdefault(result, []).append(entry.label)
         elif entry.validating:
-            planned.setdefault(entry.validating, []).append(entry.label)
-    for words, labels in found.items():
-        sheet.say(f"{words.removesuffix('.')} ({_holders(labels, all_labels)}).")
-    for words, labels in planned.items():
-        sheet.note(f"{words.removesuffix('.')} ({_holders(labels, all_labels)}).")
+            planned = entry.validating  # such as "It will be validated on cpu, ..."
+            labels_by_plan.setdefault(planned, []).append(entry.label)
+    for result, labels in labels_by_result.items():
+        sheet.say(f"{result.removesuffix('.')} ({_name_outputs(labels, all_labels)}).")
+    for planned, labels in labels_by_plan.items():
+        sheet.note(f"{planned.removesuffix('.')} ({_name_outputs(labels, all_labels)}).")
 
 
 def _describe_check(output: Output) -> str:
@@ -140,11 +146,11 @@ def _describe_check(output: Output) -> str:
     return f"Checked: {output.check.result}"
 
 
-def _holders(held: Sequence[str], labels: Sequence[str]) -> str:
-    """Return the outputs that something holds for: `all 3`, or their names."""
-    if len(labels) > 1 and len(held) == len(labels):
-        return f"all {len(labels)}"
-    return ", ".join(held)
+def _name_outputs(labels: Sequence[str], all_labels: Sequence[str]) -> str:
+    """Return the outputs that a sentence holds for: `all 3`, or their labels."""
+    if len(all_labels) > 1 and len(labels) == len(all_labels):
+        return f"all {len(all_labels)}"
+    return ", ".join(labels)
 
 
 def show_totals(

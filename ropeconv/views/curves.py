@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..rope.lengths import format_tokens
-from .plot_style import ORANGE, SMALL, ink, line, literal
+from .plot_style import ORANGE, SMALL, curve_style, escape_dollars, text_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "os^vDPX"
 """The marker of each curve at its points."""
-FEW = 12
+FEW_POINTS = 12
 """Points up to which a curve has markers, and the axis a tick for each length."""
-LINEAR = 0.1
+LINEAR_NATS = 0.1
 """Nats up to which the axis of differences is linear."""
 
 
@@ -56,7 +56,7 @@ def losses(
         _draw_curve(axes, number, name, curve)
     _set_lengths(axes, curves.values())
     _mark_trained(axes, trained, at_top=True)
-    axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
+    axes.set(title=escape_dollars(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
@@ -77,15 +77,15 @@ def differences(
         _draw_curve(axes, number, name, curve)
     _set_lengths(axes, curves.values())
     _mark_trained(axes, trained, at_top=False)
-    axes.axhline(0, color=ink(), linewidth=0.8)
+    axes.axhline(0, color=text_colour(), linewidth=0.8)
 
     # linear near 0 and logarithmic beyond, since rows that fail are nats away, and others
     # hundredths; where all are near 0, that scale would have no ticks but its ends
     lowest, highest = axes.get_ylim()
-    if max(abs(lowest), abs(highest)) > LINEAR:
-        axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
+    if max(abs(lowest), abs(highest)) > LINEAR_NATS:
+        axes.set_yscale("symlog", linthresh=LINEAR_NATS, linscale=1.5)
     axes.yaxis.set_major_formatter(_label_of_difference)
-    axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
+    axes.set(title=escape_dollars(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
@@ -108,18 +108,21 @@ def _draw_curve(axes: Axes, number: int, name: str, curve: Curve) -> None:
         name: The name of the row.
         curve: Its numbers, and half the width of the band around each.
     """
-    style = line(number - 1)
+    # the colour and dashes; row 0 is the one that others are compared with
+    style: dict[str, Any]
     if number == 0:
-        style = {"color": ink(), "linestyle": "-"}
+        style = {"color": text_colour(), "linestyle": "-"}
+    else:
+        style = curve_style(number - 1)
 
-    # few points are marked, each row with its own symbol
+    # up to 12 points are marked, each row with its own symbol
     marker = ""
-    if len(curve.x) <= FEW:
+    if len(curve.x) <= FEW_POINTS:
         marker = MARKERS[number % len(MARKERS)]
     axes.plot(
         curve.x,
         curve.y,
-        label=literal(name),
+        label=escape_dollars(name),
         marker=marker,
         markersize=3,
         linewidth=1.1,
@@ -136,7 +139,7 @@ def _set_lengths(axes: Axes, curves: Iterable[Curve]) -> None:
     for curve in curves:
         lengths.update(float(x) for x in curve.x)
     axes.set_xscale("log", base=2)
-    if len(lengths) <= FEW:
+    if len(lengths) <= FEW_POINTS:
         axes.set_xticks(sorted(lengths))
     axes.xaxis.set_major_formatter(_label_of_length)
 

@@ -52,16 +52,17 @@ def show_inspection(
     Args:
         inspection: The inspection.
         sheet: The sheet that shows it.
-        repairs: Problems with repairs that would help runtimes that do not support it.
+        repairs: Settings with which further runtimes would support it. They are shown only with
+            `explain`.
         explain: Whether every number and every runtime is shown.
         machine: The machine that it is to fit, by default this one.
     """
-    options = machine or MachineOptions()
+    machine = machine or MachineOptions()
     if explain:
         _show_details(inspection, sheet, tuple(repairs))
-        show_fits(inspection.fits(options), sheet)
+        show_fits(inspection.fits(machine), sheet)
     else:
-        _show_summary(inspection, sheet, options)
+        _show_summary(inspection, sheet, machine)
     rest = _describe_rest(inspection, explain)
     if rest:
         sheet.say(rest)
@@ -71,8 +72,9 @@ def show_inspection(
     for problem in inspection.problems:
         sheet.say(f"! {problem.message}")
         if problem.repair:
-            words = (_source_to_bake(inspection), *inspection.source.family_words)
-            command = command_line("apply", *words)
+            # the command keeps --family, if the user gave it
+            source = _source_for_apply(inspection)
+            command = command_line("apply", source, *inspection.source.family_words)
             sheet.copyable(f"Fix: {command} {problem.repair}")
     _show_next(inspection, sheet, explain)
 
@@ -93,15 +95,15 @@ def _describe_rest(inspection: Inspection, explain: bool) -> str:
 
 
 def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
-    """Show the next command, which is for a longer context.
+    """Show the next command, which is for a longer context; nothing where there is none.
 
-    It is 4 times the trained context, or 2 times the declared one if the model has that already.
-    A draft model of speculative decoding is extended together with its target.
+    The context is 4 times the trained one, or 2 times the declared one if the model has that
+    already. A draft model of speculative decoding is extended together with its target.
 
     Args:
         inspection: The inspection.
         sheet: Where it is shown.
-        explain: Whether every number is shown, and the next command is not.
+        explain: Whether every number is shown, and the next command only for a draft model.
     """
     reference = inspection.source.reference
     declared = inspection.spec.context
@@ -112,7 +114,7 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         return
     if explain:
         return
-    if inspection.refuse:
+    if inspection.refuse:  # no safetensors output can be written; a GGUF file may be possible
         if inspection.gguf_only:
             _show_next_as_gguf(inspection, sheet)
         return
@@ -125,17 +127,17 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     if any(problem.code == "contradiction" for problem in inspection.problems):
         return
 
-    # a longer context, unless layers see too little of it
+    # a longer context, unless all layers have a window or no RoPE
     longer_context = 4 * inspection.first_spec.original_context
     if longer_context <= declared:
         longer_context = 2 * declared
-    unseen = nothing_to_extend(inspection, longer_context)
-    if unseen:
-        sheet.say(f"It cannot be extended: {unseen}.")
-    else:
-        words = ["--context", format_tokens(longer_context), *inspection.source.family_words]
-        command = command_line("advise", _source_to_bake(inspection), *words)
-        sheet.copyable(f"Next: {command}")
+    why_not = nothing_to_extend(inspection, longer_context)
+    if why_not:
+        sheet.say(f"It cannot be extended: {why_not}.")
+        return
+    source = _source_for_apply(inspection)
+    words = ["--context", format_tokens(longer_context), *inspection.source.family_words]
+    sheet.copyable(f"Next: {command_line('advise', source, *words)}")
 
 
 def _show_next_as_gguf(inspection: Inspection, sheet: Sheet) -> None:
@@ -148,8 +150,8 @@ def _show_next_as_gguf(inspection: Inspection, sheet: Sheet) -> None:
     sheet.copyable(f"Next: {command}")
 
 
-def _source_to_bake(inspection: Inspection) -> str:
-    """The source as commands accept it that write an output: the config of an incomplete folder."""
+def _source_for_apply(inspection: Inspection) -> str:
+    """Return the source for a command: for a folder without weights, its config.json."""
     reference = inspection.source.reference
     if any(problem.code == "weights" for problem in inspection.problems):
         return os.path.join(reference, "config.json")
@@ -165,13 +167,14 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
         rope += f", attention factor {spec.attention_factor:.6g}"
     rotates = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions"
 
-    # the context, with the cache that it takes where no row "memory" says that: of "512.0 MiB in
-    # bfloat16, 256.0 MiB in fp8" the first size, which is the usual one
+    # the context, with the size of its cache unless the row "memory" has it
     context = f"{spec.context:,} tokens, trained: {_describe_trained(inspection)}"
     fit = inspection_fit(inspection, machine)
     if inspection.kv_cache and fit is None:
-        size, _, _ = inspection.kv_cache.sizes(spec.context).partition(", ")
-        context += f"; KV cache {size}"
+        all_sizes = inspection.kv_cache.sizes(spec.context)
+        # "512.0 MiB in bfloat16, 256.0 MiB in fp8": the first size is that of the usual dtype
+        usual_size = all_sizes.split(", ")[0]
+        context += f"; KV cache {usual_size}"
 
     # a row for each fact
     rows = _draft_rows(inspection)
@@ -260,7 +263,7 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
     Args:
         inspection: The inspection.
         sheet: Where it is shown.
-        repairs: Problems with repairs that would help runtimes that do not support it.
+        repairs: Settings with which further runtimes would support it.
     """
     rows = _draft_rows(inspection)
     rows.append(("family", f"{inspection.name} ({inspection.display_name})"))
@@ -275,14 +278,16 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
             rows.append(("note", note))
     sheet.table(inspection.source.reference, ("", ""), rows)
 
-    # with --family, a model_type that runtimes do not know is judged as if it were that family
+    # A row for each status, such as ("exact", "transformers 4.51-5.23, vLLM 0.33"), and a sentence
+    # on what the statuses mean. With --family, runtimes are judged as if the model were of that
+    # family, which the rows say.
     if inspection.verdicts:
-        read_as = ""
+        assumed_family = ""
         if isinstance(inspection, ConfigInspection) and inspection.model_family.assumed:
-            read_as = inspection.name
-        lines = group_by_status(inspection.verdicts, read_as)
-        sheet.table("Runtime support", ("status", "runtimes"), lines)
-        sheet.say(f"{statuses(lines)}\n")
+            assumed_family = inspection.name
+        support_rows = group_by_status(inspection.verdicts, assumed_family)
+        sheet.table("Runtime support", ("status", "runtimes"), support_rows)
+        sheet.say(f"{statuses(support_rows)}\n")
 
     # runtimes that would support the model with other settings, and the options of `ropeconv apply`
     # that write these
@@ -296,7 +301,11 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
 
 
 def _spec_rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
-    """Yield a row for each number of a RoPE that is not the usual one."""
+    """Yield the rows of the numbers of a RoPE, as (name, value).
+
+    Some rows are only for models that have the feature, such as multi-head latent attention (MLA)
+    or queries that are scaled by their position p.
+    """
     yield "frequencies", describe(spec.form)
 
     pairing = "rotate_half" if spec.layout == "half" else "interleaved"
@@ -306,8 +315,8 @@ def _spec_rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     yield "rotary_dim", rotates
     if spec.rotating_share < 1:
         pairs = spec.rotary_dim // 2
-        standing_still = pairs - spec.rotating_pairs
-        yield "pairs that do not rotate", f"{standing_still} of {pairs}, by architecture"
+        not_rotating = pairs - spec.rotating_pairs
+        yield "pairs that do not rotate", f"{not_rotating} of {pairs}, by architecture"
 
     yield "attention_factor", f"{spec.attention_factor:.6g}"
     if spec.softmax_scale != 1:
@@ -318,7 +327,7 @@ def _spec_rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
 
     if spec.query_scaling:
         yield "query scaling", _formula(spec.query_scaling, "p")
-    if spec.nope_query_scaling:
+    if spec.nope_query_scaling:  # Llama 4 counts positions from 1 here (modeling_llama4.py)
         scaling = _formula(spec.nope_query_scaling, "(p + 1)")
         yield "query scaling", f"{scaling} on the layers that do not rotate"
     if spec.mrope_section:

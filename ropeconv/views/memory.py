@@ -117,11 +117,12 @@ def advised_fit(
     if inspection.draft or best is None:
         return None
 
-    # how each runtime computes the best method, written in the format of the model
+    # How each runtime computes the best method. `writings` has the encoding of the method in each
+    # format, and the verdicts of runtimes on it; here in the format of the model.
     is_folder = not isinstance(inspection.source, GgufSource)
     format_name = "safetensors" if is_folder else "gguf"
-    writing = best.writings.get(format_name)
-    verdicts = writing.verdicts if writing else ()
+    encoded = best.writings.get(format_name)
+    verdicts = encoded.verdicts if encoded else ()
     return shown_fit(inspection.shape, advice.context, verdicts, is_folder, machine, named)
 
 
@@ -143,20 +144,21 @@ def advice_document(
     Raises:
         UsageError: For a value that the runtime cannot have.
     """
-    # true or false for all methods; null where the memory is not known
-    usual_fit = advised_fit(advice, machine, named)
-    fits = None
-    if usual_fit is not None and usual_fit.is_known:
-        fits = usual_fit.fits
+    # the "fits" of every method: true or false, and null where the memory is not known
+    fit_of_usual_runtime = advised_fit(advice, machine, named)
+    model_fits = None
+    if fit_of_usual_runtime is not None and fit_of_usual_runtime.is_known:
+        model_fits = fit_of_usual_runtime.fits
     document = advice.to_dict()
     for row in document["advice"]:
-        row["fits"] = fits
+        row["fits"] = model_fits
 
-    # the need of each runtime; not for a draft model, which runs beside its target
+    # the memory in each runtime; not for a draft model, which runs beside its target
     inspection = advice.inspection
     memory = []
     if not inspection.draft:
         is_folder = not isinstance(inspection.source, GgufSource)
         for fit in all_fits(inspection.shape, advice.context, is_folder, machine):
             memory.append(fit.document().to_dict())
-    return document | {"memory": memory}
+    document["memory"] = memory
+    return document

@@ -58,7 +58,7 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the rows of the table of runtimes, and the sentences below it.
 
-    A row is a word and the runtimes that it is said of: ("supported", "vLLM 0.33, SGLang 0.5").
+    A row is a word, and the runtimes for which it holds: ("supported", "vLLM 0.33, SGLang 0.5").
     The sentences are on named runtimes that do not support the output, and on how many others do.
     """
     # the runtimes of --runtime, without their versions
@@ -67,11 +67,13 @@ def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
         runtime, _, _ = name.partition("@")
         named[runtime] = verdict
 
-    # runtimes that ropeconv would run about a plan, if they were installed here; their verdicts are
-    # from the tables that come with ropeconv, which the row says
+    # ropeconv runs some runtimes to see how they compute a planned config, if they are installed
+    # here. Else their verdicts are from the tables that come with ropeconv, and the row says so.
     not_run_here = []
     for name, verdict in named.items():
-        if name in BEFORE_WRITING and not verdict.here:
+        can_be_run = name in BEFORE_WRITING
+        was_run = verdict.here
+        if can_be_run and not was_run:
             not_run_here.append(name)
 
     verdicts = plan.result.verdicts

@@ -76,13 +76,13 @@ Panel = Callable[[Any], None]
 """Draws on the axes of a panel."""
 
 
-def line(number: int) -> dict[str, Any]:
+def curve_style(number: int) -> dict[str, Any]:
     """Return the colour and dashes of curve `number`, as arguments of `plot`."""
     colour, dashes = LINES[number % len(LINES)]
     return {"color": colour, "linestyle": dashes}
 
 
-def ink() -> str:
+def text_colour() -> str:
     """Return the colour of text in the figure that is being drawn, also for lines that are not
     curves.
     """
@@ -91,7 +91,7 @@ def ink() -> str:
     return str(matplotlib.rcParams["text.color"])
 
 
-def literal(text: str) -> str:
+def escape_dollars(text: str) -> str:
     """Return a name for a plot. matplotlib would set a formula between its dollar signs."""
     return text.replace("$", r"\$")
 
@@ -145,7 +145,7 @@ def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
     with matplotlib.rc_context(STYLE | dict.fromkeys(TEXT_COLOURS, text)):
         result = Figure(figsize=size, layout="constrained", facecolor=background)
         if title:
-            result.suptitle(literal(title), x=0.01, horizontalalignment="left")
+            result.suptitle(escape_dollars(title), x=0.01, horizontalalignment="left")
         grid = result.subplots(len(panels), squeeze=False)
         for axes, draw in zip(grid.ravel(), panels, strict=True):
             draw(axes)
@@ -283,14 +283,16 @@ def _draw_for_page(name: str, picture: Picture) -> Drawn:
     title = axes.get_title(loc="left").replace(r"\$", "$")
     axes.set_title("", loc="left")
 
-    # the page has its own colours, for light and dark
+    # The page has its own colours, for light and dark, as variables of CSS. matplotlib writes our
+    # colours as "#3b82c4", and the page gets "var(--blue)" in place of that.
     element = svg(panel, text=True)
     for colour, variable in VARIABLES.items():
         element = element.replace(colour, variable)
 
-    # ids hold for the whole page: those of two pictures must differ, in definition and reference
-    # (id="x", href="#x", url(#x))
-    element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
+    # An id holds for the whole page, so those of two pictures must differ. The name of the picture
+    # is put before each one, where it is defined (id="x") and used (href="#x", url(#x)).
+    before_id = r'(\bid="|href="#|url\(#)'
+    element = re.sub(before_id, rf"\g<1>{name}-", element)
 
     # nothing that a reader does not see, and the title as the name for screen readers
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)

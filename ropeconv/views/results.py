@@ -24,10 +24,12 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
         sheet: The sheet that shows it.
         explain: Whether every column is shown.
     """
-    # Two runs: at some positions spread over the context, and over every position from 0 on. With a
-    # server, which leaves something unchecked, there is only the second one: the main table.
+    # Two runs: at some positions spread over the context, and over every position from 0 on. A
+    # server accepts no positions with gaps, so its result has only the second run, as main table.
+    # Only the results of servers have properties that were not checked.
+    was_server = bool(result.unchecked)
     whole_title = title
-    if not result.unchecked:
+    if not was_server:
         whole_title = f"Every position up to {result.length:,}"
         if result.chunk:
             whole_title += f", {result.chunk} at a time"
@@ -85,29 +87,30 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     differences to it. For two lengths, the lines are such as ("growth, nats per token (n = 24)",
     ("2.31", "2.48")) and ("minus base", ("-0.02", "-2.10")).
     """
-    # a column for each length, and the numbers of each metric of a measure
-    lengths = tuple(sorted({number.column for number in record.measured}))
+    # a column for each length, and the measured values of each metric of a measure
+    lengths = tuple(sorted({measured.column for measured in record.measured}))
     by_metric: dict[tuple[str, str], list[MeasuredRecord]] = {}
-    for number in record.measured:
-        key = (number.measure, number.metric)
-        by_metric.setdefault(key, []).append(number)
+    for measured in record.measured:
+        key = (measured.measure, measured.metric)
+        by_metric.setdefault(key, []).append(measured)
 
     # a line is a title, and a cell for each length, empty where nothing was measured
     lines: list[tuple[str, tuple[str, ...]]] = []
-    for (measure, metric), numbers in by_metric.items():
-        title = f"{measure}, {metric_of(metric).title} ({sample_size(numbers)})"
-        values = {number.column: _describe_value(number) for number in numbers}
+    for (measure, metric), records in by_metric.items():
+        title = f"{measure}, {metric_of(metric).title} ({sample_size(records)})"
+        values = {measured.column: _describe_value(measured) for measured in records}
         cells = tuple(values.get(length, "") for length in lengths)
         lines.append((title, cells))
 
-        has_differences = any(number.difference is not None for number in numbers)
+        has_differences = any(measured.difference is not None for measured in records)
         if has_differences:
-            differences = {number.column: _describe_difference(number) for number in numbers}
+            differences = {measured.column: _describe_difference(measured) for measured in records}
             cells = tuple(differences.get(length, "") for length in lengths)
             lines.append((f"minus {record.against}", cells))
 
-    retrieves = any(metric_of(number.metric).share for number in record.measured)
-    return EvaluationTable(record=record, lengths=lengths, lines=tuple(lines), retrieves=retrieves)
+    # a metric that is a share of answers, such as that of hidden facts that were found
+    has_share = any(metric_of(measured.metric).share for measured in record.measured)
+    return EvaluationTable(record=record, lengths=lengths, lines=tuple(lines), retrieves=has_share)
 
 
 def _describe_value(number: MeasuredRecord) -> str:

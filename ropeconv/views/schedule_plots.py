@@ -20,7 +20,17 @@ from ..rope.bound.sums import score_bound
 from ..rope.forms import Vector, base_inv_freq
 from ..rope.forms import wavelengths as periods
 from ..rope.spec import RopeSpec
-from .plot_style import BLUE, ORANGE, SMALL, Picture, in_tokens, ink, line, literal, mark
+from .plot_style import (
+    BLUE,
+    ORANGE,
+    SMALL,
+    Picture,
+    curve_style,
+    escape_dollars,
+    in_tokens,
+    mark,
+    text_colour,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,21 +39,24 @@ Curves = Mapping[str, Vector]
 """Frequencies by the name of their schedule, in radians per token, float64 [rotary_dim / 2]."""
 Divisors = Mapping[str, Vector | Sequence[float]]
 """The divisor of each frequency, by the name of its schedule."""
-POINTS = 300
+INTERVALS = 300
 """Intervals of distances whose lowest sum is drawn."""
 FARTHEST = 1 << 24
 """The largest distance in tokens that is drawn."""
 
 
-def _with_styles(before: Vector | None, curves: Curves) -> Iterator[tuple[Vector, dict[str, Any]]]:
-    """Yield frequencies with the style of their line, that of the unscaled model first and
-    dashed.
+def _frequencies_with_styles(
+    before: Vector | None, curves: Curves
+) -> Iterator[tuple[Vector, dict[str, Any]]]:
+    """Yield each list of frequencies with the arguments of `plot` for its line.
+
+    The first is that of the unscaled model, with a dashed line; then follow those of schedules.
     """
     if before is not None:
         label = "before" if curves else "now"
-        yield before, {"color": ink(), "linestyle": "--", "label": label}
+        yield before, {"color": text_colour(), "linestyle": "--", "label": label}
     for number, (name, inv_freq) in enumerate(curves.items()):
-        yield inv_freq, {"label": literal(name), **line(number)}
+        yield inv_freq, {"label": escape_dollars(name), **curve_style(number)}
 
 
 def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
@@ -58,7 +71,7 @@ def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str
         curves: Those of schedules by name.
         lengths: In tokens by name; "trained" is dotted.
     """
-    for inv_freq, style in _with_styles(before, curves):
+    for inv_freq, style in _frequencies_with_styles(before, curves):
         axes.plot(periods(inv_freq), **style)
     for name, length in lengths.items():
         if name == "trained":
@@ -98,17 +111,18 @@ def ramp(axes: Axes, before: Vector, curves: Curves) -> None:
 
 
 def divided_by(axes: Axes, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
-    """Draw divisors of frequencies per pair.
+    """Draw the divisor of the frequency of each dimension pair.
 
     Args:
         axes: Where they are drawn.
-        curves: The divisors by name, NaN for pairs that do not rotate.
-        beside: Divisors to compare them with, which are dashed.
+        curves: The divisors by name, NaN for pairs that do not rotate. Each curve has its own
+            colour and dashes.
+        beside: Divisors to compare them with, which are dashed in the colour of text.
     """
     for name, values in beside.items():
-        axes.plot(values, color=ink(), linestyle="--", label=literal(name))
+        axes.plot(values, color=text_colour(), linestyle="--", label=escape_dollars(name))
     for number, (name, values) in enumerate(curves.items()):
-        axes.plot(values, label=literal(name), **line(number))
+        axes.plot(values, label=escape_dollars(name), **curve_style(number))
     axes.set_yscale("log", base=2)
     axes.set(xlabel="dimension pair", ylabel="divided by", title="Scaling of each frequency")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -139,15 +153,15 @@ def preference(
         lengths: Vertical lines, in tokens by name.
     """
     lowest = 0.0
-    for inv_freq, style in _with_styles(before, curves):
-        distances, sums = margins(inv_freq, unrotated, length, POINTS)
+    for inv_freq, style in _frequencies_with_styles(before, curves):
+        distances, sums = margins(inv_freq, unrotated, length, INTERVALS)
         lowest = min(lowest, float(sums.min()))
         axes.plot(distances, sums, linewidth=0.9, **style)
 
     # the shaded area reaches a little below the lowest value
     bottom = 1.1 * lowest - 1
     axes.axhspan(bottom, 0, color=BLUE, alpha=0.08, linewidth=0)
-    axes.axhline(0, color=ink(), linewidth=0.8)
+    axes.axhline(0, color=text_colour(), linewidth=0.8)
     mark(axes, lengths)
     in_tokens(axes, "x")
     axes.set(
@@ -168,21 +182,24 @@ def preference(
 def decay(
     axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]
 ) -> None:
-    """Draw RoFormer's bound on the size of an attention score, by the distance m.
+    """Draw RoFormer's bound on the size of an attention score, by the distance m of two tokens.
 
-    It is the mean over n of |S_n|, with S_n = sum_{i < n} exp(j m theta_i) and j the imaginary
-    unit. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
+    The bound is the mean of |S_n| over n = 1 .. r/2, with S_n = sum_{i < n} exp(j m theta_i). Here
+    theta_i is the frequency of pair i of r/2, and j is the imaginary unit. Su et al. 2021,
+    https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
 
     Args:
         axes: Where it is drawn.
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2].
-        curves: Those of schedules by name.
+        curves: The frequencies of schedules, by name.
         length: The largest distance m, in tokens.
-        lengths: Vertical lines, in tokens by name.
+        lengths: Lengths in tokens by name, such as {"trained": 4096}. Each is marked by a vertical
+            line.
     """
     distances = distances_up_to(length)
-    for inv_freq, style in _with_styles(before, curves):
+    # first the unscaled model, then each schedule, with the colour and label of its line
+    for inv_freq, style in _frequencies_with_styles(before, curves):
         axes.plot(distances, score_bound(inv_freq, distances), linewidth=0.9, **style)
 
     mark(axes, lengths)
@@ -211,18 +228,20 @@ def distances_up_to(length: int) -> Vector:
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
     """Return the data of the plots of a schedule, JSON-ready.
 
-    Pairs that do not rotate have null. "preference" is the lowest B(m) by distance m, with
-    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate: where it
-    is negative, a head does not prefer nearby tokens.
+    "preference" is the lowest B(m) in intervals of the distance m of two tokens, with
+    B(m) = (d - r)/2 + sum_i cos(m theta_i). A head has d dimensions, of which r rotate in pairs,
+    and theta_i is the frequency of pair i. Where B(m) is negative, a head does not prefer nearby
+    tokens. Pairs that do not rotate have null.
 
     Args:
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2].
-        inv_freq: Those of the schedule.
+        inv_freq: The frequencies of the schedule, likewise.
         unrotated: (d - r)/2, half the number of dimensions of a head that do not rotate.
         length: The largest distance, in tokens.
     """
-    lowest_at, lowest = margins(inv_freq, unrotated, length, POINTS)
+    # the lowest B(m) of each interval, and the distance that has it
+    lowest_at, lowest = margins(inv_freq, unrotated, length, INTERVALS)
     bound_at = distances_up_to(length)
     bound = score_bound(inv_freq, bound_at)
     return {
@@ -260,15 +279,15 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
             Without any, the divisors are left out.
         context: The context of the longest schedule, in tokens.
     """
-    # the marked lengths, such as {"trained": 4096, "new": 16384}; without a method, the longer one
-    # is not new, but the one that the model declares now
-    before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    farthest = min(2 * context, FARTHEST)
+    # The marked lengths, such as {"trained": 4096, "new": 16384}. Without curves there is no method
+    # and no new length: the longer one is that which the model declares.
     lengths = lengths_of(spec, context)
     if not curves and "new" in lengths:
         lengths["declared"] = lengths.pop("new")
 
-    draw_wavelengths = partial(wavelengths, before=before, curves=curves, lengths=lengths)
+    unscaled = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+    farthest = min(2 * context, FARTHEST)
+    draw_wavelengths = partial(wavelengths, before=unscaled, curves=curves, lengths=lengths)
     pictures = [
         Picture(
             draw_wavelengths,
@@ -278,13 +297,13 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     ]
 
     if curves:
-        draw_divisors = partial(ramp, before=before, curves=curves)
+        draw_divisors = partial(ramp, before=unscaled, curves=curves)
         caption = "How far the method slows down each frequency: 1 leaves it unchanged."
         pictures.append(Picture(draw_divisors, caption))
 
     draw_preference = partial(
         preference,
-        before=before,
+        before=unscaled,
         curves=curves,
         unrotated=spec.unrotated,
         length=farthest,
@@ -296,7 +315,7 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     )
     pictures.append(Picture(draw_preference, caption))
 
-    draw_bound = partial(decay, before=before, curves=curves, length=farthest, lengths=lengths)
+    draw_bound = partial(decay, before=unscaled, curves=curves, length=farthest, lengths=lengths)
     caption = "How much two tokens can attend to each other, by their distance (Su et al. 2021)."
     pictures.append(Picture(draw_bound, caption))
     return pictures

@@ -17,7 +17,7 @@ from .plot_style import (
     RED,
     Picture,
     in_tokens,
-    ink,
+    text_colour,
 )
 from .schedule_plots import wavelengths
 
@@ -82,7 +82,7 @@ def _kl(axes: Axes, result: Validation) -> None:
     """
     buckets = [bucket for bucket in result.buckets if bucket.run == "spread"]
     axes.plot(*_steps(buckets, "control_kl"), color=RED, label="unscaled source")
-    axes.plot(*_steps(buckets, "tolerance"), color=ink(), linestyle="--", label="allowed")
+    axes.plot(*_steps(buckets, "tolerance"), color=text_colour(), linestyle="--", label="allowed")
     axes.plot(*_steps(buckets, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
     axes.plot(*_steps(buckets, "kl_95"), color=BLUE, label="output, 95 %")
 
@@ -139,4 +139,4 @@ def _agreement(axes: Axes, result: Validation) -> None:
 def _mark_trained(axes: Axes, result: Validation) -> None:
     """Draw a thin vertical line at the trained context."""
     if "trained" in result.lengths:
-        axes.axvline(result.lengths["trained"], color=ink(), linewidth=0.8)
+        axes.axvline(result.lengths["trained"], color=text_colour(), linewidth=0.8)

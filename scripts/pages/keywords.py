@@ -28,7 +28,7 @@ from ropeconv.options import (
     options,
 )
 from ropeconv.rope.methods.method import REGISTRY, Value, tokens
-from ropeconv.verbs.recipes import LENGTHS, method_settings, recipe_options, variable
+from ropeconv.verbs.recipes import LENGTH_MODIFIERS, method_settings, recipe_options, variable
 from ropeconv.verbs.request import ApplyRequest
 
 ROPECONV = Path(__file__).parents[2] / "ropeconv"
@@ -118,7 +118,7 @@ def recipe_type(option: Option) -> str:
     if option.parameter in methods:
         return by_value.get(methods[option.parameter], "Length")
     settings = method_settings()
-    is_length = option.name in LENGTHS
+    is_length = option.name in LENGTH_MODIFIERS
     if option.name in settings:
         is_length = settings[option.name][0][1].metadata["check"] is tokens
     if is_length:

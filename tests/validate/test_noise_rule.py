@@ -19,7 +19,7 @@ from ropeconv.validate.validation import (
     conclusion,
     count_compared,
     describe_bucket,
-    on_reach,
+    reach_warning,
     with_noise,
     with_rounded_weights,
 )
@@ -151,9 +151,9 @@ def test_a_tenth_of_the_control_is_still_the_rule_without_a_measured_noise() -> 
 def test_a_result_that_does_not_go_beyond_the_trained_context_says_so() -> None:
     inside = replace(judged(0.0, 1.0, 0), last=TRAINED - 1)
     assert count_compared([inside]) == TRAINED
-    words = on_reach([inside], TRAINED, 131072, "--tokens")
+    words = reach_warning([inside], TRAINED, 131072, "--tokens")
     assert f"{TRAINED:,} tokens" in words
     assert "does not show" in words
     assert f"--tokens {TRAINED + TRAINED // 4}" in words
-    assert on_reach([inside, judged(0.0, 1.0, 0)], TRAINED, 131072, "--tokens") == ""
-    assert on_reach([inside], TRAINED, TRAINED, "--tokens") == "", "nothing is extended"
+    assert reach_warning([inside, judged(0.0, 1.0, 0)], TRAINED, 131072, "--tokens") == ""
+    assert reach_warning([inside], TRAINED, TRAINED, "--tokens") == "", "nothing is extended"

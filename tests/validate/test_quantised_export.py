@@ -157,7 +157,7 @@ def test_nothing_is_loaded_or_run_twice(files: Files, monkeypatch: pytest.Monkey
     source, out = files["glm4"]
     result, checkpoints, files_run = loaded_weights(source, out, monkeypatch)
     assert result.agrees
-    assert sorted(checkpoints) == ["FolderSource", "OwnWeights"]
+    assert sorted(checkpoints) == ["FolderSource", "OutputWeights"]
     # with the scaling, and without it
     assert files_run == [out, out]
     rows = [bucket.name for bucket in result.buckets]

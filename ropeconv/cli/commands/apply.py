@@ -25,8 +25,8 @@ from ...verbs.request import (
     build_target,
     check_request,
     names_ollama,
+    options_of_outputs,
     other_option,
-    split,
     units_of,
 )
 from ..command import expand_options
@@ -182,7 +182,7 @@ def print_overrides(
     if not runtimes and not from_gguf:
         runtimes = ["vllm"]
     target_values = {**target, "to": (), "runtime": runtimes}
-    options, *_ = split(target_values, from_gguf)
+    options, *_ = options_of_outputs(target_values, from_gguf)
     source = open_source(sources[0], request.family)
     plan = make_plan(source, recipe, build_target(options))
 

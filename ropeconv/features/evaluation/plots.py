@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ropeconv.inspection.receipts.metrics import metric_of
 from ropeconv.rope.lengths import format_tokens
 from ropeconv.views.curves import curve, differences, losses
-from ropeconv.views.plot_style import SMALL, Picture, literal
+from ropeconv.views.plot_style import SMALL, Picture, escape_dollars
 
 from .result import POSITION, Cell, Result, columns_of, main_metric, measures_of
 
@@ -63,7 +63,7 @@ def heat_map(
 
     axes.set_xticks(range(len(lengths)), [format_tokens(length) for length in lengths])
     axes.set_yticks(range(len(depths)), [f"{100 * depth:.0f} %" for depth in depths])
-    axes.set(title=literal(title), xlabel="length, tokens", ylabel="depth")
+    axes.set(title=escape_dollars(title), xlabel="length, tokens", ylabel="depth")
     axes.grid(False)
 
     # a line between the last length within the trained context and the first one beyond it

@@ -40,7 +40,7 @@ from ropeconv.validate.validation import (
     conclusion,
     count_compared,
     measure,
-    on_reach,
+    reach_warning,
     rule,
     tolerance,
     with_rounded_weights,
@@ -252,7 +252,7 @@ def validate_graph(
     results = _judge(run, control, reference, graph_logits, has_rounded_weights)
     is_unchanged = schedule.digest == rope_of_model.current().digest
     agrees, sentence = conclusion(results, is_unchanged, schedule.original_context)
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    sentence += reach_warning(results, schedule.original_context, schedule.context, "--length")
     return Validation(
         transformers=version("transformers"),
         device="cpu",

@@ -61,7 +61,7 @@ from ropeconv.validate.validation import (
     in_blocks,
     log_probs_of,
     measure_answers,
-    on_reach,
+    reach_warning,
     rule,
     with_rounded_weights,
 )
@@ -255,7 +255,7 @@ def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool
     # that nothing beyond the trained context was compared, and what the comparison has left out
     if isinstance(comparison.source, GgufSource):
         sentence += DEQUANTISED
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    sentence += reach_warning(results, schedule.original_context, schedule.context, "--length")
     sentence += comparison.remark
     return agrees, sentence
 

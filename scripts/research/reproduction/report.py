@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeconv.bake.proof import ALPHA
-from ropeconv.views.plot_style import GREY, Panel, figure, line, write
+from ropeconv.views.plot_style import GREY, Panel, curve_style, figure, write
 
 from .comparing import Comparison, Estimate
 
@@ -182,7 +182,7 @@ def bars(
             values,
             xerr=errors,
             height=0.7,
-            color=line(0)["color"],
+            color=curve_style(0)["color"],
             ecolor=GREY,
             error_kw={"lw": 0.8},
         )
@@ -249,10 +249,10 @@ def curves(
                 markersize=3,
                 marker="o",
                 lw=1.1,
-                **line(number),
+                **curve_style(number),
             )
         for number, (place, name) in enumerate(marks):
-            style = line(number) if not name else {"color": GREY, "linestyle": "--"}
+            style = curve_style(number) if not name else {"color": GREY, "linestyle": "--"}
             axes.axvline(place, lw=0.9, alpha=0.8, **style)
             if name:
                 axes.annotate(

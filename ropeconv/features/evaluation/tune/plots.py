@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropeconv.views.plot_style import figure, ink, line, literal, mark, write
+from ropeconv.views.plot_style import curve_style, escape_dollars, figure, mark, text_colour, write
 from ropeconv.views.schedule_plots import divided_by
 
 from .result import TuningResult
@@ -56,11 +56,10 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
         differences = []
         for loss, formula_loss in zip(row.curve, formula_losses, strict=True):
             differences.append(loss - formula_loss)
-        style = line(number)  # the colour and dashes of a curve
-        axes.plot(tuned.positions, differences, label=literal(row.name), **style)
+        style = curve_style(number)  # the colour and dashes of a curve
+        axes.plot(tuned.positions, differences, label=escape_dollars(row.name), **style)
 
-    text_colour = ink()
-    axes.axhline(0, color=text_colour, linewidth=0.8)
+    axes.axhline(0, color=text_colour(), linewidth=0.8)
     mark(axes, {"trained": tuned.trained})  # a vertical line at the trained context
     axes.set(
         xlabel="position, tokens",

@@ -37,7 +37,7 @@ FEWEST_DOCUMENTS = 6
 """Texts from which errors are between texts, otherwise between windows."""
 
 DRAWS = 20_000
-"""Draws of the bootstrap-t. 1.3 of them lie beyond the quantile that is read."""
+"""Draws of the bootstrap-t. 2.7 of them lie beyond the quantile that is read."""
 TAIL = 20
 """The bootstrap-t quantile is read at ALPHA / TAIL on the side of the mean.
 

@@ -72,39 +72,53 @@ def bar() -> str:
     )
 
 
-def items_at(times: int) -> list[RecordItem]:
-    """Return the items of the real model with methods of one factor, and of the unchanged model.
+def items_at(times: int, model: str = REAL) -> list[RecordItem]:
+    """Return the items of a model with methods of one factor, and of the unchanged model.
 
     Only texts that a method of that factor has read too are among them.
+
+    Args:
+        times: The factor.
+        model: The beginning of the model's name.
     """
-    items = [item for item in record() if item.model.startswith(REAL)]
+    items = [item for item in record() if item.model.startswith(model)]
     samples = {item.sample for item in items if item.factor == times}
     return [item for item in items if item.factor in (times, None) and item.sample in samples]
 
 
-def item_tables() -> str:
-    """Return the table of the items of the real model, up to twice its trained length.
+def item_table(times: int, model: str = REAL) -> str:
+    """Return the table of the items of a model, up to so many times its trained length.
 
     Rows are methods, by their loss; an asterisk marks a difference that the rule decides.
+
+    Args:
+        times: How many times.
+        model: The beginning of the model's name.
     """
-    items = items_at(2)
+    items = items_at(times, model)
     trained = items[0].trained
-    longest = max(item.length for item in items)
-    lengths = (trained // 4, trained, longest)
+    longest = times * trained
+    names = {trained // 4: "1/4T", trained: "1T", longest: f"{times}T"}
+    asked = {item.length for item in items if item.measure == "keys"}
+    lengths_asked = [length for length in names if length in asked]
 
     # rows with all measures; those of questions about short texts are in other runs
     methods = {item.row: item.method for item in items}
     methods = {row: name for row, name in methods.items() if chosen(items, row, longest)}
     by_loss = sorted(methods, key=lambda row: sample_of(chosen(items, row, longest)).mean)
 
-    lines = [
-        "| method | loss at 1/4T | at 1T | at 2T | at 2T above 1T | LongPPL at 2T |"
-        " numbers found at 1/4T | at 1T | at 2T |",
-        "|---" * 9 + "|",
-    ]
+    title = "method" if model == REAL else model
+    end = names[longest]
+    columns = [title, "loss at 1/4T", "at 1T", f"at {end}", f"at {end} above 1T"]
+    columns.append(f"LongPPL at {end}")
+    first_asked, *further_asked = lengths_asked
+    columns.append(f"numbers found at {names[first_asked]}")
+    columns += [f"at {names[length]}" for length in further_asked]
+
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in by_loss:
         cells = [methods[row]]
-        cells += [_against_base(items, row, length) for length in lengths]
+        cells += [_against_base(items, row, length) for length in names]
         # the same tokens, after the trained length by the unchanged model
         above = prove(_pairs(chosen(items, row, longest)), _pairs(chosen(items, BASE, trained)))
         assert above is not None
@@ -112,7 +126,7 @@ def item_tables() -> str:
         cells.append(f"{above.difference:+.3f}{mark}")
         key_tokens = sample_of(chosen(items, row, longest, "longppl"))
         cells.append(f"{math.exp(key_tokens.mean):.1f}")
-        cells += [_found(items, row, length) for length in lengths]
+        cells += [_found(items, row, length) for length in lengths_asked]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -128,39 +142,21 @@ def _found(items: list[RecordItem], row: str, length: int) -> str:
     return f"{right} of {len(found)}, {100 * answers.mean:.0f} % ({100 * low:.0f}-{100 * high:.0f})"
 
 
-def item_table_at_4() -> str:
-    """Return the table of the items of the real model at four times its trained length."""
-    items = items_at(4)
-    lines = [
-        "| method | loss at 4T | at 4T above 1T | LongPPL at 4T | numbers found at 4T |",
-        "|---" * 5 + "|",
-    ]
-    trained = items[0].trained
-    unchanged = _pairs(chosen(items, BASE, trained))
-    rows = {item.row: item.method for item in items if chosen(items, item.row, 4 * trained)}
-    for row in rows:
-        at_length = _pairs(chosen(items, row, 4 * trained))
-        above = prove(at_length, unchanged)
-        assert above is not None
-        # of the same tokens that the unchanged model has read within its trained length
-        loss = sample_of([item for place, item in at_length.items() if place in unchanged]).mean
-        key_tokens = sample_of(chosen(items, row, 4 * trained, "longppl"))
-        mark = "*" if above.decided else ""
-        cells = [
-            rows[row],
-            f"{loss:.3f}",
-            f"{above.difference:+.3f}{mark}",
-            f"{math.exp(key_tokens.mean):.1f}",
-            _found(items, row, 4 * trained),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def place_of(times: int, model: str) -> str:
+    """Return where items were measured, in words: `at 4T`, or `at 2T of gemma-3-270m`."""
+    return f"at {times}T" if model == REAL else f"at {times}T of {model}"
 
 
-def item_pairs() -> str:
-    """Return sentences on the pairs of methods that the items at twice the length decide."""
-    items = items_at(2)
-    longest = max(item.length for item in items)
+def item_pairs(times: int, model: str = REAL) -> str:
+    """Return sentences on the pairs of methods that the items at the longest length decide.
+
+    Args:
+        times: How many times the trained length that is.
+        model: The beginning of the model's name.
+    """
+    items = items_at(times, model)
+    longest = times * items[0].trained
+    place = place_of(times, model)
     methods = {item.row: item.method for item in items}
     sentences = []
     for name, measure, metric, is_share in (
@@ -181,20 +177,26 @@ def item_pairs() -> str:
             if is_better:
                 worse.setdefault(methods[first], []).append(f"`{methods[second]}`")
         pairs = [f"`{first}` before {', '.join(others)}" for first, others in worse.items()]
-        sentences.append(f"- By {name}: {'; '.join(pairs) or 'none'}.")
+        sentences.append(f"- By {name} {place}: {'; '.join(pairs) or 'none'}.")
     return "\n".join(sentences)
 
 
-def item_counts() -> str:
-    """How many items of the real model there are at twice its trained length, in words."""
-    items = items_at(2)
-    longest = max(item.length for item in items)
+def item_counts(times: int, model: str = REAL) -> str:
+    """Return in words how many items of a model there are.
+
+    Args:
+        times: How many times its trained length the texts are.
+        model: The beginning of the model's name.
+    """
+    items = items_at(times, model)
+    longest = times * items[0].trained
     losses = chosen(items, BASE, longest)
     answers = chosen(items, BASE, longest, "keys", "exact")
     keys = sum(item.weight for item in chosen(items, BASE, longest, "longppl"))
     texts = len({item.text for item in losses})
     return (
-        f"{len(items):,} items: {len(losses)} blocks of 128 tokens of {texts} texts,"
+        f"{len(items):,} items {place_of(times, model)}:"
+        f" {len(losses)} blocks of 128 tokens of {texts} texts,"
         f" {len(answers)} questions at 5 depths, and {keys} key tokens of LongPPL"
     )
 

@@ -13,8 +13,8 @@ import sys
 import textwrap
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from ropeconv.bake.advice import METHODS, MatrixCell, counts, letters, matrix
@@ -392,6 +392,25 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
     return kept(by_flag(rows, r"^(?=\| `)"), names, row)
 
 
+def items_of_a_model(
+    times: int, model: str = record_tables.REAL
+) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield the parts of docs/evaluating.md that the items of a model make: pattern and function.
+
+    Args:
+        times: How many times the trained length the texts are.
+        model: The beginning of the model's name.
+    """
+    title = "method" if model == record_tables.REAL else model
+    place = record_tables.place_of(times, model)
+    arguments = (times, model)
+    header = rf"\| {title} \| loss at 1/4T \| at 1T \| at {times}T \|"
+    yield rf"{header}.*?(?=\n\n)", partial(record_tables.item_table, *arguments)
+    yield rf"- By loss {place}: .*?(?=\n\n)", partial(record_tables.item_pairs, *arguments)
+    counted = rf"[\d,]+ items {place}: .*? of\s+LongPPL"
+    yield counted, partial(record_tables.item_counts, *arguments)
+
+
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "docs/methods.md": (
         (r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),
@@ -405,10 +424,10 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| method \| factor \|.*?(?=\n\n)", record_tables.real_model),
         (r"- At 2T, .*?(?=\n\n)", record_tables.decided_pairs),
         (r"at most [\d.]+ nats above the unchanged model at 1T, .*? passkeys", record_tables.bar),
-        (r"\| method \| loss at 1/4T \|.*?(?=\n\n)", record_tables.item_tables),
-        (r"- By loss: .*?(?=\n\n)", record_tables.item_pairs),
-        (r"\| method \| loss at 4T \|.*?(?=\n\n)", record_tables.item_table_at_4),
-        (r"[\d,]+ items: .*? of LongPPL", record_tables.item_counts),
+        *items_of_a_model(2),
+        *items_of_a_model(4),
+        *items_of_a_model(8),
+        *items_of_a_model(2, "gemma-3-270m"),
         (r"\| model \| on top of \|.*?(?=\n\n)", lambda: regret_table(read_regrets())),
         (
             r"The first line is the best.*?(?=\n\n)",

@@ -1,30 +1,33 @@
-"""Measures methods on SmolLM2-135M-Instruct at 2, 4 or 8 times its trained context: items of the
-record.
+"""Measures methods on a real model at 2, 4 or 8 times its trained context: items of the record.
 
-    python -m scripts.research.real_record measure TEXTS FOLDER [TIMES [MINUTES [WORKER WORKERS]]]
+    python -m scripts.research.real_record measure MODEL TEXTS FOLDER [TIMES [MINUTES [WORKER N]]]
     python -m scripts.research.real_record items FOLDER...
 
-TEXTS are the folder of the texts of docs/evaluating.md. FOLDER keeps a file for each row and text
-at one length, so that a run that is stopped continues with the next one. TIMES is 2 (the default),
-4 or 8. `items` makes the record of all folders, in docs/evidence/items.
+MODEL is SmolLM2-135M-Instruct, trained with 8,192 tokens, or gemma-3-270m, with 32,768. TEXTS are
+the folder of the texts of docs/evaluating.md. FOLDER keeps a file for each row and text at one
+length, so that a run that is stopped continues with the next one. TIMES is 2 (the default), 4 or 8.
+Of N workers, each has its own texts. `items` makes the record of all folders of one model, in
+docs/evidence/items.
 
-A pass over 32,768 tokens takes three minutes on one core, and one over 65,536 eleven, so one pass
-gives as much as it can. The numbers of 25 words are hidden in each text (measure `keys`), and one
-pass of a row gives
+A pass of SmolLM2 over 32,768 tokens takes three minutes on one core, and one over 65,536 twelve, so
+one pass gives as much as it can. The numbers of 25 words are hidden in each text (measure `keys`),
+and one pass of a row gives
 
-- the loss of the last 1,024 of 2,048 and 8,192 tokens, in blocks of 128 tokens;
+- the loss of the last 1,024 tokens of a quarter of the trained context and of all of it, in blocks
+  of 128 tokens;
 - the loss of each of the last 4,096 tokens of all, in blocks too, and for `longppl`;
 - on the same cache, without the end of the text, the answers to the 25 questions.
 
-The unchanged model also reads only the last 8,192 tokens of each text, so that the loss of the
-last 1,024 is compared with that of the same tokens at the trained context. From this pass, and from
-passes over 1,024 to 2,048 tokens, it chooses the key tokens of `longppl`: no row is used beyond its
-trained context for that.
+The unchanged model also reads only the last tokens of each text, as many as it was trained with, so
+that the loss of the last 1,024 is compared with that of the same tokens at the trained context.
+From this pass, and from passes over 1,024 to 2,048 tokens, it chooses the key tokens of `longppl`:
+no row is used beyond its trained context for that.
 """
 
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,26 +50,60 @@ from ropeconv.features.evaluation.texts import Texts, read_files, tokenize
 from ropeconv.formats.drafts import write_file
 from ropeconv.verbs.rows import Row, parse_rows
 
-from ..real_model import real_model
+from ..real_model import GEMMA3, SMOLLM2, Published, real_model
 
-ROWS = {
-    2: "base,yarn:2,ntk:2,mixed:2,by-parts:2,linear:2",
-    4: "yarn:4",
-    8: "base,yarn:8",
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that is measured."""
+
+    published: Published
+    """Where its weights are."""
+
+    trained: int
+    """The tokens of its trained context."""
+
+    texts: dict[int, int]
+    """How many texts of ORDER are measured, by how many times the trained context they are."""
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """Lengths whose loss one long pass gives too, as frequencies do not depend on the length.
+
+        For example 2,048 and 8,192.
+        """
+        return self.trained // 4, self.trained
+
+
+SUBJECTS = {
+    SMOLLM2.name: Subject(SMOLLM2, trained=8192, texts={2: 8, 4: 2, 8: 2}),
+    GEMMA3.name: Subject(GEMMA3, trained=32768, texts={2: 2, 4: 2, 8: 2}),
 }
-"""The rows, by how many times the trained context the texts are."""
-MORE_ROWS = {
-    2: "ntk-fixed:2,llama3:2,ntk-old:2,theta-for:16384",
-    4: "base,by-parts:4,ntk:4,mixed:4,linear:4,ntk-fixed:4,llama3:4,theta-for:32768,ntk-old:4",
-    8: "by-parts:8,mixed:8,ntk:8,linear:8,ntk-fixed:8,llama3:8,theta-for:65536,ntk-old:8",
+FIRST_METHODS = {
+    2: ("base", "yarn", "ntk", "mixed", "by-parts", "linear"),
+    4: ("yarn",),
+    8: ("base", "yarn"),
 }
-"""Rows that are measured last. At twice the trained context they are close to others: ntk-old and
+"""The methods that are measured first, by how many times the trained context the texts are."""
+MORE_METHODS = {
+    2: ("ntk-fixed", "llama3", "ntk-old", "theta-for"),
+    4: (
+        "base",
+        "by-parts",
+        "ntk",
+        "mixed",
+        "linear",
+        "ntk-fixed",
+        "llama3",
+        "theta-for",
+        "ntk-old",
+    ),
+    8: ("by-parts", "mixed", "ntk", "linear", "ntk-fixed", "llama3", "theta-for", "ntk-old"),
+}
+"""Those that are measured last. At twice the trained context they are close to others: ntk-old and
 theta-for to ntk, for example.
 """
 RECORD = Path("docs/evidence/items")
-TRAINED = 8192
-INSIDE = (2048, 8192)
-"""Lengths whose loss one long pass gives too, since the frequencies do not depend on the length."""
 TARGETS = 1024
 BLOCK = 128
 """Tokens of an item of loss."""
@@ -90,8 +127,6 @@ ORDER = (
     "william_h_taft",
     "grover_cleveland",
 )
-TEXTS = {2: 8, 4: 2, 8: 2}
-"""How many of ORDER are measured, by how many times the trained context they are."""
 
 
 @torch.compile(dynamic=True)
@@ -102,7 +137,14 @@ def exponentials(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **given: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    scaling: float,
+    sliding_window: int | None = None,
+    **given: Any,
 ) -> tuple[Tensor, None]:
     """Compute causal attention in bfloat16, four times as fast on a CPU as torch does.
 
@@ -116,6 +158,7 @@ def attend(
         value: As `key`.
         mask: Not used, since attention is causal.
         scaling: The factor on logits.
+        sliding_window: How many positions up to its own a query sees; None for all.
         **given: Not used.
 
     Returns:
@@ -131,19 +174,23 @@ def attend(
     before = key.shape[2] - rows  # the positions before the first query
     output = torch.empty(1, rows, key_heads * queries_per_key, width, dtype=query.dtype)
     for start in range(0, rows, QUERIES):
-        # the queries of these rows see all columns but those of later rows
         stop = min(start + QUERIES, rows)
-        later = torch.ones(stop - start, stop - start, dtype=torch.bool).triu(1)
-        hidden = later.repeat(queries_per_key, 1)
+        positions = (before + start, before + stop)
+        blocks = []
+        for columns in column_blocks(*positions, sliding_window):
+            hidden = hidden_columns(*positions, columns, sliding_window)
+            if hidden is not None:
+                hidden = hidden.repeat(queries_per_key, 1)
+            blocks.append((*columns, hidden))
         for group in range(key_heads):
             # the heads of queries that share this head of keys, below each other
             own = slice(group * queries_per_key, (group + 1) * queries_per_key)
             queries = query[0, own, start:stop].reshape(-1, width) * scaling
             sums = torch.zeros(len(queries), 1)
             mixed = torch.zeros(len(queries), width)
-            for first, last in column_blocks(before + start, before + stop):
+            for first, last, hidden in blocks:
                 scores = queries @ key[0, group, first:last].T
-                if first == before + start:
+                if hidden is not None:
                     scores.masked_fill_(hidden, -torch.inf)
                 weights, row_sums = exponentials(scores)
                 sums += row_sums[:, None]
@@ -158,16 +205,44 @@ def attend(
     return output, None
 
 
-def column_blocks(seen: int, columns: int) -> Iterator[tuple[int, int]]:
-    """The first column of blocks and the one after their last.
+def column_blocks(start: int, stop: int, window: int | None) -> Iterator[tuple[int, int]]:
+    """Yield the first column of each block that a query sees, and the one after its last.
 
     Args:
-        seen: The columns that all rows see; the last block begins behind them.
-        columns: The number of all columns.
+        start: The position of the first query.
+        stop: The position after the last query.
+        window: How many positions up to its own a query sees; None for all.
     """
-    for first in range(0, seen, COLUMNS):
-        yield first, min(first + COLUMNS, seen)
-    yield seen, columns
+    nearest = 0 if window is None else max(0, start - window + 1)
+    for first in range(nearest, start, COLUMNS):
+        yield first, min(first + COLUMNS, start)
+    yield start, stop
+
+
+def hidden_columns(
+    start: int, stop: int, columns: tuple[int, int], window: int | None
+) -> Tensor | None:
+    """Return which columns of a block each query does not see, bool [stop - start, columns].
+
+    Args:
+        start: The position of the first query.
+        stop: The position after the last query.
+        columns: The first column, and the one after the last.
+        window: How many positions up to its own a query sees; None for all.
+
+    Returns:
+        None where each query sees all of them.
+    """
+    first, last = columns
+    has_later = last > start + 1
+    has_too_early = window is not None and first <= stop - 1 - window
+    if not has_later and not has_too_early:
+        return None
+    distance = torch.arange(start, stop)[:, None] - torch.arange(first, last)
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance >= window
+    return hidden
 
 
 ALL_ATTENTION_FUNCTIONS["blocks"] = attend
@@ -206,15 +281,18 @@ class Reader:
 class Task:
     """A text with its hidden words, its questions, and the text that continues in their place."""
 
-    def __init__(self, texts: Texts, document: int, times: int) -> None:
+    def __init__(self, texts: Texts, document: int, times: int, subject: Subject) -> None:
         """Hide words in a text, and ask for them at its end.
 
         Args:
             texts: All texts as tokens.
             document: The index of the text, which is also the seed.
             times: How many times the trained context the text is.
+            subject: The model that reads it.
         """
-        self.length = times * TRAINED
+        self.subject = subject
+        self.prefix = list(texts.prefix)
+        self.length = times * subject.trained
         self.name = Path(texts.documents[document].name).stem
         self.measure = Keys()
         draw = np.random.default_rng(document)
@@ -243,6 +321,16 @@ class Task:
             targets=np.array(asked.targets, np.int32) + len(asked.tokens_before_questions),
         )
 
+    def last(self, count: int, end: int) -> list[int]:
+        """Return a sequence: the tokenizer's prefix (<bos>), and the tokens of the text before an
+        index.
+
+        Args:
+            count: The length of the sequence.
+            end: The index.
+        """
+        return self.prefix + self.ids[end - count + len(self.prefix) : end]
+
 
 def blocks(losses: np.ndarray, length: int, last: int) -> Iterator[tuple[int, float]]:
     """The mean loss of blocks that end at token `last`, each with its number in the text."""
@@ -266,7 +354,7 @@ def measure(task: Task, row: Row, reader: Reader) -> dict[str, Any]:
     cache = DynamicCache()
     states = reader.states(task.ids, cache, task.length)
     found: dict[str, Any] = {"growth": [], "row": row.name, "text": task.name}
-    for length in (*INSIDE, task.length):
+    for length in (*task.subject.inside, task.length):
         kept = KEPT if length == task.length else TARGETS
         # the state after a token predicts the next one
         before = states[length - kept - 1 : length - 1]
@@ -303,18 +391,19 @@ def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
         with the trained context; short, their losses with at most SHORT tokens before.
     """
     found: dict[str, Any] = {"growth": [], "row": "base", "text": task.name}
-    ids = task.ids[-TRAINED:]
+    trained = task.subject.trained
+    ids = task.last(trained, task.length)
     states = reader.states(ids, DynamicCache(), KEPT + 1)[:-1]
     losses = reader.losses(states, ids[-KEPT:]).loss
     found["last"] = [round(float(loss), 4) for loss in losses]
-    for window, value in blocks(losses[-TARGETS:], TRAINED, task.length):
-        found["growth"].append([TRAINED, window, round(value, 6)])
+    for window, value in blocks(losses[-TARGETS:], trained, task.length):
+        found["growth"].append([trained, window, round(value, 6)])
 
     # windows of SHORT tokens, of which the second half counts
     half = SHORT // 2
     short: list[float] = []
     for end in range(task.length - KEPT + half, task.length + 1, half):
-        ids = task.ids[end - SHORT : end]
+        ids = task.last(SHORT, end)
         states = reader.states(ids, DynamicCache(), half + 1)[:-1]
         short += reader.losses(states, ids[-half:]).loss.tolist()
     found["short"] = [round(loss, 4) for loss in short]
@@ -322,6 +411,7 @@ def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
 
 
 def measure_texts(
+    model_name: str,
     texts_folder: str,
     folder: str,
     times: str = "2",
@@ -334,16 +424,19 @@ def measure_texts(
     A result that is there already is not measured again.
 
     Args:
+        model_name: That of SUBJECTS.
         texts_folder: The folder of the texts.
         folder: Where each result is written as JSON.
+        times: How many times the trained context the texts are.
         minutes: The time.
         worker: Which of the workers this is, from 0 on; each has its own texts.
         workers: How many there are.
     """
     until = time.time() + 60 * float(minutes)
     place = Path(folder)
-    checkpoint = real_model(place / "model").checkpoint
-    wanted = rows_of(int(times))
+    subject = SUBJECTS[model_name]
+    checkpoint = real_model(place / "model", subject.published).checkpoint
+    wanted = rows_of(int(times), subject)
     request = RunnerRequest(str(checkpoint), wanted, device="cpu", dtype="bfloat16")
     with open_runner(request) as (runner, rows):
         assert isinstance(runner, CheckpointRunner)
@@ -353,8 +446,9 @@ def measure_texts(
         model = runner.loaded.model
         model.set_attn_implementation("blocks")  # `attend`
         reader = Reader(model)
-        for document, row in jobs(rows, int(times), int(worker), int(workers)):
-            task = Task(texts, document, int(times))
+        text_count = subject.texts[int(times)]
+        for document, row in jobs(rows, int(times), text_count, int(worker), int(workers)):
+            task = Task(texts, document, int(times), subject)
             name = "short" if row is None else row.name.replace(":", "-")
             path = place / f"{document}-{task.name}-{name}.json"
             if path.exists():
@@ -366,6 +460,7 @@ def measure_texts(
                 with runner.engine(row):
                     found = measure(task, row, reader)
             found["seconds"] = round(time.time() - begun, 1)
+            found["model"] = model_name
             found["sample"] = texts.sha256[:16]
             found["identity"] = runner.source
             found["runtime"] = runner.runtime
@@ -375,22 +470,30 @@ def measure_texts(
                 return
 
 
-def rows_of(times: int) -> list[Row]:
+def rows_of(times: int, subject: Subject) -> list[Row]:
     """The rows at so many times the trained context, in the order of measuring."""
-    return parse_rows(f"{ROWS[times]},{MORE_ROWS[times]}")
+    words = []
+    for method in (*FIRST_METHODS[times], *MORE_METHODS[times]):
+        if method == "base":
+            words.append(method)
+        elif method == "theta-for":
+            words.append(f"{method}:{times * subject.trained}")
+        else:
+            words.append(f"{method}:{times}")
+    return parse_rows(",".join(words))
 
 
 def jobs(
-    rows: list[Row], times: int, worker: int, workers: int
+    rows: list[Row], times: int, text_count: int, worker: int, workers: int
 ) -> Iterator[tuple[int, Row | None]]:
     """Pairs of a text and a row in the order of measuring; the row None is for short contexts.
 
-    The most important rows of two texts come before their other rows. Of those, a row is measured
-    on both texts before the next row, since the record takes no row without all texts.
+    The first methods of two texts come before the others. Of those, a row is measured on both texts
+    before the next row, since the record takes no row without all texts.
     """
-    important = len(parse_rows(ROWS[times]))
-    for first in range(0, TEXTS[times], 2 * workers):
-        after = min(first + 2 * workers, TEXTS[times])
+    important = len(FIRST_METHODS[times])
+    for first in range(0, text_count, 2 * workers):
+        after = min(first + 2 * workers, text_count)
         own = [number for number in range(first, after) if number % workers == worker]
         for document in own:
             first_rows = rows[: min(2, important)]
@@ -428,7 +531,10 @@ def items_of(folder: Path) -> list[RecordItem]:
     found = []
     for path in sorted(folder.glob("*-*-*.json")):
         found.append(msgspec.json.decode(path.read_bytes()))
-    times = max(length for result in found for length, _, _ in result["growth"]) // TRAINED
+    # results of the first version do not name their model
+    subject = SUBJECTS[found[0].get("model", SMOLLM2.name)]
+    longest = max(length for result in found for length, _, _ in result["growth"])
+    times = longest // subject.trained
     shorter_contexts = {result["text"]: result for result in found if "short" in result}
 
     # means over other texts cannot be compared, so a row needs all texts of the unchanged model
@@ -440,19 +546,19 @@ def items_of(folder: Path) -> list[RecordItem]:
     complete = {row for row, texts in texts_by_row.items() if texts >= needed}
     found = [result for result in found if result["row"] in complete or "short" in result]
 
-    names = [row.name for row in rows_of(times)]
+    names = [row.name for row in rows_of(times, subject)]
 
     def place(result: dict[str, Any]) -> tuple[int, int, bool]:
         return ORDER.index(result["text"]), names.index(result["row"]), "short" in result
 
     items: list[RecordItem] = []
     for result in sorted(found, key=place):
-        items += _items_of_row(result, shorter_contexts.get(result["text"]), times)
+        items += _items_of_row(result, shorter_contexts.get(result["text"]), times, subject)
     return items
 
 
 def _items_of_row(
-    found: dict[str, Any], contexts: dict[str, Any] | None, times: int
+    found: dict[str, Any], contexts: dict[str, Any] | None, times: int, subject: Subject
 ) -> Iterator[RecordItem]:
     """Yield the items of one row and text: losses by length, answers, and losses of key tokens.
 
@@ -461,8 +567,9 @@ def _items_of_row(
         contexts: The losses of the unchanged model with its trained context and less, which choose
             the key tokens; None where they are not measured.
         times: How many times the trained context the text is.
+        subject: The model.
     """
-    longest = times * TRAINED
+    longest = times * subject.trained
     # a longer text begins at another place, so its windows are others
     sample = found["sample"] if times == 2 else f"{found['sample']}-{longest}"
     method, _, _ = found["row"].partition(":")
@@ -470,9 +577,9 @@ def _items_of_row(
     shared: dict[str, Any] = {
         "row": "base" if is_base else f"{method}:{times}",
         "text": found["text"],
-        "model": "SmolLM2-135M-Instruct",
+        "model": subject.published.name,
         "identity": found.get("identity", ""),
-        "trained": TRAINED,
+        "trained": subject.trained,
         "method": method,
         "factor": None if is_base else float(times),
         "runtime": found.get("runtime", "transformers"),
@@ -515,7 +622,7 @@ def _items_of_row(
         is_key = _key_tokens(contexts)
         lengths = {longest: found["last"]}
         if not is_whole_text:
-            lengths = {SHORT: found["short"], TRAINED: found["last"]}
+            lengths = {SHORT: found["short"], subject.trained: found["last"]}
         for length, last_losses in lengths.items():
             yield from _key_token_items(np.array(last_losses), length, longest, is_key, shared)
 

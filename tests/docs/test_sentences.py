@@ -298,39 +298,68 @@ def test_the_training_of_the_reproduction_is_its_steps_times_its_tokens() -> Non
     assert int(share) == round(100 * int(steps) / int(before))
 
 
-def row_at_four_times(items: list[Line]) -> str:
-    """The loss of YaRN, its difference to the unchanged model at 1T, and the numbers it found."""
-    wanted = {("yarn:4", 32768), ("base", 8192)}
-    losses_of: dict[str, dict[Any, float]] = {"yarn:4": {}, "base": {}}
-    for item in items:
-        is_loss = item["measure"] == "growth" and (item["row"], item["length"]) in wanted
-        if is_loss and item["sample"].endswith("-32768"):
-            losses_of[item["row"]][item["text"], item["window"]] = item["value"]
-    common = losses_of["yarn:4"].keys() & losses_of["base"].keys()
-    assert len(common) == 2 * 8, "blocks of 128 of the last 1,024 tokens of two texts"
-    loss = np.mean([losses_of["yarn:4"][place] for place in common])
-    above = loss - np.mean([losses_of["base"][place] for place in common])
+def cells_of_a_row(items: list[Line], row: str, times: int) -> list[str]:
+    """The cells of a row's table: losses minus those of the unchanged model, and numbers found."""
+    trained = items[0]["trained"]
+    longest = times * trained
+    samples = {item["sample"] for item in items if item["factor"] == times}
+    losses_of: dict[tuple[str, int], dict[Any, float]] = {}
     answers = []
     depths = set()
     for item in items:
-        if (item["measure"], item["metric"], item["row"]) == ("keys", "exact", "yarn:4"):
+        if item["sample"] not in samples or item["row"] not in (row, "base"):
+            continue
+        place = (item["text"], item["window"])
+        if item["measure"] == "growth":
+            losses_of.setdefault((item["row"], item["length"]), {})[place] = item["value"]
+        is_answer = (item["measure"], item["metric"]) == ("keys", "exact")
+        if is_answer and (item["row"], item["length"]) == (row, longest):
             answers.append(item["value"])
             depths.add(round(item["depth"] * 5 - 0.5))
     assert len(answers) == 50
     assert len(depths) == 5
-    return f"| yarn | {loss:.3f} | {above:+.3f} | {sum(answers):.0f} of 50"
+
+    cells = []
+    for length in (trained // 4, trained, longest):
+        cells.append(mean_difference(losses_of[row, length], losses_of["base", length]))
+    cells.append(mean_difference(losses_of[row, longest], losses_of["base", trained]))
+    return [*cells, f"{sum(answers):.0f} of 50"]
 
 
-def test_the_table_at_four_times_is_that_of_the_items() -> None:
-    items = read_lines(EVIDENCE / "items" / "SmolLM2-135M-Instruct.jsonl.gz")
+def mean_difference(first: dict[Any, float], second: dict[Any, float]) -> str:
+    """The mean difference of what both have, as the tables show it."""
+    common = first.keys() & second.keys()
+    assert len(common) >= 2 * 8, "blocks of 128 of the last 1,024 tokens of two texts"
+    return f"{np.mean([first[place] - second[place] for place in common]):+.3f}"
+
+
+@pytest.mark.parametrize(
+    ("model", "title", "times"),
+    [
+        ("SmolLM2-135M-Instruct", "method", 4),
+        ("SmolLM2-135M-Instruct", "method", 8),
+        ("gemma-3-270m", "gemma-3-270m", 2),
+    ],
+)
+def test_the_tables_of_items_are_those_of_the_items(model: str, title: str, times: int) -> None:
+    items = read_lines(EVIDENCE / "items" / f"{model}.jsonl.gz")
     page = (ROOT / PAGE).read_text("utf-8")
-    (line,) = re.findall(r"^\| yarn \| [\d.]+ \| [+-].*", page, re.MULTILINE)
-    cells = line.replace("*", "").split(" | ")
-    shown = " | ".join([*cells[:3], cells[4].partition(",")[0]])
-    assert row_at_four_times(items) == shown
+    (table,) = re.findall(
+        rf"^\| {title} \| loss at 1/4T \| at 1T \| at {times}T .*?\n\n", page, re.M | re.DOTALL
+    )
+    lines = {}
+    for line in table.replace("*", "").splitlines()[2:]:
+        name, *cells = line.strip("| ").split(" | ")
+        lines[name] = [*cells[:4], cells[5].partition(",")[0]]
+    assert {"base", "yarn"} <= lines.keys()
+    for name, shown in lines.items():
+        if name != "base":
+            row = next(item["row"] for item in items if item["row"].startswith(f"{name}:{times}"))
+            assert cells_of_a_row(items, row, times) == shown
 
     # an answer that was wrong is right
     for item in items:
-        if (item["measure"], item["metric"], item["row"]) == ("keys", "exact", "yarn:4"):
+        wanted = ("keys", "exact", f"yarn:{times}", times * item["trained"])
+        if (item["measure"], item["metric"], item["row"], item["length"]) == wanted:
             item["value"] = 1.0
-    assert row_at_four_times(items) != shown
+    assert cells_of_a_row(items, f"yarn:{times}", times) != lines["yarn"]

@@ -8,8 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from scripts import real_model as scripted
-from scripts.real_model import CACHE, MEMBER, RealModel, Unavailable, real_model
+from scripts.real_model import CACHE, RealModel, Unavailable, published_gguf, real_model
 
 
 @pytest.fixture(scope="session")
@@ -23,15 +22,10 @@ def real() -> RealModel:
 
 @pytest.fixture(scope="session")
 def published() -> Path:
-    path = CACHE / Path(MEMBER).name
-    CACHE.mkdir(parents=True, exist_ok=True)
     try:
-        with scripted._one_at_a_time(CACHE):
-            if not path.exists():
-                scripted._fetch(path)
+        return published_gguf(CACHE)
     except Unavailable as problem:
         pytest.skip(str(problem))
-    return path
 
 
 def tensors_of(path: Path) -> dict[str, gguf.ReaderTensor]:

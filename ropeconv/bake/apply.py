@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 NOT_INSTALLED = "transformers is not installed; pip install ropeconv"
 NO_LLAMA_CPP = "is not installed here; pip install 'ropeconv[llamacpp]'"
-READ_AGAIN = ("native", "factors", "weights")
+ENCODINGS_WITH_SAME_TYPE = ("native", "factors", "weights")
 """Encodings of a config.json whose model type stays that of the source."""
 Query = Callable[[Path], JsonObject]
 """Returns the answer of transformers about the config in a folder."""
@@ -168,7 +168,7 @@ class OutputCheck:
         mistake of the code that wrote it shows.
         """
         result = self.plan.result
-        if result.encoding not in READ_AGAIN:
+        if result.encoding not in ENCODINGS_WITH_SAME_TYPE:
             return
         # in_config is the part of the schedule that config.json must give: an attention factor that
         # was multiplied into weights is not in it

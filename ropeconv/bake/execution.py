@@ -59,8 +59,9 @@ from .plan import FilePlan, PlannedFile
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 COPIED = ("copy", "patch")
-COPIES = 2
-GRACE = 5.0
+"""Actions that make a file from one file of the source, unchanged or with changes in it."""
+COPIES_AT_ONCE = 2
+SECONDS_TO_STOP = 5.0
 """Seconds that the current copies have to stop when a run is stopped."""
 
 Verify = Callable[[Path], CheckRecord | None]
@@ -513,7 +514,7 @@ class Writer:
             else:
                 self._write(file)
 
-        pool = ThreadPoolExecutor(COPIES)
+        pool = ThreadPoolExecutor(COPIES_AT_ONCE)
         running: list[Future[None]] = []
         try:
             for file in copies:
@@ -524,7 +525,7 @@ class Writer:
             self._stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
             # threads may still be in a download that hangs; it no longer touches anything here
-            wait(running, GRACE)
+            wait(running, SECONDS_TO_STOP)
             raise
         pool.shutdown()
 

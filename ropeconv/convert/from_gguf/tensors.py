@@ -573,8 +573,7 @@ def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
         number_of_layer = numbers[piece.first_in_gguf : piece.first_in_gguf + 1]
         return number_of_layer.reshape(1, 1)
 
-    # A type stores its elements in blocks: Q8_0 has 32 elements in 34 bytes, F32 has one in 4
-    # bytes.
+    # a type stores its elements in blocks: 32 elements in 34 bytes for Q8_0, one in 4 for F32
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
     blocks_before = piece.first_in_gguf // kind.block

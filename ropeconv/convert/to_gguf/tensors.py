@@ -188,8 +188,7 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
     scales_start = 0
 
     # gpt-oss has NAME_blocks [..., rows, blocks, 16] and NAME_scales [..., rows, blocks], both U8.
-    # A block has 16 bytes with two numbers of 4 bits each, so the weight is [..., rows, blocks *
-    # 32].
+    # A block has 16 bytes with two numbers of 4 bits each, which are 32 columns of the weight.
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
     has_blocks = dtype == "U8" and name.endswith("_blocks")
     has_scales = scales is not None and scales.dtype == "U8"
@@ -200,7 +199,6 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
         shape = (*outer, blocks_of_row * TYPES[MXFP4].block)
         scales_start = header.data_start + scales.start
 
-    # other quantised forms were converted to floats before, so only these dtypes are left
     if dtype not in DTYPES:
         why = (
             "only F32, F16, BF16 and the quantised forms of docs/gguf.md are converted, and MXFP4"

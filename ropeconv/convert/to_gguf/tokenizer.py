@@ -565,8 +565,8 @@ def _flags_of_post_processor(
     with scratch() as corrected_folder:
         link = corrected_folder / "tokenizer.json"
         link.symlink_to((folder / "tokenizer.json").resolve())
-        config_file = corrected_folder / "tokenizer_config.json"
-        config_file.write_bytes(msgspec.json.encode(corrected))
+        target = corrected_folder / "tokenizer_config.json"
+        target.write_bytes(msgspec.json.encode(corrected))
         flags_of_gguf_py = gguf.SpecialVocab(corrected_folder, n_vocab=vocabulary).add_special_token
     return flags | flags_of_gguf_py
 

@@ -26,7 +26,7 @@ from .repository import Repository
 from .upload_set import UploadSet, from_gguf, from_plan
 
 Note = Callable[[str], None]
-RETRY_WAITS = (1.0, 3.0)
+WAITS = (1.0, 3.0)
 """Seconds between attempts to commit."""
 LOGIN = (
     "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token"
@@ -351,7 +351,7 @@ def _send(
         message = f"Bake {upload.receipt.method} into {source} with ropeconv"
 
     # the seconds to wait after each attempt; None for the last one
-    for wait in (*RETRY_WAITS, None):
+    for wait in (*WAITS, None):
         try:
             commit = repository.api.create_commit(
                 options.repo_id,

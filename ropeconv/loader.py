@@ -426,7 +426,7 @@ def _explains_itself(problem: Exception) -> bool:
     """Whether an error of a load has a message for the user, here or in the caller."""
     if isinstance(problem, RopeconvError):
         return True
-    # `out_of_memory` in engines/transformers/load.py says what to change
+    # `advice_on_memory` in engines/transformers/load.py says what to change
     if isinstance(problem, RuntimeError) and "memory" in str(problem).lower():
         return True
     # transformers raises OSError without a number for what it does not find or support

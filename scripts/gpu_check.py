@@ -24,7 +24,7 @@ import transformers
 
 import ropeconv
 from ropeconv.engines.transformers.engine import TransformersEngine
-from ropeconv.engines.transformers.load import DeviceSpec, load_stock, out_of_memory
+from ropeconv.engines.transformers.load import DeviceSpec, advice_on_memory, load_stock
 from ropeconv.engines.transformers.memory import release
 from ropeconv.features.evaluation.tune.tuning import open_tuning
 from ropeconv.rope.errors import RopeconvError
@@ -340,9 +340,8 @@ def _refusal_beyond_memory(bench: Bench, book: Path) -> str:
     """Return the message of a search for which no device has the memory; empty if it runs."""
     settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=6, targets=16, steps=1)
     try:
-        out_of_memory(
-            lambda: ropeconv.tune_model(bench.model, [book], settings, device=bench.at.device)
-        )
+        with advice_on_memory():
+            ropeconv.tune_model(bench.model, [book], settings, device=bench.at.device)
     except RopeconvError as problem:
         return str(problem)
     return ""

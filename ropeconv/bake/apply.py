@@ -226,8 +226,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     # A model_type that transformers does not know is loaded as one with the same layers, such as
     # "llama", if the user named that with --family.
     family = plan.result.family
-    stands_for = family.text_type if family.assumed else ""
-    model_type = stands_for or str(plan.result.config.get("model_type", ""))
+    loaded_as = family.text_type if family.assumed else ""
+    model_type = loaded_as or str(plan.result.config.get("model_type", ""))
     context = plan.schedule.context
     has_code = bool(plan.result.texts)  # the modelling file of `--encoding buffers`
 
@@ -235,7 +235,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     # no answers about an output with modelling code.
     cache = ProbeCache()
     if not has_code:
-        key = cache.key(_config_text(plan), model_type, context, stands_for)
+        key = cache.key(_config_text(plan), model_type, context, loaded_as)
         is_cached = cache.get(key) is not None
         has_layers_to_run = bool(plan.source.weights())
         if is_cached and not has_layers_to_run:
@@ -245,7 +245,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
 
     def query(folder: Path) -> JsonObject:
         """Return what transformers computes from the config in a folder."""
-        return cache.answer(folder, model_type, context, has_code, stands_for, probe)
+        return cache.answer(folder, model_type, context, has_code, loaded_as, probe)
 
     return query
 

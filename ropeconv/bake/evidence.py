@@ -119,7 +119,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.model.partition(" (")[0].removesuffix("-Instruct")
 
     @property
-    def judges_nothing(self) -> bool:
+    def hardly_loses_without_method(self) -> bool:
         """Whether the unchanged model hardly loses anything at the length."""
         return self.lost.get(BASE, MOST_LOST + 1) <= MOST_LOST
 
@@ -141,7 +141,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         the bar of the loss: such a model uses its context too little to judge methods.
         """
         was_measured = name in self.lost and name in self.retrieval
-        if not was_measured or self.judges_nothing:
+        if not was_measured or self.hardly_loses_without_method:
             return None
         if self.lost[name] > MOST_LOST:
             return "missed"
@@ -218,7 +218,7 @@ def study_for(
         among: The studies that are searched; None for all that judge methods.
     """
     if among is None:
-        among = [study for study in evidence().studies if not study.judges_nothing]
+        among = [study for study in evidence().studies if not study.hardly_loses_without_method]
 
     # studies of the method without training; on unscaled models, or on top of a trained scaling
     possible = []
@@ -262,7 +262,7 @@ def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None
     """
     weak_studies = []
     for study in evidence().studies:
-        loses_little = study.judges_nothing  # at most MOST_LOST, without any method
+        loses_little = study.hardly_loses_without_method  # at most MOST_LOST, without any method
         # pairs such as ("yarn", "linear"), the better method first; without any, all differences
         # between methods may be chance
         decides_pairs = bool(study.better)
@@ -316,7 +316,7 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         f" {study.lost[method]:.2f} nats"
     )
     # a model that loses hardly anything without a method cannot show what a method is worth
-    if study.judges_nothing:
+    if study.hardly_loses_without_method:
         return Untuned(
             None, f"{loss}, and the model without it {study.lost[BASE]:.2f}: too little to judge"
         )

@@ -111,7 +111,7 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
     family = source.family
     _, vocabulary = file.tensors["token_embd.weight"].shape  # GGUF has the columns first
     # a model_type that transformers does not know is loaded as the one that --family names
-    stands_for = family.text_type if family.assumed else ""
+    loaded_as = family.text_type if family.assumed else ""
 
     # The checkpoint runs in the process of the probe, with the frequencies of the method. The
     # question has all that transformers needs for that: the files, the tokens, and how the model is
@@ -122,7 +122,7 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
             source=CheckpointFiles(
                 config=str(config.absolute()),
                 weights=tuple(str(source.path(name).absolute()) for name in weights),
-                stands_for=stands_for,
+                loaded_as=loaded_as,
             ),
             numbers=ScheduleRecord(**schedule.to_dict()),
             ids=choose_tokens(vocabulary, schedule.original_context),

@@ -90,7 +90,7 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
     schedule = plan.schedule
     # transformers loads a model type that it does not know as that of a family with the same layers
     family = source.family
-    stands_for = family.text_type if family.assumed else ""
+    loaded_as = family.text_type if family.assumed else ""
     # tensors that a fold has multiplied, and so rounded
     rounded = {}
     if result.fold is not None:
@@ -105,7 +105,7 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
                 raise NoLayerRuns("its weights were converted and multiplied at once")
             source_weights = output_weights
         else:
-            source_weights = _source_weights(plan, probe, config, stands_for, place)
+            source_weights = _source_weights(plan, probe, config, loaded_as, place)
 
         # files that are copied unchanged may be missing in the folder; a tensor is then read from
         # the source
@@ -117,12 +117,12 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
             source=CheckpointFiles(
                 config=_absolute(config),
                 weights=tuple(_absolute(path) for path in source_weights),
-                stands_for=stands_for,
+                loaded_as=loaded_as,
             ),
             output=CheckpointFiles(
                 config=_absolute(folder),
                 weights=tuple(_absolute(path) for path in output_weights),
-                stands_for=stands_for,
+                loaded_as=loaded_as,
                 trust=bool(result.texts),
             ),
             numbers=ScheduleRecord(**schedule.to_dict()),
@@ -165,7 +165,7 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
 
 
 def _source_weights(
-    plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str, place: Path
+    plan: CheckpointPlan, probe: Probe, config: Path, loaded_as: str, place: Path
 ) -> list[Path]:
     """Return safetensors files with the weights of the source, at least of its first layers.
 
@@ -173,7 +173,7 @@ def _source_weights(
         plan: The plan of the output.
         probe: The process that says which tensors of a source on the Hub are needed.
         config: The folder with the config.json of the source.
-        stands_for: The model_type with which transformers loads the source, such as "llama" for a
+        loaded_as: The model_type with which transformers loads the source, such as "llama" for a
             model type that transformers does not know (--family); empty for its own.
         place: An empty folder for a file with these tensors.
 
@@ -187,14 +187,14 @@ def _source_weights(
 
     # A source on the Hub has gigabytes that the first layers do not need. Only their tensors are
     # downloaded, and only the first rows of the embeddings, which have a row for each token.
-    needed_rows = _needed_rows(plan, probe, config, stands_for)
+    needed_rows = _needed_rows(plan, probe, config, loaded_as)
     fetched = place / SINGLE
     _fetch_tensors(source, needed_rows, fetched)
     return [fetched]
 
 
 def _needed_rows(
-    plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str
+    plan: CheckpointPlan, probe: Probe, config: Path, loaded_as: str
 ) -> dict[str, int]:
     """Ask the probe which tensors are needed to run the first layers of a source.
 
@@ -204,7 +204,7 @@ def _needed_rows(
         plan: The plan of the output.
         probe: The process that is asked.
         config: The folder with the config.json of the source.
-        stands_for: The model type with which transformers loads the source; empty for its own.
+        loaded_as: The model type with which transformers loads the source; empty for its own.
 
     Returns:
         The number of first rows that are needed of each tensor, by its name; 0 for all rows.
@@ -219,7 +219,7 @@ def _needed_rows(
         if EXPERTS not in name:
             shapes[name] = tensor.shape
     question = NeededQuestion(
-        _absolute(config), shapes, stands_for, layers=plan.before.first_of_each_kind
+        _absolute(config), shapes, loaded_as, layers=plan.before.first_of_each_kind
     )
     answer = _ask(probe, "find_needed_tensors", msgspec.to_builtins(question))
     if "tensors" not in answer:

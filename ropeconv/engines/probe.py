@@ -46,7 +46,7 @@ class Probe(ProgramProcess):
         self.send(json.dumps({"model_type": model_type}).encode())
 
     def ask(
-        self, folder: Path, context: int, own_code: bool = False, stands_for: str = ""
+        self, folder: Path, context: int, own_code: bool = False, loaded_as: str = ""
     ) -> JsonObject:
         """Return the frequencies that transformers computes from a config.
 
@@ -54,7 +54,7 @@ class Probe(ProgramProcess):
             folder: The folder with config.json.
             context: The length in tokens; the frequencies are those at its last position.
             own_code: Whether to run the modelling file in the folder, which the caller trusts.
-            stands_for: A model type such as "llama", for a config whose model_type transformers
+            loaded_as: A model type such as "llama", for a config whose model_type transformers
                 does not have. Empty to read the config by its model_type.
 
         Returns:
@@ -65,7 +65,7 @@ class Probe(ProgramProcess):
             "path": str(folder.resolve()),
             "context": context,
             "own": own_code,
-            "as": stands_for,
+            "as": loaded_as,
         }
         text_of_program = self._ask(question)
         answer = parse_answer(text_of_program)
@@ -162,7 +162,7 @@ class ProbeCache:
             self.folder = None
 
     @staticmethod
-    def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:
+    def key(config_text: str, model_type: str, context: int, loaded_as: str = "") -> str:
         """Return the key under which the frequencies of a config are cached.
 
         It is a digest of all that they depend on: the config, ropeconv's code and transformers'. It
@@ -172,11 +172,11 @@ class ProbeCache:
             config_text: The whole config.json.
             model_type: The model type of the code that opens it.
             context: The length in tokens.
-            stands_for: A model type such as "llama", for a config whose model_type transformers
+            loaded_as: A model type such as "llama", for a config whose model_type transformers
                 does not have. Empty to read the config by its model_type.
         """
         # the question, and the code of ropeconv that answers it
-        digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
+        digest = hashlib.sha256(f"{context}\n{loaded_as}\n{config_text}".encode())
         here = Path(__file__)
         for path in (
             here.with_name("probe_program.py"),
@@ -209,7 +209,7 @@ class ProbeCache:
         model_type: str,
         context: int,
         own_code: bool = False,
-        stands_for: str = "",
+        loaded_as: str = "",
         probe: Probe | None = None,
     ) -> JsonObject:
         """Return what transformers computes from a config, from the cache or by asking `probe`.
@@ -219,21 +219,21 @@ class ProbeCache:
             model_type: The model type of the code that opens it.
             context: The length in tokens.
             own_code: Whether to run the modelling file in the folder. Such an answer is not cached.
-            stands_for: A model type such as "llama", for a config whose model_type transformers
+            loaded_as: A model type such as "llama", for a config whose model_type transformers
                 does not have. Empty to read the config by its model_type.
             probe: A running probe; None to start one.
         """
         config_text = (folder / "config.json").read_bytes().decode(errors="replace")
         key = ""  # nothing is cached under an empty key
         if not own_code:
-            key = self.key(config_text, model_type, context, stands_for)
+            key = self.key(config_text, model_type, context, loaded_as)
         cached = self.get(key)
         if cached is not None:
             return cached
 
         # a probe that is started here ends with the block; one of the caller keeps running
         with Probe() if probe is None else nullcontext(probe) as running:
-            answer = running.ask(folder, context, own_code, stands_for)
+            answer = running.ask(folder, context, own_code, loaded_as)
         self.put(key, answer)
         return answer
 

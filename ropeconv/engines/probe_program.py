@@ -109,17 +109,17 @@ def version() -> str:
     return str(transformers.__version__)
 
 
-def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
+def ask(path: str, context: int, loaded_as: str) -> dict[str, object]:
     """Return the frequencies and attention factor per rotary module of a text model.
 
     Args:
         path: The folder of its config.json.
         context: The length in tokens.
-        stands_for: The model type of a config whose own is not known here; empty to read it
+        loaded_as: The model type of a config whose own is not known here; empty to read it
             unchanged.
     """
     # the config of the text model, which may be a part of that of a vision model
-    config, read_as = read(Path(path), stands_for)
+    config, read_as = read(Path(path), loaded_as)
     has_encoder_and_decoder = getattr(config, "is_encoder_decoder", False)
     if has_encoder_and_decoder:
         text = config
@@ -161,14 +161,14 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
-def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
+def read(folder: Path, loaded_as: str) -> tuple[PretrainedConfig, str]:
     """Return the config in a folder as transformers reads it, and the type that replaced its own.
 
     The type is empty for a config that is read with its own `model_type`.
 
     Args:
         folder: The folder with config.json.
-        stands_for: A type such as "llama". The config is read with it where transformers does not
+        loaded_as: A type such as "llama". The config is read with it where transformers does not
             have its `model_type`. Empty to read the config with its `model_type` only.
 
     Raises:
@@ -179,12 +179,12 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
     # A model that the user treats as another family, such as Llama. Its text part is read with the
     # class of that family, if transformers lacks a class for the whole config or for that part.
     whole = json.loads((folder / "config.json").read_bytes())
-    if stands_for:
+    if loaded_as:
         part = text_part(whole)
         types_in_config = {part.get("model_type"), whole.get("model_type")}
         lacks_a_class = any(model_type not in CONFIG_MAPPING for model_type in types_in_config)
         if lacks_a_class:
-            return make_config(part, stands_for), stands_for
+            return make_config(part, loaded_as), loaded_as
     try:
         return load_config(folder, trust=False), ""
     except RopeconvError:

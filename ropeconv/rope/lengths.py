@@ -32,7 +32,7 @@ LARGEST_FACTOR = 1000
 SMALLEST_LENGTH = 1024
 """The smallest whole number without a suffix that is a length where a factor could stand too."""
 
-BORDER = (
+RULE_OF_FACTORS_AND_LENGTHS = (
     f"a factor is at most {LARGEST_FACTOR:,}, and a whole number from {SMALLEST_LENGTH:,} on is a"
     " length in tokens"
 )
@@ -158,7 +158,7 @@ def parse_factor(text: str, flag: str) -> Factor:
         suggested_length = parse_tokens("128k")
         if SMALLEST_LENGTH <= value <= MOST_TOKENS:
             suggested_length = round(value)
-        rule = BORDER  # "a factor is at most 1,000, and a whole number from 1,024 on is a length"
+        rule = RULE_OF_FACTORS_AND_LENGTHS
         raise RecipeError(
             f"{flag} {text} is neither: {rule}; write {flag} {format_tokens(suggested_length)}"
         )

@@ -258,7 +258,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     settings = spec.settings
     source = comparison.checkpoint
     schedule = comparison.schedule
-    wanted = settings.place(stored_dtype(source.config()), comparison.stands_for)
+    wanted = settings.place(stored_dtype(source.config()), comparison.loaded_as)
     place = choose_place(source, wanted)
     if place.layer_by_layer:
         size = human(weight_bytes(source, place.dtype))

@@ -277,9 +277,9 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
     )
 
     # transformers loads a model type that it does not know as the one that --family names
-    stands_for = comparison.stands_for
-    model_type = stands_for or str(read_json(baked / "config.json").get("model_type", ""))
+    loaded_as = comparison.loaded_as
+    model_type = loaded_as or str(read_json(baked / "config.json").get("model_type", ""))
     trust = needs_trust(baked, trust_remote_code)
     context = schedule_of_config.context
-    answer = ProbeCache().answer(baked, model_type, context, trust, stands_for)
+    answer = ProbeCache().answer(baked, model_type, context, trust, loaded_as)
     return compare(answer, schedule_of_config, comparison.spec, config_record.written_as)

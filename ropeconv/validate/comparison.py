@@ -135,7 +135,7 @@ class Comparison:
         return self.source
 
     @property
-    def stands_for(self) -> str:
+    def loaded_as(self) -> str:
         """The model type with which transformers loads the source; empty for its own."""
         if isinstance(self.source, GgufSource):
             return ""
@@ -339,12 +339,12 @@ class Settings(ValidateOptions):
         # beside a run over every position, spread runs should take a few percent of the time
         return min(512, max(64, self.length // 256))
 
-    def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
+    def place(self, stored: str = "float32", loaded_as: str = "") -> DeviceSpec:
         """Return where and how the models run: on an available device, in a precision.
 
         Args:
             stored: The precision of the checkpoint, which "auto" means on a GPU.
-            stands_for: A model type, such as "llama", that --family names for a model whose own
+            loaded_as: A model type, such as "llama", that --family names for a model whose own
                 type transformers does not know; empty for a known type.
 
         Raises:
@@ -356,7 +356,7 @@ class Settings(ValidateOptions):
             device=self.device,
             dtype=self.dtype,
             device_map=self.device_map,
-            stands_for=stands_for,
+            loaded_as=loaded_as,
             # pickled weights may run code when they are loaded, so the same option allows them
             pickles=self.trust_remote_code,
             layer_by_layer=self.layer_by_layer,

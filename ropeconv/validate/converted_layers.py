@@ -116,7 +116,7 @@ def _run_source(question: ConversionQuestion) -> ConversionAnswer:
         folder=Path(question.source.config),
         shapes=shapes,
         read=read,
-        stands_for=question.source.stands_for,
+        loaded_as=question.source.loaded_as,
         layers=question.layers,
         states=question.states,
     )

@@ -345,7 +345,7 @@ def load_checkpoint(
             that have one (DeepSeek-V3.2).
     """
     with folder_of(checkpoint, dtype) as folder, ExitStack() as stack:
-        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
+        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, loaded_as=comparison.loaded_as))
         engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
         if all_keys:
             choose_all_keys(stack, engine.model)

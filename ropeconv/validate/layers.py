@@ -52,7 +52,7 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
     weights: tuple[str, ...]
     """The paths of its safetensors files."""
 
-    stands_for: str = ""
+    loaded_as: str = ""
     """The model type with which transformers loads it; empty for its own."""
 
     trust: bool = False
@@ -98,7 +98,7 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
             folder=Path(self.config),
             names=list(shapes),
             read=read_weight,
-            stands_for=self.stands_for,  # a model type that transformers has, for one that it lacks
+            loaded_as=self.loaded_as,  # a model type that transformers has, for one that it lacks
             trust=self.trust,
             layers=layers,
         )
@@ -162,7 +162,7 @@ class NeededQuestion(msgspec.Struct, frozen=True):
     shapes: dict[str, tuple[int, ...]]
     """The shape of each tensor."""
 
-    stands_for: str = ""
+    loaded_as: str = ""
     """As in `CheckpointFiles`."""
 
     layers: tuple[int, ...] = (0,)
@@ -196,7 +196,7 @@ def find_needed_tensors(given: JsonObject) -> JsonObject:
             folder=Path(question.config),
             names=list(question.shapes),
             read=noting_zeros.read,
-            stands_for=question.stands_for,
+            loaded_as=question.loaded_as,
             layers=question.layers,
         )
     except NoLayerRuns as problem:

@@ -185,7 +185,7 @@ def _run(
         progress: Receives notes, the number of tokens, and those that have run.
     """
     # these import torch, which takes seconds
-    from ..engines.transformers.load import out_of_memory
+    from ..engines.transformers.load import advice_on_memory
     from ..validate.checkpoint import validate_checkpoint
     from ..validate.gguf import validate_gguf
 
@@ -197,7 +197,8 @@ def _run(
         run = partial(validate_gguf, comparison, settings, progress)
     else:
         run = partial(validate_checkpoint, comparison, settings, progress)
-    return out_of_memory(run)
+    with advice_on_memory():
+        return run()
 
 
 def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -> Verification:

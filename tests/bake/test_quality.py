@@ -45,7 +45,7 @@ def test_a_factor_beyond_all_studies_is_named_as_not_measured() -> None:
 def test_a_model_that_hardly_needs_a_method_judges_none(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(LLAMA, recipe_of("llama3", 2.0))
     assert shown_study(plan) is not None
-    weak = [study for study in evidence().studies if study.judges_nothing]
+    weak = [study for study in evidence().studies if study.hardly_loses_without_method]
     assert any("llama3" in study.lost for study in weak), "there are numbers"
     monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: EvidenceTable(tuple(weak), ()))
     assert shown_study(plan) is None

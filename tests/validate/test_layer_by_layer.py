@@ -144,10 +144,11 @@ if not checked:
     load.fits = lambda source, at: True
 notes = []
 try:
-    result = load.out_of_memory(lambda: ropeconv.validate_checkpoint(
-        comparison, ropeconv.Settings(tokens=64),
-        Progress(note=notes.append),
-    ))
+    with load.advice_on_memory():
+        result = ropeconv.validate_checkpoint(
+            comparison, ropeconv.Settings(tokens=64),
+            Progress(note=notes.append),
+        )
     print(json.dumps({"agrees": result.agrees, "notes": notes}))
 except RopeconvError as problem:
     print(json.dumps({"error": str(problem)}))

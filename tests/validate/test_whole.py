@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ropeconv.engines.engine import Progress
-from ropeconv.engines.transformers.load import DeviceSpec, out_of_memory
+from ropeconv.engines.transformers.load import DeviceSpec, advice_on_memory
 from ropeconv.errors import BadSource
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
@@ -106,13 +106,9 @@ def test_a_length_beyond_the_context_and_unknown_devices_are_refused(
         with pytest.raises(RopeconvError, match=message):
             DeviceSpec(device, dtype).resolve()
 
-    def full() -> None:
+    advice = "--chunk or --length, --dtype bfloat16, or --device-map"
+    with pytest.raises(RopeconvError, match=advice), advice_on_memory():
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
-
-    with pytest.raises(
-        RopeconvError, match="--chunk or --length, --dtype bfloat16, or --device-map"
-    ):
-        out_of_memory(full)
 
 
 def test_another_tokenizer_is_noticed(tmp_path: Path) -> None:

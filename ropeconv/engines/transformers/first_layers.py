@@ -78,7 +78,7 @@ class FirstLayers:
         folder: The folder of its config.json.
         names: The names of all tensors of the checkpoint.
         read: Reads one of them.
-        stands_for: The model type with which transformers loads it; empty for its own.
+        loaded_as: The model type with which transformers loads it; empty for its own.
         trust: Whether to run the modelling file of the checkpoint.
         layers: Numbers of layers that are known to differ, besides those that the class shows.
 
@@ -94,7 +94,7 @@ class FirstLayers:
         folder: Path,
         names: Sequence[str],
         read: ReadTensor,
-        stands_for: str = "",
+        loaded_as: str = "",
         trust: bool = False,
         layers: Sequence[int] = (0,),
     ) -> None:
@@ -104,7 +104,7 @@ class FirstLayers:
             folder: The folder of its config.json.
             names: The names of all tensors of the checkpoint.
             read: Reads one of these, or its first rows.
-            stands_for: The model type with which transformers loads it; empty for its own.
+            loaded_as: The model type with which transformers loads it; empty for its own.
             trust: Whether to run the modelling file in the folder.
             layers: Numbers of layers that the caller knows to differ, as by their frequencies.
 
@@ -115,7 +115,7 @@ class FirstLayers:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        config = config_for_first_layers(folder, stands_for, trust)
+        config = config_for_first_layers(folder, loaded_as, trust)
         self.model = _skeleton(folder, config, max(layers) + 1, trust)
         self._read = read
         self._layers_known_to_differ = layers
@@ -465,12 +465,12 @@ def _attention_settings(layer: Module) -> tuple[object, ...]:
     return tuple(settings)
 
 
-def config_for_first_layers(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
+def config_for_first_layers(folder: Path, loaded_as: str, trust: bool) -> PretrainedConfig:
     """Return the config of a checkpoint whose first layers can be loaded without the others.
 
     Args:
         folder: The folder of its config.json.
-        stands_for: The model type with which transformers loads it; empty for its own.
+        loaded_as: The model type with which transformers loads it; empty for its own.
         trust: Whether to run the configuration file of the checkpoint.
 
     Raises:
@@ -481,7 +481,7 @@ def config_for_first_layers(folder: Path, stands_for: str, trust: bool) -> Pretr
         raise NoLayerRuns("this needs transformers 5")
     if read_json(folder / "config.json").get("quantization_config"):
         raise NoLayerRuns("its weights are quantised")
-    config = read_config(folder, stands_for, trust)
+    config = read_config(folder, loaded_as, trust)
     if getattr(config, "is_encoder_decoder", False):
         raise NoLayerRuns("it has an encoder and a decoder")
     return config

@@ -42,7 +42,7 @@ def load_first_layers(
     folder: Path,
     shapes: Mapping[str, tuple[int, ...]],
     read: ReadTensor,
-    stands_for: str = "",
+    loaded_as: str = "",
     layers: Sequence[int] = (0,),
     states: bool = False,
 ) -> PreTrainedModel:
@@ -55,7 +55,7 @@ def load_first_layers(
         folder: The folder of its config.json.
         shapes: The shape of every tensor of the checkpoint, by name.
         read: Reads one of them.
-        stands_for: A model type such as "llama", with which transformers loads the checkpoint where
+        loaded_as: A model type such as "llama", with which transformers loads the checkpoint where
             it does not have the model type in config.json; empty for none.
         layers: Numbers of layers that the model must have, from 0.
         states: Whether only hidden states are wanted, for which the model needs no head.
@@ -66,7 +66,7 @@ def load_first_layers(
     """
     import torch
 
-    config = config_for_first_layers(folder, stands_for, trust=False)
+    config = config_for_first_layers(folder, loaded_as, trust=False)
     short_config = with_few_layers(config, max(layers) + 1)
     model = load_skeleton(
         class_for(short_config),

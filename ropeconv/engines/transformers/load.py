@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ...environment import installed, require
 from ...errors import BadSource, UsageError
@@ -29,8 +29,6 @@ from ...models.source import Source
 from ...rope.errors import RopeconvError
 from .layers import change_weights, read_by_layer
 from .memory import free_bytes, gpu_bytes, release
-
-T = TypeVar("T")
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +57,7 @@ class DeviceSpec:
     device_map: str = ""
     """The device map of accelerate, to use several devices; empty for one."""
 
-    stands_for: str = ""
+    loaded_as: str = ""
     """The model type of checkpoints whose own transformers does not have."""
 
     pickles: bool = False
@@ -187,14 +185,15 @@ def lacks_memory(problem: Exception) -> bool:
     return isinstance(problem, MemoryError) or any(word in message for word in words)
 
 
-def out_of_memory(work: Callable[[], T]) -> T:
-    """Run `work` and return its result.
+@contextmanager
+def advice_on_memory() -> Iterator[None]:
+    """Turn an error that memory is full, of the block under it, into one that says what to change.
 
     Raises:
-        RopeconvError: It runs out of memory; the message says what to change.
+        RopeconvError: The block ran out of memory.
     """
     try:
-        return work()
+        yield
     except (MemoryError, RuntimeError) as problem:
         if not lacks_memory(problem):
             raise
@@ -229,7 +228,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
     logging.disable_progress_bar()
 
     # where transformers lacks the model type, it reads the config as that of another type
-    config = read_config(folder, at.stands_for, trust)
+    config = read_config(folder, at.loaded_as, trust)
     _refuse_mla_with_shared_keys(config)
     _check_fits(folder, at)
     model_class = class_for(config)
@@ -255,8 +254,8 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         if getattr(config, "quantization_config", None):
             _widen_to_float32(model, dtype)
 
-    if at.stands_for:
-        _check_complete(report, folder, at.stands_for)
+    if at.loaded_as:
+        _check_complete(report, folder, at.loaded_as)
     return model.eval()
 
 
@@ -279,21 +278,21 @@ def _widen_to_float32(model: PreTrainedModel, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
+def read_config(folder: Path, loaded_as: str, trust: bool) -> PretrainedConfig:
     """Return the config of a checkpoint as transformers reads it.
 
     Args:
         folder: The checkpoint.
-        stands_for: A model type such as "llama". Where transformers does not have the model type
+        loaded_as: A model type such as "llama". Where transformers does not have the model type
             of the config, it reads the config as one of this type. Empty to replace no type.
         trust: Whether to run the configuration file of the checkpoint.
     """
     from transformers import CONFIG_MAPPING
 
-    if stands_for:
+    if loaded_as:
         settings = read_json(folder / "config.json")
         if settings.get("model_type") not in CONFIG_MAPPING:
-            return make_config(settings, stands_for)
+            return make_config(settings, loaded_as)
     return load_config(folder, trust)
 
 
@@ -366,14 +365,14 @@ def is_bidirectional(config: PretrainedConfig) -> bool:
     return reads_both_directions(whole, part, family)
 
 
-def _check_complete(report: JsonObject, folder: Path, stands_for: str) -> None:
+def _check_complete(report: JsonObject, folder: Path, loaded_as: str) -> None:
     """Refuse weights that are not those of the class that they were loaded with."""
     verbs = {"missing_keys": "lacks", "unexpected_keys": "has", "mismatched_keys": "has"}
     for kind, verb in verbs.items():
         names = sorted(map(str, report.get(kind) or ()))
         if names:
             raise BadSource(
-                f"{folder} {verb} {names[0]}, unlike a {stands_for} model, so it is not of the"
+                f"{folder} {verb} {names[0]}, unlike a {loaded_as} model, so it is not of the"
                 " family that it was treated as; apply again with another --family"
             )
 

@@ -413,7 +413,7 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
         UsageError: It takes longer than the budget.
     """
     from ropeconv.engines.engine import Progress
-    from ropeconv.engines.transformers.load import out_of_memory
+    from ropeconv.engines.transformers.load import advice_on_memory
     from ropeconv.formats.journal import Journal
 
     from .cases import EVAL
@@ -441,11 +441,10 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
             with (
                 screen.counting("Measuring") as (total, advance),
                 screen.stopping(afterwards) as stopped,
+                advice_on_memory(),
             ):
                 progress = Progress(note=screen.note, total=total, advance=advance, stopped=stopped)
-                # `out_of_memory` calls the function, and turns an error of torch about full memory
-                # into a RopeconvError that says what to change
-                out_of_memory(lambda: evaluation.run(opened, progress))
+                evaluation.run(opened, progress)
         except KeyboardInterrupt:
             done = len(evaluation.passes) - len(evaluation.missing(opened))
             are_kept = counted(done, "finished sequence is", "finished sequences are")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ropeconv.engines.engine import Output, Progress
-from ropeconv.engines.transformers.load import out_of_memory
+from ropeconv.engines.transformers.load import advice_on_memory
 from ropeconv.environment import installed
 from ropeconv.errors import UsageError
 from ropeconv.formats.disk import text_digest
@@ -824,7 +824,6 @@ def evaluate_model(
     with open_evaluation(request, sizes or Sizes(), gather_texts(texts)) as evaluation:
         source = evaluation.runner.source
         path = default_path(source) if journal is None else Path(journal)
-        with Journal(path, EVAL, source, fresh) as opened:
-            # an error of torch that memory is full becomes a sentence for the user
-            out_of_memory(lambda: evaluation.run(opened, progress))
+        with Journal(path, EVAL, source, fresh) as opened, advice_on_memory():
+            evaluation.run(opened, progress)
     return evaluation.result(str(model))

@@ -19,10 +19,10 @@ from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import (
     DeviceSpec,
+    advice_on_memory,
     choose_place,
     folder_of,
     lacks_memory,
-    out_of_memory,
     stored_dtype,
 )
 from ropeconv.engines.transformers.patch import patch
@@ -81,7 +81,7 @@ class Subject:
     scale: LogN | QueryScaling | None
     """The scaling of queries that is right."""
 
-    stands_for: str = ""
+    loaded_as: str = ""
     """The model type with which transformers loads the source; empty for its own."""
 
     @classmethod
@@ -111,7 +111,7 @@ class Subject:
             source=source,
             case=case,
             scale=comparison.scale,  # of queries by position (log-n)
-            stands_for=comparison.stands_for,
+            loaded_as=comparison.loaded_as,
         )
 
     @classmethod
@@ -208,10 +208,8 @@ def identify(
     with reporter.counting("Running") as (total, advance):
         progress = Progress(reporter.note, total, advance)
 
-        def run() -> Identification:
+        with advice_on_memory():
             return _identify(subject, baked, server, model, settings, progress)
-
-        return out_of_memory(run)  # says what to change if it does not fit into the memory
 
 
 def identify_comparison(
@@ -230,8 +228,8 @@ def identify_comparison(
     """
     subject = Subject.of_comparison(comparison)
     baked = comparison.baked
-    # an error of torch that memory is full becomes a sentence for the user
-    found = out_of_memory(lambda: _identify(subject, baked, server, model, settings, progress))
+    with advice_on_memory():
+        found = _identify(subject, baked, server, model, settings, progress)
     return replace(found, disagreed=True)
 
 
@@ -293,7 +291,7 @@ def _identify(
     dtype = "float32" if source.kind == "gguf" else "auto"
     with folder_of(source, dtype) as folder:
         stored = stored_dtype(source.config())
-        at = choose_place(source, settings.place(stored, subject.stands_for))
+        at = choose_place(source, settings.place(stored, subject.loaded_as))
         observer = _observer(baked, server, model, settings, at)
         text = _text_run(subject, observer, folder, settings)
         singles = _single_runs(text)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ropeconv.engines.transformers.load import out_of_memory
+from ropeconv.engines.transformers.load import advice_on_memory
 from ropeconv.errors import UsageError
 from ropeconv.features.evaluation.cases import EvalLine
 from ropeconv.features.evaluation.evaluation import Evaluation, Sizes, open_evaluation
@@ -65,12 +65,8 @@ class EvalWorker:
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and"
                 " another one with something else; give workers of one kind"
             )
-        unit = self.units[item]
-
-        def measure() -> EvalLine | Refusal:
-            return self.running.run(unit)
-
-        return out_of_memory(measure)  # says what to change if the memory is too small
+        with advice_on_memory():
+            return self.running.run(self.units[item])
 
 
 def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:

@@ -14,7 +14,7 @@ from ropeconv.bake.findings import Options
 from ropeconv.bake.hidden import discard_stopped_run, is_empty
 from ropeconv.bake.verify import earlier_output, verify_output
 from ropeconv.engines.probe import Probe
-from ropeconv.engines.transformers.load import out_of_memory
+from ropeconv.engines.transformers.load import advice_on_memory
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.features.evaluation.cases import EVAL
 from ropeconv.features.evaluation.evaluation import Evaluation, open_evaluation
@@ -151,11 +151,8 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         journal_path = path.with_name(f"{path.stem}-{model_digest[:16]}.jsonl")
         with Journal(journal_path, EVAL, model_digest) as journal:
             notes = list(journal.notes)
-
-            def run() -> None:
+            with advice_on_memory():
                 evaluation.run(journal)
-
-            out_of_memory(run)  # says what to change if the memory is too small
         result = evaluation.result(unit.source.name)
     write_result(result, path)
     return {"path": unit.out, "rows": main_numbers(result), "notes": notes, "stamp": stamp(path)}

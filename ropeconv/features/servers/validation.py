@@ -203,7 +203,7 @@ def _device_of_reference(spec: ComparisonSpec, source: Source) -> DeviceSpec:
 
     # the device that the user wants, or another one where the source fits into the memory
     settings = replace(spec.settings, dtype=dtype)
-    wanted_device = settings.place(stored=dtype, stands_for=spec.comparison.stands_for)
+    wanted_device = settings.place(stored=dtype, loaded_as=spec.comparison.loaded_as)
     return choose_place(source, wanted_device)
 
 

@@ -17,8 +17,8 @@ from ..forms import (
     longrope_attention_factor,
 )
 from ..lengths import (
-    BORDER,
     LARGEST_FACTOR,
+    RULE_OF_FACTORS_AND_LENGTHS,
     Factor,
     factor_over,
     factor_text,
@@ -342,7 +342,7 @@ class Dynamic(Method):
         if factor < 1:
             raise RecipeError(usage)
         if factor > LARGEST_FACTOR:
-            rule = BORDER  # "a factor is at most 1,000, and ... from 1,024 on is a length"
+            rule = RULE_OF_FACTORS_AND_LENGTHS
             raise RecipeError(
                 f"--dynamic {self.kind}: {rule}; S is a factor, and the length goes into --at"
             )

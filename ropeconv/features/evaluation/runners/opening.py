@@ -68,9 +68,9 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
         )
 
     # with --family, transformers loads a model type that it does not have as one of that family
-    stands_for = source.family.text_type if source.family.assumed else ""
+    loaded_as = source.family.text_type if source.family.assumed else ""
     request.set_torch_threads()
-    device_spec = request.choose_device(source.config(), stands_for)
+    device_spec = request.choose_device(source.config(), loaded_as)
     with folder_of(source, device_spec.dtype) as folder:
         if request.trust_remote_code and not needs_permission(folder):
             raise UsageError(NO_CODE_TO_TRUST)

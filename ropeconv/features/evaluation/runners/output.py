@@ -132,9 +132,9 @@ def _open_folder(
     """
     trust = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
-    stands_for = comparison.stands_for if comparison is not None else ""
+    loaded_as = comparison.loaded_as if comparison is not None else ""
     request.set_torch_threads()
-    device_spec = request.choose_device(config, stands_for)
+    device_spec = request.choose_device(config, loaded_as)
 
     # by row: the identity of a model, and a function that loads it. The unchanged source is the
     # first row

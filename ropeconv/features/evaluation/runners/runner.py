@@ -133,7 +133,7 @@ class RunnerRequest:
 
             torch.set_num_threads(self.threads)
 
-    def choose_device(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
+    def choose_device(self, config: JsonObject, loaded_as: str = "") -> DeviceSpec:
         """Return the device and the precision for a checkpoint.
 
         Without --device this is a GPU where there is one. Without --dtype the weights get the
@@ -141,13 +141,13 @@ class RunnerRequest:
 
         Args:
             config: Its config.json.
-            stands_for: The model type with which transformers loads it; empty for its own.
+            loaded_as: The model type with which transformers loads it; empty for its own.
         """
         requested = DeviceSpec(
             device=self.device,
             dtype=self.dtype,
             device_map=self.device_map,
-            stands_for=stands_for,
+            loaded_as=loaded_as,
             pickles=self.trust_remote_code,
         )
         return requested.resolve(stored_dtype(config))

@@ -79,7 +79,7 @@ def tune_command(
     from msgspec import to_builtins
 
     from ropeconv.engines.engine import Progress
-    from ropeconv.engines.transformers.load import out_of_memory
+    from ropeconv.engines.transformers.load import advice_on_memory
 
     from ..evaluation import parse_duration
     from .tuning import SearchSettings, open_tuning
@@ -124,12 +124,14 @@ def tune_command(
                 trust_remote_code=trust_remote_code,
             ) as tuning:
                 if budget or dry_run:
-                    cost = out_of_memory(tuning.estimate)
+                    with advice_on_memory():
+                        cost = tuning.estimate()
                     cost.check(budget, settings.steps)
                 if cost is not None and not dry_run:
                     screen.note(cost.sentence)
                 if not dry_run:
-                    tuned = out_of_memory(tuning.run)
+                    with advice_on_memory():
+                        tuned = tuning.run()
     except KeyboardInterrupt:
         raise Interruption(
             "interrupted; no recipe was written, and the same command continues"

@@ -15,7 +15,7 @@ from typing import Any
 from ropeconv.bake.proof import FEWEST
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers.differentiable import check_gradient
-from ropeconv.engines.transformers.load import out_of_memory
+from ropeconv.engines.transformers.load import advice_on_memory
 from ropeconv.errors import UsageError
 from ropeconv.formats.journal import Journal, default_path
 from ropeconv.formats.jsontext import JsonObject
@@ -449,11 +449,9 @@ def tune_model(
         BadSource: If the model or a text cannot be read.
     """
     path = None if journal is None else Path(journal)
-    with open_tuning(
-        str(model), gather_texts(texts), settings, progress, path, **options
-    ) as tuning:
-        # runs the search, and says what to do if it does not fit into the memory
-        return out_of_memory(tuning.run)
+    opened = open_tuning(str(model), gather_texts(texts), settings, progress, path, **options)
+    with opened as tuning, advice_on_memory():
+        return tuning.run()
 
 
 @contextmanager

@@ -89,11 +89,11 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
     unchanged = losses.get((BASE, trained), {})
     differences = _loss_differences(losses, at_length, trained, longest)
 
-    # answers to questions, which do not count where the unchanged model fails them at its trained
-    # length
+    # answers to questions, which count only where the unchanged model finds most of them at its
+    # trained length
     answers = _answers(items)
     answered = {name: answers[name, longest] for name in methods if (name, longest) in answers}
-    if _fails_questions(answers.get((BASE, trained))):
+    if not _finds_most(answers.get((BASE, trained))):
         answered = {}
     shares = _answer_shares(answered)
 
@@ -192,15 +192,16 @@ def _loss_differences(
     return differences
 
 
-def _fails_questions(unchanged: Items | None) -> bool:
-    """Whether a model fails the questions at its trained length, so that they say nothing of it.
+def _finds_most(unchanged: Items | None) -> bool:
+    """Whether a model finds most of the facts at its trained length, so that answers beyond it say
+    something about methods.
 
     Args:
         unchanged: The answers of the unchanged model at that length; None where it was not asked.
     """
     if not unchanged:
         return False
-    return 100 * sample_of(list(unchanged.values())).mean < LEAST_FOUND
+    return 100 * sample_of(list(unchanged.values())).mean >= LEAST_FOUND
 
 
 def _by_place(items: Iterable[RecordItem], wanted: tuple[str, str]) -> dict[Place, Items]:

@@ -21,7 +21,8 @@ and one pass of a row gives
 The unchanged model also reads only the last tokens of each text, as many as it was trained with, so
 that the loss of the last 1,024 is compared with that of the same tokens at the trained context.
 From this pass, and from passes over 1,024 to 2,048 tokens, it chooses the key tokens of `longppl`:
-no row is used beyond its trained context for that.
+no row is used beyond its trained context for that. It also answers the questions of a text as long
+as its trained context.
 """
 
 import sys
@@ -381,14 +382,20 @@ def answers(task: Task, reader: Reader, cache: DynamicCache, before: Tensor) -> 
     ]
 
 
-def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
+def measure_short(task: Task, within: Task, reader: Reader) -> dict[str, Any]:
     """Measure the unchanged model on the last tokens of a text, with its trained context and less.
 
     The difference of both shows which tokens need the context (the key tokens of LongPPL).
 
+    Args:
+        task: The text.
+        within: A text of the trained length, with its questions.
+        reader: The unchanged model.
+
     Returns:
         JSON-ready data: growth as `measure` returns it; last, the losses of the last KEPT tokens
-        with the trained context; short, their losses with at most SHORT tokens before.
+        with the trained context; short, their losses with at most SHORT tokens before; keys_within,
+        the answers to the questions of `within`.
     """
     found: dict[str, Any] = {"growth": [], "row": "base", "text": task.name}
     trained = task.subject.trained
@@ -407,7 +414,15 @@ def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
         states = reader.states(ids, DynamicCache(), half + 1)[:-1]
         short += reader.losses(states, ids[-half:]).loss.tolist()
     found["short"] = [round(loss, 4) for loss in short]
+    found["keys_within"] = answers_within(within, reader)
     return found
+
+
+def answers_within(task: Task, reader: Reader) -> list[Any]:
+    """The answers to the questions of a text as long as the trained context."""
+    cache = DynamicCache()
+    states = reader.states(task.ids[: task.text_tokens], cache, 1)
+    return answers(task, reader, cache, states[0])
 
 
 def measure_texts(
@@ -455,7 +470,8 @@ def measure_texts(
                 continue
             begun = time.time()
             if row is None:
-                found = measure_short(task, reader)
+                within = Task(texts, document, 1, subject)
+                found = measure_short(task, within, reader)
             else:
                 with runner.engine(row):
                     found = measure(task, row, reader)
@@ -606,17 +622,18 @@ def _items_of_row(
                 value=round(float(mean_loss), 6),
                 **shared,
             )
-    for metric, window, depth, value, weight in found.get("keys", ()):
-        yield RecordItem(
-            measure="keys",
-            metric=metric,
-            length=longest,
-            window=window,
-            depth=depth,
-            value=value,
-            weight=weight,
-            **shared,
-        )
+    for name, length in (("keys", longest), ("keys_within", subject.trained)):
+        for metric, window, depth, value, weight in found.get(name, ()):
+            yield RecordItem(
+                measure="keys",
+                metric=metric,
+                length=length,
+                window=window,
+                depth=depth,
+                value=value,
+                weight=weight,
+                **shared,
+            )
 
     if contexts is not None:
         is_key = _key_tokens(contexts)

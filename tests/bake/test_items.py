@@ -50,6 +50,8 @@ def items() -> Iterator[RecordItem]:
             right = float(method == "yarn" and number < 12)
             answer = {"measure": "passkey", "metric": "exact", "depth": 0.5}
             yield item(method, 4 * TRAINED, number, right, **answer)
+            if method == "base":
+                yield item(method, TRAINED, number, 1.0, **answer)
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +140,21 @@ def test_a_study_is_the_means_of_its_items(measured: list[RecordItem]) -> None:
     ]
 
 
-@pytest.mark.parametrize(("right", "counts"), [(1.0, True), (0.0, False)])
+@pytest.mark.parametrize("measure", ["passkey", "needle"])
+@pytest.mark.parametrize(("right", "counts"), [(1.0, True), (0.0, False), (None, False)])
 def test_questions_that_the_model_fails_at_its_trained_length_say_nothing(
-    measured: list[RecordItem], right: float, counts: bool
+    measured: list[RecordItem], measure: str, right: float | None, counts: bool
 ) -> None:
-    answers = [
-        replaced(one, length=TRAINED, value=right)
-        for one in measured
-        if one.measure == "passkey" and one.method == "base"
-    ]
-    ((group, members),) = group_items([*measured, *answers]).items()
+    """So it is where the model was not asked there (None)."""
+    changed = []
+    for one in measured:
+        if one.measure == "growth":
+            changed.append(one)
+        elif one.length > TRAINED:
+            changed.append(replaced(one, measure=measure))
+        elif right is not None:
+            changed.append(replaced(one, measure=measure, value=right))
+    ((group, members),) = group_items(changed).items()
     study = study_of_items(group, members, "here")
     assert study is not None
     assert bool(study.retrieval) == counts

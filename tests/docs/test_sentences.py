@@ -337,7 +337,6 @@ def mean_difference(first: dict[Any, float], second: dict[Any, float]) -> str:
     ("model", "title", "times"),
     [
         ("SmolLM2-135M-Instruct", "method", 4),
-        ("SmolLM2-135M-Instruct", "method", 8),
         ("gemma-3-270m", "gemma-3-270m", 2),
     ],
 )

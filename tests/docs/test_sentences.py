@@ -107,9 +107,9 @@ def share_of_margin(first: dict[str, float], second: dict[str, float]) -> float:
     return float(errors / needed)
 
 
-def right_answers(row: str, length: int) -> tuple[float, int]:
-    """The numbers that a row of SmolLM2 found at a length, and how many were asked for."""
-    items = read_lines(EVIDENCE / "items" / "SmolLM2-135M-Instruct.jsonl.gz")
+def right_answers(row: str, length: int, model: str = "SmolLM2-135M-Instruct") -> tuple[float, int]:
+    """The numbers that a row of a model found at a length, and how many were asked for."""
+    items = read_lines(EVIDENCE / "items" / f"{model}.jsonl.gz")
     wanted = ("keys", "exact", row, length)
     values = []
     for item in items:
@@ -270,6 +270,19 @@ def test_yarn_finds_at_twice_the_context_what_the_model_finds_within_it() -> Non
         shares.append(right / asked)
     assert shares == [0.48, 0.46]
     assert right_answers("linear:2", 16384)[0] == 0
+
+
+def test_yarn_finds_as_much_on_gemma_as_the_model_within_its_context() -> None:
+    words = (
+        r"With YaRN, this model finds as many numbers at 2T \((\d+) of 50\) as the unchanged one"
+        r" within its context \((\d+) of 50\); with NTK it finds (\d+), and without a method (\d+)\."
+    )
+    found = []
+    for row, length in (("yarn:2", 65536), ("base", 32768), ("ntk:2", 65536), ("base", 65536)):
+        right, asked = right_answers(row, length, "gemma-3-270m")
+        assert asked == 50
+        found.append(f"{right:.0f}")
+    assert numbers(PAGE, words) == found
 
 
 def test_the_words_on_false_marks_are_those_of_the_table() -> None:

@@ -89,8 +89,8 @@ def import_torchvision() -> Any:
     use it for images only, which are never computed here.
 
     Returns:
-        None, or where operators had to be declared, the torch library that declares them. The
-        operators exist as long as this object, so the caller must keep a reference to it.
+        The torch library that declares missing operators; None where all exist. The operators exist
+        as long as this object, so the caller must keep a reference to it.
     """
     try:
         importlib.import_module("torchvision")

@@ -251,9 +251,10 @@ def _keys_to_try(
             names.append(name)
             continue
         value = runs.subject.text_part.get(name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
         is_about_rope = ROPE_KEY.search(name) is not None
-        if is_number and is_about_rope and may_be_quantity(value):
+        if is_about_rope and may_be_quantity(value):
             names.append(name)
     return names
 

@@ -281,8 +281,8 @@ class ModelRuns:
     def measure_model(self, text: Any) -> list[Attention | None]:
         """Return how each layer of a model rotates its queries and keys.
 
-        The model has no weights, so the projections of queries and keys give the same random
-        numbers for every token. RoPE then makes the only difference between two tokens.
+        The model runs with random outputs of the projections of queries and keys, the same for
+        every token. So the queries of two tokens differ only by RoPE.
 
         Args:
             text: The config of a text model, an object of transformers.

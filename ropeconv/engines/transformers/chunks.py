@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MASK_FUNCTIONS = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
 SDPA = "sdpa"
-FUNCTIONS_OF_SHAPE = (torch.Tensor.dim, torch.Tensor.size)
+FUNCTIONS_THAT_READ_SHAPE = (torch.Tensor.dim, torch.Tensor.size)
 """Functions of torch that need the shape of a mask and not its numbers."""
 
 
@@ -55,21 +55,25 @@ class ChunkMask(Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Any = None,
     ) -> Any:
-        """Run a function of torch that is given a `ChunkMask`; torch calls this in its place.
+        """Run a function of torch that has a `ChunkMask` among its arguments.
 
-        The mask holds one byte, whatever its shape. There are three cases: attention computes with
-        the shape; size(), dim() and attributes need nothing else; and every other function, such as
-        an addition, is given a tensor with the numbers in place of the mask.
+        torch calls this method in place of the function. The mask stores one byte, whatever its
+        shape, so most functions get a tensor with all its numbers instead.
         """
         kwargs = kwargs or {}
+        # attention: the shape says how many queries and keys there are, which is all it needs
         if func is scaled_dot_product_attention:
             return _attention(*args, **kwargs)
+
         # inside this block torch calls functions themselves, and not this method again
         with torch._C.DisableTorchFunctionSubclass():
-            # torch reads an attribute, such as mask.shape or mask.device, by a function `__get__`
+            # size() and dim(), and attributes such as mask.shape or mask.device, which torch reads
+            # by a function `__get__`: they need no numbers
             reads_attribute = func.__name__ == "__get__"
-            if reads_attribute or func in FUNCTIONS_OF_SHAPE:
+            if reads_attribute or func in FUNCTIONS_THAT_READ_SHAPE:
                 return func(*args, **kwargs)
+
+            # every other function, such as an addition
             args, kwargs = tree_map(_with_numbers, (tuple(args), kwargs))
             return func(*args, **kwargs)
 
@@ -161,26 +165,27 @@ def _merged_attention(
 
 @contextmanager
 def without_masks(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend without masks of numbers inside this block, where it can.
+    """Replace attention masks by small placeholders inside this block, to save memory.
 
-    A mask of 4,096 queries and a million keys would take 4 GB. So two functions of transformers
-    are replaced: the one that makes a mask gives a `ChunkMask` of one byte, and the one that
-    attends computes with the shape of that.
+    A mask of 4,096 queries and a million keys would take 4 GB. A `ChunkMask` takes one byte, and
+    attention needs only its shape. A model that cannot attend with it keeps its masks.
     """
     if not needs_no_masks(model):
         yield
         return
-    # transformers finds both functions by the name "sdpa" in these registries at each pass. An
-    # entry that is set goes into `_local_mapping`, and hides the one that transformers has.
-    masks_before = dict(MASK_FUNCTIONS._local_mapping)
-    functions_before = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
-    MASK_FUNCTIONS[SDPA] = _mask_function(MASK_FUNCTIONS[SDPA])
-    ALL_ATTENTION_FUNCTIONS[SDPA] = _attention_function(ALL_ATTENTION_FUNCTIONS[SDPA])
+
+    # In each forward pass transformers looks up two functions by the name "sdpa": one makes the
+    # mask, the other computes attention. `_local_mapping` has the entries that somebody has set,
+    # before the entries of transformers itself.
+    mask_functions_before = dict(MASK_FUNCTIONS._local_mapping)
+    attention_functions_before = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
+    MASK_FUNCTIONS[SDPA] = _with_chunk_masks(MASK_FUNCTIONS[SDPA])
+    ALL_ATTENTION_FUNCTIONS[SDPA] = _accepting_chunk_masks(ALL_ATTENTION_FUNCTIONS[SDPA])
     try:
         yield
     finally:
-        MASK_FUNCTIONS._local_mapping = masks_before
-        ALL_ATTENTION_FUNCTIONS._local_mapping = functions_before
+        MASK_FUNCTIONS._local_mapping = mask_functions_before
+        ALL_ATTENTION_FUNCTIONS._local_mapping = attention_functions_before
 
 
 def needs_no_masks(model: PreTrainedModel) -> bool:
@@ -189,66 +194,72 @@ def needs_no_masks(model: PreTrainedModel) -> bool:
     return is_version_5 and model.config.get_text_config()._attn_implementation == SDPA
 
 
-def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """Return a function that makes masks, and returns a `ChunkMask` for the causal mask of a chunk.
+def _with_chunk_masks(make_mask: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
+    """Return a function that makes a `ChunkMask` where it can, and other masks by `make_mask`.
+
+    A `ChunkMask` is the causal mask of a chunk: of several tokens behind others in the cache.
 
     Args:
-        stock: The function of transformers, which makes all other masks.
+        make_mask: The function of transformers that makes a mask, such as `sdpa_mask`.
     """
 
-    def mask(*args: Any, **given: Any) -> Tensor | None:
-        if _is_chunk(given) and _is_causal(given):
-            device = given.get("device", "cpu")
-            return ChunkMask.of(given["q_length"], given["kv_length"], device)
-        return stock(*args, **given)
+    def make_chunk_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+        """Make a mask for `q_length` queries and `kv_length` keys."""
+        if _is_chunk(kwargs) and _is_causal(kwargs):
+            device = kwargs.get("device", "cpu")
+            return ChunkMask.of(kwargs["q_length"], kwargs["kv_length"], device)
+        return make_mask(*args, **kwargs)
 
-    return mask
+    return make_chunk_mask
 
 
-def _is_chunk(given: Mapping[str, Any]) -> bool:
-    """Whether a mask is for several last tokens of a sequence, behind others in the cache.
+def _is_chunk(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether queries are two or more last tokens of a sequence, and not all its tokens.
 
     Args:
-        given: The arguments of transformers' function for masks, such as {"q_length": 512,
+        kwargs: The arguments of transformers' function for masks, such as {"q_length": 512,
             "q_offset": 1024, "kv_length": 1536, "kv_offset": 0}: the number of queries and of
             keys, and the positions at which both begin.
     """
-    queries = given.get("q_length", 1)
-    keys = given.get("kv_length", 0)
-    are_several_behind_others = 1 < queries < keys
-    end_of_queries = int(given.get("q_offset", 0)) + queries
-    end_of_keys = given.get("kv_offset", 0) + keys
-    return are_several_behind_others and bool(end_of_queries == end_of_keys)
+    queries = kwargs.get("q_length", 1)
+    keys = kwargs.get("kv_length", 0)
+    end_of_queries = int(kwargs.get("q_offset", 0)) + queries
+    end_of_keys = kwargs.get("kv_offset", 0) + keys
+
+    has_several_queries = queries > 1
+    has_earlier_keys = keys > queries
+    end_together = bool(end_of_queries == end_of_keys)
+    return has_several_queries and has_earlier_keys and end_together
 
 
-def _is_causal(given: Mapping[str, Any]) -> bool:
-    """Whether a mask hides only later tokens from each token.
+def _is_causal(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a mask hides only later tokens from each token.
 
     A mask can also hide padding, or tokens outside of a sliding window.
 
     Args:
-        given: The arguments of transformers' function for masks.
+        kwargs: The arguments of transformers' function for masks.
     """
-    # transformers sets this to False for a mask that is not causal, such as that of the tokens of
-    # an image, which see each other
-    may_be_causal = given.get("allow_is_causal_skip", True)
+    # transformers sets this to False where the mask is not causal: the tokens of an image, for
+    # example, see each other
+    may_be_causal = kwargs.get("allow_is_causal_skip", True)
     if not may_be_causal:
         return False
-    window = given.get("local_size")
-    if window is not None and given["kv_length"] >= window:
+    window = kwargs.get("local_size")
+    if window is not None and kwargs["kv_length"] >= window:
         return False
-    is_text = given.get("attention_mask")  # True for each token that is not padding
+    is_text = kwargs.get("attention_mask")  # True for each token that is not padding
     return is_text is None or bool(is_text.all())
 
 
-def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that transformers calls for attention, and that knows `ChunkMask`.
+def _accepting_chunk_masks(attend: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes attention like `attend`, and faster for a `ChunkMask`.
 
-    For a `ChunkMask` it calls SDPA at once. The function of transformers would repeat each head of
-    keys for its queries before SDPA, which is a copy of the whole cache.
+    A `ChunkMask` is a causal mask that has a shape and no stored numbers.
 
     Args:
-        stock: The function of transformers, which is called for every other mask.
+        attend: The function of transformers for attention, such as `sdpa_attention_forward`. It is
+            called for every other mask.
     """
 
     def attention(
@@ -257,7 +268,7 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None,
-        **given: Any,
+        **kwargs: Any,
     ) -> tuple[Tensor, None]:
         """Compute attention in place of transformers' `sdpa_attention_forward`.
 
@@ -267,33 +278,36 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
             key: [batch, heads of keys, keys, width].
             value: The values, in the shape of the keys.
             attention_mask: A mask of transformers, or a `ChunkMask`.
-            given: Other arguments, such as `scaling`, the factor on the logits.
+            kwargs: Other arguments, such as `scaling`, the factor on the logits.
 
         Returns:
             The output, [batch, queries, heads, width], and None in place of the probabilities.
         """
-        # Only transformers' own function, `stock`, knows arguments that change the scores. It may
-        # compute with the mask, as in mask + position_bias: `ChunkMask` then makes its numbers.
+        # arguments that change the scores of queries and keys, which only transformers knows
         changes_scores = False
         for name in ("position_bias", "softcap", "cache"):
-            if given.get(name) is not None:
+            if kwargs.get(name) is not None:
                 changes_scores = True
         if changes_scores or not isinstance(attention_mask, ChunkMask):
-            result: tuple[Tensor, None] = stock(module, query, key, value, attention_mask, **given)
+            result: tuple[Tensor, None] = attend(
+                module, query, key, value, attention_mask, **kwargs
+            )
             return result
 
-        # with grouped queries there are fewer heads of keys than of queries
+        # SDPA is called directly: transformers would repeat each head of keys for its queries
+        # before, which copies the whole cache. `ChunkMask.__torch_function__` runs in its place.
         query_heads = query.shape[1]
         key_heads = key.shape[1]
-        out = scaled_dot_product_attention(
+        has_grouped_queries = key_heads != query_heads
+        output = scaled_dot_product_attention(
             query,
             key,
             value,
             attn_mask=attention_mask,
-            scale=given.get("scaling"),
-            enable_gqa=key_heads != query_heads,
+            scale=kwargs.get("scaling"),
+            enable_gqa=has_grouped_queries,
         )
-        return out.transpose(1, 2).contiguous(), None
+        return output.transpose(1, 2).contiguous(), None
 
     return attention
 

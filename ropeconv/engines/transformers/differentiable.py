@@ -154,30 +154,36 @@ def deterministic() -> Iterator[None]:
 def differentiable(
     model: PreTrainedModel, schedule: Schedule, spec: RopeSpec
 ) -> Iterator[Differentiable]:
-    """Give the frequencies of a model a gradient in the body of a `with` statement.
+    """Let the RoPE frequencies of a model be trained in the body of a `with` statement.
 
-    `backward` must run in the body too. At its end the model is as it was before.
+    `backward` must run in the body too. At the end of the body the model is as it was before.
 
     Args:
-        model: The model of transformers, loaded from the source.
-        schedule: The frequencies and the attention factor that it computes at first.
-        spec: The RoPE of the source.
+        model: The model of transformers.
+        schedule: The frequencies and the attention factor that the model computes at first.
+        spec: The RoPE of the checkpoint from which the model was loaded.
 
     Raises:
-        BadSource: Its rotary modules are not of the known shape.
-        RopeconvError: It has an encoder.
+        BadSource: The rotary modules of the model do not store frequencies as those of transformers
+            do.
+        RopeconvError: The model has an encoder and a decoder.
     """
-    if has_decoder(model):
+    # T5Gemma, for example, reads a text in its encoder, and the decoder generates the answer
+    has_encoder_and_decoder = has_decoder(model)
+    if has_encoder_and_decoder:
         raise RopeconvError(
             f"{type(model).__name__} reads a text in an encoder, so it has no loss to tune"
         )
+
     # the stack undoes everything in the reverse order
     with ExitStack() as stack:
-        stack.callback(patch(model, schedule, spec.mla))
+        has_latent_attention = spec.mla
+        undo_patch = patch(model, schedule, has_latent_attention)
+        stack.callback(undo_patch)
         parts = list(rotary_modules(model))
 
         for module, prefix in parts:
-            # `Differentiable.use` puts a tensor with a gradient in place of this buffer
+            # `Differentiable.use` replaces this buffer by a tensor with a gradient
             buffer = module._buffers.get(f"{prefix}inv_freq")
             if buffer is None:
                 raise BadSource(
@@ -186,8 +192,8 @@ def differentiable(
                 )
             stack.callback(module._buffers.__setitem__, f"{prefix}inv_freq", buffer)
 
-            # The module gets an attribute `forward`, which goes before the method of its class. At
-            # the end the attribute is removed; where accelerate has set one, that is put back.
+            # The module gets an attribute `forward`, which hides the method of its class. At the
+            # end the attribute is removed, or becomes again what accelerate had set it to.
             if "forward" in vars(module):
                 stack.callback(setattr, module, "forward", module.forward)
             else:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 VOCABULARY_ROWS = 1024
 """Rows of an embedding that are read; the tokens that run are among them."""
-LARGEST_NORM = 1 << 20
+MOST_NUMBERS_OF_NORM = 1 << 20
 """Numbers in the largest tensor that is taken for a norm; a head for logits has more."""
 KEYS_OF_LAYER_KINDS = ("layer_types", "no_rope_layers")
 """Keys of a config whose lists have a value for each layer, on which its attention depends."""
@@ -43,6 +43,8 @@ EXPERTS = ".experts."
 
 ReadTensor = Callable[[str, int | None], "Tensor"]
 """Returns a tensor of a checkpoint by its name. With a number it returns that many first rows."""
+ALL_ROWS = None
+"""The second argument of `ReadTensor` for a whole tensor."""
 
 
 class NoLayerRuns(RopeconvError):
@@ -98,15 +100,19 @@ class FirstLayers:
         trust: bool = False,
         layers: Sequence[int] = (0,),
     ) -> None:
-        """Build the first layers of a model without weights, and load what runs before them.
+        """Build the first layers of a model, with the weights of the embeddings.
+
+        The weights of a layer are loaded when it runs.
 
         Args:
-            folder: The folder of its config.json.
+            folder: The folder of config.json.
             names: The names of all tensors of the checkpoint.
-            read: Reads one of these, or its first rows.
-            loaded_as: The model type with which transformers loads it; empty for its own.
+            read: Reads a tensor of the checkpoint, or its first rows.
+            loaded_as: A model type such as "llama", with which transformers loads the checkpoint;
+                empty for the model type in config.json.
             trust: Whether to run the modelling file in the folder.
-            layers: Numbers of layers that the caller knows to differ, as by their frequencies.
+            layers: Numbers of layers that differ in a way that their class does not show, such as
+                by frequencies in the checkpoint.
 
         Raises:
             NoLayerRuns: The installed transformers or the model cannot do this.
@@ -116,48 +122,48 @@ class FirstLayers:
 
         logging.disable_progress_bar()
         config = config_for_first_layers(folder, loaded_as, trust)
-        self.model = _skeleton(folder, config, max(layers) + 1, trust)
+        layers_needed = max(layers) + 1
+        self.model = _build_without_weights(folder, config, layers_needed, trust)
         self._read = read
-        self._layers_known_to_differ = layers
+        self._numbers_of_other_layers = layers
         self._loader = PartialLoader(self.model, "cpu", torch.float32)
 
-        # For the name of each tensor the name of the parameter that it is loaded into. The model
-        # has fewer layers than the checkpoint, and not all of the parameters. Experts never run,
-        # and their many names would take long.
+        # The name of the parameter that each tensor of the checkpoint is loaded into. Tensors of
+        # layers that the model lacks are left out, and those of experts, which never run.
         names_in_model = weight_names(self.model)
         without_experts = [name for name in names if EXPERTS not in name]
-        self._parameter_of_tensor = {}
+        self._parameter_by_tensor = {}
         for tensor, parameter in self._loader.parameters_of(without_experts).items():
             if parameter in names_in_model:
-                self._parameter_of_tensor[tensor] = parameter
+                self._parameter_by_tensor[tensor] = parameter
 
-        # the decoder layers, with their names, such as model.layers.0
+        # the decoder layers with attention, with their names, such as model.layers.0
         modules_of_decoder = set(self.model.get_decoder().modules())
         self._layers = []
-        for name, layer in outermost_lists(self.model):
+        for name, module in outermost_lists(self.model):  # members of a torch.nn.ModuleList
             reads_text = not any(part in name for part in VISION_AND_AUDIO)
-            is_decoder_layer = layer in modules_of_decoder and reads_text
-            if is_decoder_layer and attention_of(layer) is not None:
-                self._layers.append((name, layer))
+            is_decoder_layer = module in modules_of_decoder and reads_text
+            if is_decoder_layer and attention_of(module) is not None:
+                self._layers.append((name, module))
         if not self._layers:
             raise NoLayerRuns(f"{type(self.model).__name__} has no list of layers with attention")
         self._load_embeddings_and_norms()
 
     @property
     def kinds(self) -> list[LayerKind]:
-        """The kinds of layers by their attention, in the order of the first layer of each.
+        """The kinds of layers that differ in their attention, in the order of their first layers.
 
-        A model with windows in some layers has two: LayerKind(0, "0 (sliding_attention)") and
-        LayerKind(5, "5 (full_attention)"), say.
+        Gemma 3 has two kinds: LayerKind(layer=0, name="0 (sliding_attention)") and
+        LayerKind(layer=5, name="5 (full_attention)").
         """
         config = self.model.config.get_text_config()
         layer_types = getattr(config, "layer_types", None) or ()
         kinds: dict[tuple[object, ...], LayerKind] = {}
         for number, (_, layer) in enumerate(self._layers):
-            # Layers of one class with the same settings are one kind. The caller may know that a
-            # layer differs, as by frequencies of its own: its number then makes it another kind.
+            # layers of one class with the same settings, such as the same head_dim, are one kind
             settings = _attention_settings(layer)
-            if number in self._layers_known_to_differ:
+            # a layer that differs in another way, such as by its frequencies, is a kind of its own
+            if number in self._numbers_of_other_layers:
                 settings = (*settings, number)
             if settings in kinds:
                 continue
@@ -172,7 +178,7 @@ class FirstLayers:
             name = str(number)
             if labels:
                 name = f"{number} ({', '.join(labels)})"
-            kinds[settings] = LayerKind(number, name)
+            kinds[settings] = LayerKind(layer=number, name=name)
         return list(kinds.values())
 
     @contextmanager
@@ -201,37 +207,41 @@ class FirstLayers:
                 handle.remove()
             drop_weights(module)
 
-    def _load_weights_of(self, name: str, with_inner: bool, module: Module, inputs: object) -> None:
-        """Load the weights of a module that is about to run.
+    def _load_weights_of(
+        self, name: str, with_submodules: bool, module: Module, inputs: object
+    ) -> None:
+        """Load the weights of a module from the checkpoint. It is a forward pre-hook of the module.
 
         Args:
             name: The name of the module, such as model.layers.0.self_attn.
-            with_inner: Whether to load the weights of the modules inside it too.
+            with_submodules: Whether to load the weights of the modules inside it too.
             module: The module.
-            inputs: Its inputs, which a hook is given.
+            inputs: The inputs of the module, which are not used.
         """
+        # parameters that no earlier hook has loaded, by their full names
         empty_weights = {}
-        for key, weight in module.named_parameters(recurse=with_inner):
-            if f"{name}.{key}" not in self._loaded_parameters:
-                empty_weights[f"{name}.{key}"] = weight
+        for key, weight in module.named_parameters(recurse=with_submodules):
+            full_name = f"{name}.{key}"
+            if full_name not in self._loaded_parameters:
+                empty_weights[full_name] = weight
 
-        # the tensors of the checkpoint that these parameters are made of
+        # one or more tensors of the checkpoint make up a parameter
         tensors = {}
-        for tensor, parameter in self._parameter_of_tensor.items():
+        for tensor, parameter in self._parameter_by_tensor.items():
             if parameter in empty_weights:
-                tensors[tensor] = self._read(tensor, None)
+                tensors[tensor] = self._read(tensor, ALL_ROWS)
         if tensors:
             self._loader.load(tensors)
         self._loaded_parameters |= empty_weights.keys()
 
-        # transformers puts a new object in place of each weight that it loads. So a weight that is
-        # still the same object has no tensor in the checkpoint, such as the lambdas of DiffLlama:
-        # torch would compute with random numbers, or with whatever is in the memory
-        for key, weight in module.named_parameters(recurse=with_inner):
-            parameter = f"{name}.{key}"
-            is_still_empty = weight is empty_weights.get(parameter)
+        # transformers replaces the object of each weight that it loads. A weight that is still the
+        # same object has no tensor in the checkpoint (the lambdas of DiffLlama), and torch would
+        # compute with whatever is in its memory.
+        for key, weight in module.named_parameters(recurse=with_submodules):
+            full_name = f"{name}.{key}"
+            is_still_empty = weight is empty_weights.get(full_name)
             if is_still_empty:
-                raise NoLayerRuns(f"it has no weights for {parameter}")
+                raise NoLayerRuns(f"it has no weights for {full_name}")
 
     def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:
         """Return what the attention of a layer adds for each token, [tokens, hidden_size].
@@ -280,7 +290,7 @@ class FirstLayers:
 
     def by_parameter(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return values of tensors by the parameter that each of them belongs to."""
-        return {self._parameter_of_tensor.get(name, name): value for name, value in values.items()}
+        return {self._parameter_by_tensor.get(name, name): value for name, value in values.items()}
 
     @property
     def vocabulary(self) -> int:
@@ -374,17 +384,17 @@ class FirstLayers:
         return None  # the pass ended before the wanted layer was called
 
     def _load_embeddings_and_norms(self) -> None:
-        """Load what runs before the layers: rows of the embeddings, norms, and rotary tables.
+        """Load the weights outside the layers: the first rows of the embeddings, and the norms.
 
-        Weights of a layer are loaded later, when it runs (`with_weights`).
+        The weights of a layer are loaded later, when it runs.
         """
         import torch
         from torch import nn
 
         model = self.model
-        compute_buffers(model)
+        compute_buffers(model)  # buffers that no checkpoint stores, such as rotary frequencies
 
-        # the names of the weights of embeddings, and of the head for logits
+        # the embeddings by the names of their weights, and the name of the weight of the head
         embedding_by_weight = {}
         head_weight = ""
         for name, module in model.named_modules():
@@ -395,43 +405,60 @@ class FirstLayers:
 
         layer_prefixes = tuple(f"{name}." for name, _ in self._layers)
         norms = {}
-        for tensor, parameter in self._parameter_of_tensor.items():
+        # `tensor` is a name in the checkpoint, `parameter` is the name in the model
+        for tensor, parameter in self._parameter_by_tensor.items():
             is_of_layer = parameter.startswith(layer_prefixes)
-            reads_no_text = any(part in parameter for part in VISION_AND_AUDIO)
-            if is_of_layer or reads_no_text or parameter == head_weight:
+            is_of_vision_or_audio = any(part in parameter for part in VISION_AND_AUDIO)
+            if is_of_layer or is_of_vision_or_audio or parameter == head_weight:
                 continue
 
+            # embeddings: the first rows are enough, since the tokens that run are among them
             if parameter in embedding_by_weight:
-                # the first rows are enough, since the tokens that run are among them
                 embedding = embedding_by_weight[parameter]
                 rows = self._read(tensor, VOCABULARY_ROWS).to(torch.float32)
                 embedding.weight = nn.Parameter(rows, requires_grad=False)
-                embedding.padding_idx = None  # torch refuses one beyond the rows
+                embedding.padding_idx = None  # torch refuses a number beyond the rows
                 continue
 
-            # what is left are norms, and large heads for other purposes, which do not run
-            numbers = model.get_parameter_or_buffer(parameter).numel()
-            if numbers <= LARGEST_NORM:
-                norms[tensor] = self._read(tensor, None)
+            # norms are small; a large tensor is a head for another purpose, which never runs
+            size = model.get_parameter_or_buffer(parameter).numel()
+            if size <= MOST_NUMBERS_OF_NORM:
+                norms[tensor] = self._read(tensor, ALL_ROWS)
         self._loader.load(norms)
 
 
-def _skeleton(folder: Path, config: PretrainedConfig, least: int, trust: bool) -> PreTrainedModel:
+def _build_without_weights(
+    folder: Path, config: PretrainedConfig, layers_needed: int, trust: bool
+) -> PreTrainedModel:
     """Return the model of a config without weights, with few layers where its class allows that.
 
     Args:
         folder: The folder of the checkpoint.
-        config: Its config.
-        least: The number of layers that are needed at least.
+        config: The config of the checkpoint.
+        layers_needed: The model has at least this many layers.
         trust: Whether to run the modelling file of the checkpoint.
     """
-    short_config = with_few_layers(config, least)
+    short_config = with_few_layers(config, layers_needed)
     try:
-        return load_skeleton(class_for(short_config), folder, trust, False, short_config, "float32")
+        return load_skeleton(
+            class_for(short_config),
+            folder,
+            trust=trust,
+            pickles=False,
+            config=short_config,
+            dtype="float32",
+        )
     except BadSource:
-        # A few classes read settings of a layer that is left out, and fail. Gemma 3n reads those
-        # of the layers that share a cache. They are built with all layers.
-        return load_skeleton(class_for(config), folder, trust, False, config, "float32")
+        # Gemma 3n: the class reads settings of a layer that the short config lacks, and fails. So
+        # the model is built with all layers.
+        return load_skeleton(
+            class_for(config),
+            folder,
+            trust=trust,
+            pickles=False,
+            config=config,
+            dtype="float32",
+        )
 
 
 def attention_of(layer: Module) -> str | None:

@@ -48,13 +48,12 @@ def load_first_layers(
 ) -> PreTrainedModel:
     """Return a model of transformers with the first layers of a checkpoint, in float32.
 
-    Its vocabulary is the first `VOCABULARY_ROWS` tokens of the whole one, both for inputs and for
-    logits.
+    The model knows the first `VOCABULARY_ROWS` tokens only, both as inputs and in its logits.
 
     Args:
-        folder: The folder of its config.json.
+        folder: The folder of config.json.
         shapes: The shape of every tensor of the checkpoint, by name.
-        read: Reads one of them.
+        read: Reads a tensor by its name, or its first rows.
         loaded_as: A model type such as "llama", with which transformers loads the checkpoint where
             it does not have the model type in config.json; empty for none.
         layers: Numbers of layers that the model must have, from 0.
@@ -66,6 +65,7 @@ def load_first_layers(
     """
     import torch
 
+    # a model without weights, on torch's device "meta"; no code of the checkpoint runs
     config = config_for_first_layers(folder, loaded_as, trust=False)
     short_config = with_few_layers(config, max(layers) + 1)
     model = load_skeleton(
@@ -76,15 +76,15 @@ def load_first_layers(
         config=short_config,
         dtype="float32",
     )
-    head = model.get_output_embeddings()
+    head = model.get_output_embeddings()  # gives the logits; None in an encoder
     if head is None and not states:
         raise NoLayerRuns(f"{type(model).__name__} gives no logits")
 
-    compute_buffers(model)
+    compute_buffers(model)  # buffers that no checkpoint stores, such as rotary frequencies
     loader = PartialLoader(model, "cpu", torch.float32)
     _load_weights(model, head, shapes, read, loader)
 
-    # a weight that is still on the meta device has no tensor in the checkpoint
+    # a weight that is still on "meta" has no tensor in the checkpoint
     for name, weight in model.named_parameters():
         reads_text = not any(part in name for part in VISION_AND_AUDIO)
         if weight.is_meta and reads_text:
@@ -101,15 +101,15 @@ def _load_weights(
 ) -> None:
     """Load the weights of the first layers of a model, and of the embeddings and the head.
 
-    Layers and norms are loaded as a whole. Embeddings and the head have a row for every token, and
-    only the first `VOCABULARY_ROWS` rows are loaded: the tokens that run are among them. A vision
-    or audio model does not run, and gets no weights.
+    Embeddings and the head have a row for every token, and only the first `VOCABULARY_ROWS` rows
+    are loaded: the tokens that run are among them. A vision or audio model does not run, and gets
+    no weights.
 
     Args:
         model: The model without weights.
-        head: Its head, which gives the logits; None for an encoder.
+        head: The module of the model that gives the logits; None for an encoder.
         shapes: The shape of every tensor of the checkpoint, by name.
-        read: Reads one of them.
+        read: Reads a tensor by its name: its first rows, or with None all rows.
         loader: Loads whole tensors into the model.
 
     Raises:
@@ -118,64 +118,66 @@ def _load_weights(
     import torch
     from torch import nn
 
-    parameters_by_token = _parameters_by_token(model, head)
+    weights_by_token = _weights_by_token(model, head)
     names_in_model = weight_names(model)
     whole_tensors = []
-    size = 0  # of these tensors, in bytes
-    for tensor, parameter in loader.parameters_of(shapes).items():
-        if parameter not in names_in_model:  # it is of a layer that is left out
-            continue
-        if any(part in parameter for part in VISION_AND_AUDIO):
-            continue
-        if parameter not in parameters_by_token:
-            whole_tensors.append(tensor)
-            size += 4 * math.prod(shapes[tensor])  # float32
+    bytes_of_whole_tensors = 0
+    # each tensor of the checkpoint belongs to a parameter of the model; their names can differ
+    for tensor_name, parameter_name in loader.parameters_of(shapes).items():
+        is_of_other_layer = parameter_name not in names_in_model
+        is_of_vision_or_audio = any(part in parameter_name for part in VISION_AND_AUDIO)
+        if is_of_other_layer or is_of_vision_or_audio:
             continue
 
-        # such as the weight of model.embed_tokens
-        module, key = parameters_by_token[parameter]
-        rows = read(tensor, VOCABULARY_ROWS).to(torch.float32)
-        setattr(module, key, nn.Parameter(rows, requires_grad=False))
+        # layers and norms
+        if parameter_name not in weights_by_token:
+            whole_tensors.append(tensor_name)
+            bytes_of_whole_tensors += 4 * math.prod(shapes[tensor_name])  # float32
+            continue
+
+        # embeddings and the head, such as the attribute "weight" of model.embed_tokens
+        module, attribute = weights_by_token[parameter_name]
+        rows = read(tensor_name, VOCABULARY_ROWS).to(torch.float32)
+        setattr(module, attribute, nn.Parameter(rows, requires_grad=False))
         if isinstance(module, nn.Embedding):
-            module.padding_idx = None  # torch refuses one beyond the rows
-    if size > MOST_BYTES:
-        raise NoLayerRuns(f"its first layers have {human(size)} as float32")
-    loader.load({tensor: read(tensor, None) for tensor in whole_tensors})
+            module.padding_idx = None  # torch refuses a number beyond the rows
 
-    # a head without weights in the checkpoint has those of the embeddings (tie_word_embeddings)
+    if bytes_of_whole_tensors > MOST_BYTES:
+        raise NoLayerRuns(f"its first layers have {human(bytes_of_whole_tensors)} as float32")
+    loader.load({name: read(name, None) for name in whole_tensors})
+
+    # a head without a tensor of its own shares that of the embeddings (tie_word_embeddings)
     if head is not None and head.weight.is_meta:
         head.weight = nn.Parameter(model.get_input_embeddings().weight, requires_grad=False)
 
 
-def _parameters_by_token(
-    model: PreTrainedModel, head: Module | None
-) -> dict[str, tuple[Module, str]]:
-    """Return the weights with a row for every token, those of embeddings and of the head.
+def _weights_by_token(model: PreTrainedModel, head: Module | None) -> dict[str, tuple[Module, str]]:
+    """Return the weights that have a row for every token: those of the embeddings and the head.
 
     {"model.embed_tokens.weight": (module, "weight")}, say: by the name in the model the module that
-    has the weight, and the name of the weight in that module.
+    has the weight, and the attribute of that module.
     """
     from torch import nn
 
-    by_token: dict[str, tuple[Module, str]] = {}
+    weights: dict[str, tuple[Module, str]] = {}
     for name, module in model.named_modules():
         has_row_for_each_token = isinstance(module, nn.Embedding) or module is head
         if has_row_for_each_token:
-            for key, _ in module.named_parameters(recurse=False):
-                by_token[f"{name}.{key}"] = (module, key)
-    return by_token
+            for attribute, _ in module.named_parameters(recurse=False):
+                weights[f"{name}.{attribute}"] = (module, attribute)
+    return weights
 
 
 def run_first_layers(
     model: PreTrainedModel, ids: Sequence[int], positions: Sequence[int], states: bool = False
 ) -> Tensor:
-    """Return the logits of a model of `load_first_layers`, or its last hidden states.
+    """Run a model with a few layers, and return its logits or its last hidden states.
 
     Args:
-        model: The model.
-        ids: The tokens, below `VOCABULARY_ROWS`, which is the size of its vocabulary.
+        model: The model that `load_first_layers` returns.
+        ids: The tokens, all below `VOCABULARY_ROWS`, the size of the vocabulary of the model.
         positions: The position of each token.
-        states: Whether to return hidden states.
+        states: Whether to return hidden states, and not logits.
 
     Returns:
         The logits, float32 [tokens, VOCABULARY_ROWS], or hidden states, float32 [tokens, width].
@@ -185,20 +187,23 @@ def run_first_layers(
     """
     import torch
 
-    given: dict[str, object] = {
+    arguments: dict[str, object] = {
         "input_ids": torch.tensor([list(ids)]),
         "position_ids": torch.tensor([list(positions)]),
         "attention_mask": torch.ones((1, len(ids)), dtype=torch.long),
     }
-    # switch the key-value cache off. A model with logits has one; most encoders do not, and their
-    # `forward` accepts no such argument
-    if not states or has_cache(model):
-        given["use_cache"] = False
-    module = backbone_of(model) if states else model
+    # Switch the key-value cache off. Every model with logits has a cache. Most encoders have none,
+    # and their `forward` does not accept this argument.
+    gives_logits = not states
+    if gives_logits or has_cache(model):
+        arguments["use_cache"] = False
+
+    # hidden states come from the backbone, which is the model without its head
+    module = model if gives_logits else backbone_of(model)
     try:
         with torch.no_grad():
-            output = module(**given)
-    except Exception as problem:  # of any kind, from a class that needs all its layers
+            output = module(**arguments)
+    except Exception as problem:  # a class that needs all its layers can raise anything
         raise NoLayerRuns(
             f"{type(model).__name__} does not run with a part of its layers"
             f" ({type(problem).__name__}: {problem})"

@@ -31,7 +31,6 @@ from .layers import change_weights, read_by_layer
 from .memory import free_bytes, gpu_bytes, release
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -227,55 +226,50 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         at = where
     logging.disable_progress_bar()
 
-    # where transformers lacks the model type, it reads the config as that of another type
+    # `loaded_as` is a model type such as "llama", for a checkpoint whose own model type
+    # transformers does not have; "" for every other one
     config = read_config(folder, at.loaded_as, trust)
-    _refuse_mla_with_shared_keys(config)
+    _refuse_mla_with_shared_keys(config)  # its classes would fail in the first forward pass
     _check_fits(folder, at)
     model_class = class_for(config)
     dtype = getattr(torch, at.dtype)
 
-    # the weights: layer by layer, on several devices, or on one
     trusts_pickles = at.pickles
     if at.layer_by_layer:
+        # each layer reads its weights from the disk when it runs
         model = load_skeleton(model_class, folder, trust, trusts_pickles, config, at.dtype)
-        report = read_by_layer(model, folder, at.device, dtype)
+        loading_report = read_by_layer(model, folder, at.device, dtype)
     else:
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
         options: dict[str, object] = {"dtype": dtype, "config": config}
-        # accelerate loads onto a GPU at once; without it, the model is loaded on the CPU and moved
+        # accelerate loads onto one or more GPUs; without it, the model is loaded on the CPU and
+        # moved to one GPU
         can_load_onto_gpu = at.device != "cpu" and installed("accelerate")
         if at.device_map or can_load_onto_gpu:
             require("accelerate", f"--device-map {at.device_map}")
             options["device_map"] = at.device_map or at.device
-        model, report = load_model(model_class, folder, trust, trusts_pickles, **options)
+        model, loading_report = load_model(model_class, folder, trust, trusts_pickles, **options)
         if "device_map" not in options:
             model = model.to(at.device)
-        # transformers may have dequantised the weights to bfloat16, where float32 is wanted
-        if getattr(config, "quantization_config", None):
-            _widen_to_float32(model, dtype)
+
+        # without a GPU, transformers 5 dequantises FP8 to bfloat16, whatever dtype was asked for
+        # (quantizers/quantizer_finegrained_fp8.py)
+        is_quantised = getattr(config, "quantization_config", None)
+        if is_quantised and dtype == torch.float32:
+            _widen_to_float32(model)
 
     if at.loaded_as:
-        _check_complete(report, folder, at.loaded_as)
+        _check_complete(loading_report, folder, at.loaded_as)
     return model.eval()
 
 
-def _widen_to_float32(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Store weights of two bytes in float32, which is exact, where that is the wanted precision.
+def _widen_to_float32(model: PreTrainedModel) -> None:
+    """Convert the weights of a model from bfloat16 or float16 to float32, in place."""
+    import torch
 
-    Without a GPU, transformers 5 dequantises FP8 to bfloat16, whatever dtype was asked for
-    (quantizers/quantizer_finegrained_fp8.py).
-
-    Args:
-        model: The model, which is changed.
-        dtype: The wanted precision; another one than float32 changes nothing.
-    """
-    is_wider_than_bfloat16 = dtype.itemsize > 2
-    if not is_wider_than_bfloat16:
-        return
     for parameter in model.parameters():
-        has_two_bytes = parameter.is_floating_point() and parameter.itemsize == 2
-        if has_two_bytes:
-            parameter.data = parameter.data.to(dtype)
+        if parameter.dtype in (torch.bfloat16, torch.float16):
+            parameter.data = parameter.data.to(torch.float32)
 
 
 def read_config(folder: Path, loaded_as: str, trust: bool) -> PretrainedConfig:
@@ -320,31 +314,30 @@ def _refuse_mla_with_shared_keys(config: PretrainedConfig) -> None:
 
 
 def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of transformers that loads a model, with a head for logits where it has one.
+    """Return the class of transformers with which to load a model, such as AutoModelForCausalLM.
 
-    It is an auto class, such as AutoModelForCausalLM, or a class that config.json names.
+    A model without a head for logits is loaded by AutoModel.
 
     Args:
         config: The config, as transformers reads it.
     """
     import transformers
 
-    # EmbeddingGemma is an encoder with the config class of a decoder. transformers would load it
-    # with a head, which its checkpoint does not have. Each token sees the next one, so logits of
-    # the next token would mean nothing.
-    is_stock_decoder = type(config) in transformers.AutoModelForCausalLM._model_mapping
-    if is_stock_decoder and is_bidirectional(config):
+    # EmbeddingGemma: an embedding model without a head, and without a causal mask. Its config is a
+    # Gemma3TextConfig, which AutoModelForCausalLM would accept.
+    is_accepted = type(config) in transformers.AutoModelForCausalLM._model_mapping
+    if is_accepted and is_bidirectional(config):
         return transformers.AutoModel  # type: ignore[no-any-return]
 
-    # in the config of a checkpoint with its own code, auto_map has the classes of that code:
-    # {"AutoModelForCausalLM": "modeling_x.XForCausalLM"}
+    # The classes of models with logits. A checkpoint with its own code names its classes in
+    # auto_map: {"AutoModelForCausalLM": "modeling_x.XForCausalLM"}.
     auto_map = getattr(config, "auto_map", None) or {}
     for task in ("CausalLM", "ImageTextToText", "Seq2SeqLM"):
         auto: type[PreTrainedModel] = getattr(transformers, f"AutoModelFor{task}")
         if type(config) in auto._model_mapping or auto.__name__ in auto_map:
             return auto
 
-    # a few classes of transformers, such as that of Evolla, belong to no auto class
+    # Evolla: a few classes of transformers belong to no auto class, and config.json names them
     has_auto_class = type(config) in transformers.AutoModel._model_mapping
     if not auto_map and not has_auto_class:
         for name in config.architectures or ():

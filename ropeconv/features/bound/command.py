@@ -74,7 +74,9 @@ def _document(
 
 
 def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
-    """Show a row for each schedule: how far it reaches if all pairs have equal weights.
+    """Show a table with the effective length of each schedule, for equal weights of all pairs.
+
+    A row is, for example: yarn 4 | 131,072 | 512 in 2 runs below 262,144 | 131,072-131,327, ...
 
     Args:
         spec: The RoPE of the model.
@@ -82,9 +84,11 @@ def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
         screen: Where the table is shown.
     """
     rows = []
-    for label, (_, found) in schedules.items():
+    for label, (_schedule, found) in schedules.items():
+        # distances below `length` at which the sum of cosines is negative: there are `count` of
+        # them, in `runs` intervals
         negative = f"{found.count:,} in {counted(found.runs, 'run')} below {found.length:,}"
-        rows.append((label, _effective_length(found), negative, _distances(found)))
+        rows.append((label, _effective_length(found), negative, _intervals_in_words(found)))
     title = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate"
     columns = ("", "effective length", "distances with a negative sum", "where")
     screen.table(title, columns, rows)
@@ -109,7 +113,7 @@ def _length_in_words(length: int | None, searched: int) -> str:
     return f"{length:,}"
 
 
-def _distances(found: Reach) -> str:
+def _intervals_in_words(found: Reach) -> str:
     """Return the first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
     shown = []
     for first, last in found.places[:6]:
@@ -146,15 +150,14 @@ def _search_heads(
 def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Screen) -> None:
     """Show the effective length of the heads of a model: a row for each layer, and a sentence.
 
-    A head prefers similar tokens to random ones at a distance m if sum_i w_i cos(m theta_i) is not
-    negative (theta_i: the frequency of pair i). The effective length of a head is the distance
-    up to which its sum is not negative. Men et al. 2024 take all weights w_i to be equal. Here
-    they follow from the variances of queries and keys in each head of this model.
+    The effective length of a head is the distance m up to which sum_i w_i cos(m theta_i) is not
+    negative (theta_i: the frequency of pair i). Men et al. 2024 take all weights w_i to be equal.
+    Here they follow from the variances of queries and keys in each head of this model.
 
     Args:
         label: The name of the schedule, such as "yarn 4".
-        equal: Its effective length with equal weights, as in the paper.
-        weighted: Its effective length in each head, with the weights of that head.
+        equal: The effective length with equal weights, as in the paper.
+        weighted: The effective lengths with the weights of each head.
         screen: Where they are shown.
     """
     (table_of_layers,) = weighted.shown_tables()
@@ -162,16 +165,17 @@ def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Scre
     columns = table_of_layers.columns
     screen.table(title, columns, table_of_layers.rows, right=columns)
 
-    # of a head without a negative sum only the distances are known that were searched
+    # Distances below `searched` were tried. A head without a negative sum among them has no
+    # effective length (None), and is shown as "above 131,071".
     searched = max(layer.below for layer in weighted.layers)
     worst_length = _length_in_words(weighted.worst, searched)
     median_length = _length_in_words(weighted.median, searched)
-    count = weighted.violating  # heads with a negative sum
-    verb = "has" if count == 1 else "have"
-    heads_with_negative_sum = f"{count} of {counted(weighted.heads, 'head')} {verb}"
+    negative_heads = weighted.violating  # the number of heads with a negative sum
+    verb = "has" if negative_heads == 1 else "have"
+    heads_in_words = f"{negative_heads} of {counted(weighted.heads, 'head')} {verb}"
     screen.say(
         f"{label}: with equal variances the effective length is {_effective_length(equal)}. With"
-        f" this model's, {heads_with_negative_sum} a negative sum; the effective length of the"
+        f" this model's, {heads_in_words} a negative sum; the effective length of the"
         f" worst is {worst_length}, the median {median_length}."
     )
 
@@ -340,23 +344,28 @@ def _find_base(
     certificate: Path | None,
     screen: Screen,
 ) -> None:
-    """Show the smallest base for a length, and write its proof where one is asked for.
+    """Show the smallest RoPE base (rope_theta) for a context length, and write its proof.
+
+    It is the lower bound of Men et al. 2024 (https://arxiv.org/abs/2405.14591): with a smaller
+    base, a head with equal weights prefers random tokens to similar ones at some distance below the
+    length.
 
     Args:
-        length: In tokens.
+        length: The context length in tokens.
         head_dim: Dimensions of a head.
         rotary_dim: Dimensions of a head that rotate.
-        windows: Whether to look for the first interval of bases that is 1 % wide, and for the last
-            base that violates the bound, too. None decides by the length: yes where it is quick.
-        certificate: The file for the proof, None for no proof.
-        screen: Where the base is shown.
+        windows: Whether to compute two more bases: the first one of an interval 1 % wide, and the
+            last one that is too small. None computes them where that is quick.
+        certificate: The file to which the proof is written; None for no file.
+        screen: Where the bases are shown.
     """
-    # `bound` appends the intervals of bases that it rules out to a list that it is given
+    # The proof is a list of intervals of bases that are too small, each as (ln of its begin, ln of
+    # its end, a distance with a negative sum). `bound` fills the list that it is given.
     proof: list[tuple[float, float, int]] | None = None
     if certificate is not None:
         proof = []
-    with screen.watching() as tell:
-        bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
+    with screen.watching() as report_progress:
+        bases = bound(length, rotary_dim, head_dim, windows, proof, report_progress)
 
     if certificate is not None and proof is not None:
         # repr writes the shortest decimals that give the same float64
@@ -364,6 +373,7 @@ def _find_base(
         for begin, end, distance in proof:
             lines.append(f"{begin!r}\t{end!r}\t{distance}\n")
         write_file(certificate, "".join(lines))
+
     if screen.as_json:
         screen.data(bases.to_dict())
     else:
@@ -395,28 +405,32 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
 
 
 def _rows_of_bound(bases: Bound) -> list[tuple[str, str, str]]:
-    """Return the rows of the table of bases: a label, the base or interval, and a remark.
+    """Return the rows of the table of RoPE bases for a length: a label, a base and a remark.
 
-    `bases` has a field for each row. A base suits where sum_i cos(m theta_i) is not negative at any
-    distance m below the length (theta_i: the frequencies with this base).
+    A base is large enough if sum_i cos(m theta_i) is not negative at any distance m below the
+    length (theta_i: the frequencies with this base).
+
+    Args:
+        bases: The smallest base for a length, and larger ones with other properties.
     """
-    # Above the smallest base there is an interval of bases that suit, then a gap, then the next
-    # interval. The first ones are too narrow to use: at their lower end the sum is just 0.
-    smallest_base = repr(bases.base)
+    # The bases that are large enough are intervals with gaps between them. The first interval
+    # begins at the smallest base, where the sum is 0 at one distance. It is too narrow to use.
+    zero_distance = bases.binding_distance
     first_interval = _interval(bases.window)
     width = "" if bases.width is None else f"{bases.width:.2g} wide"
     rows = [
-        ("smallest base", smallest_base, f"the sum is 0 at distance {bases.binding_distance:,}"),
+        ("smallest base", repr(bases.base), f"the sum is 0 at distance {zero_distance:,}"),
         ("the interval it opens", first_interval, width),
     ]
+    # two bases that are computed on request
     if bases.first_wide_window:
-        interval = _interval(bases.first_wide_window)
-        rows.append(("first interval 1 % wide", interval, "used by --theta-bound"))
+        wide_interval = _interval(bases.first_wide_window)
+        rows.append(("first interval 1 % wide", wide_interval, "used by --theta-bound"))
     if bases.last_violating_base:
-        base = f"{bases.last_violating_base:,.0f}"
-        rows.append(("last base that violates", base, "all larger ones will do"))
+        last_base = f"{bases.last_violating_base:,.0f}"
+        rows.append(("last base that violates", last_base, "all larger ones will do"))
 
-    # the numbers of papers for this length, to compare with
+    # the smallest bases for this length in papers, to compare with
     for paper, published_base in bases.published.items():
         rows.append(("published", f"{published_base:.2g}", paper))
 

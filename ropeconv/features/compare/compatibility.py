@@ -395,11 +395,11 @@ def compatibility(
     """Find the differences that keep models from being merged, or adapters from being applied.
 
     Args:
-        models: The first is the base of the merge, and each other one is compared with it.
-        adapters: Each adapter with the model that it is applied to, which it is compared with.
-        merge: The file of mergekit that names them, None without one.
+        models: The models of a merge. Each is compared with the first, the base of the merge.
+        adapters: Pairs of an adapter and the model that it is applied to.
+        merge: The file of mergekit that names the models; None without a file.
     """
-    # each model of a merge with its base
+    # compare each model of a merge with the base
     base, *others = models
     misfits: list[Misfit] = []
     if others:
@@ -409,20 +409,20 @@ def compatibility(
             if misfit not in misfits:  # an extended base differs from each model in the same way
                 misfits.append(misfit)
 
-    # mergekit writes the config.json of base_model. Without one, it takes that of a model from a
-    # set of Python, which has no fixed order.
+    # mergekit writes the config.json of base_model. If its file names none, it uses the config.json
+    # of the first model in a Python set, whose order changes from run to run.
     notes = []
-    config_matters = any(misfit.about in ("rope", "context") for misfit in misfits)
-    lacks_base = merge is not None and not merge.base
-    if lacks_base and config_matters:
+    configs_differ = any(misfit.about in ("rope", "context") for misfit in misfits)
+    names_no_base = merge is not None and not merge.base
+    if names_no_base and configs_differ:
         notes.append(
             "The YAML names no base_model, so mergekit takes the RoPE of any of the models, another"
             " one from run to run; name one."
         )
 
-    # each adapter with the model that it is applied to
-    for adapter, over in adapters:
-        adapter_misfits, note = _adapter_misfits(adapter, over)
+    # compare each adapter with the model that it is applied to
+    for adapter, model_of_adapter in adapters:
+        adapter_misfits, note = _adapter_misfits(adapter, model_of_adapter)
         misfits += adapter_misfits
         if note:
             notes.append(note)
@@ -451,9 +451,10 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
     Args:
         base: The model whose config.json the merge gets.
         other: The other model.
-        merge: The file of mergekit that names them, None without one.
+        merge: The file of mergekit that names both models; None without a file.
     """
-    # models of two families share nothing, so further differences would say nothing new
+    # models of two families, such as llama and qwen3: mergekit refuses them, so nothing else
+    # matters. A GGUF file is not compared by its family.
     name = other.source.reference
     if other.name != base.name and not isinstance(other.source, GgufSource):
         message = (
@@ -461,27 +462,26 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         )
         return [Misfit(name=name, about="family", message=message, repair=LEAVE_OUT)]
 
-    # a file with `slices` chooses layers of each model, which may have different numbers of them
+    # the number of layers; with `slices`, the file of mergekit chooses layers of each model
     misfits = list[Misfit]()
-    is_sliced = merge is not None and merge.sliced
+    chooses_layers = merge is not None and merge.sliced
     layers = len(other.spec.layers)
-    if not is_sliced and layers != len(base.spec.layers):
+    if not chooses_layers and layers != len(base.spec.layers):
         message = f"has {layers} layers, and the base {len(base.spec.layers)}"
         repair = "choose ranges of layers with `slices`, or leave it out"
         misfits.append(Misfit(name=name, about="sizes", message=message, repair=repair))
 
-    # the RoPE; "folded" means that both have the same RoPE, and that one model has the attention
-    # factor in its weights
+    # the RoPE; a misfit about "folded" says that the settings are the same, and that one model has
+    # a part of the attention factor in its weights
     rope_misfits = list(_rope_misfits(base, other))
     misfits += rope_misfits
-    has_same_rope = all(misfit.about == "folded" for misfit in rope_misfits)
+    has_same_settings = all(misfit.about == "folded" for misfit in rope_misfits)
 
-    # the context, where the RoPE is the same; where it differs, the repair of the RoPE gives both
-    # models one context too
-    if has_same_rope and other.spec.context > base.spec.context:
+    # the context length; where the RoPE differs, its repair changes the context length too
+    if has_same_settings and other.spec.context > base.spec.context:
         misfits.append(_misfit_of_shorter_base(base, other))
 
-    # the sizes of tensors; mergekit matches tokens by name where the file has `tokenizer`
+    # the sizes of tensors; with `tokenizer`, mergekit matches the rows of embeddings by token
     if isinstance(base.source, Source) and isinstance(other.source, Source):
         matches_tokens_by_name = merge is not None and merge.aligned
         misfits += _size_misfits(base.source, other.source, matches_tokens_by_name)
@@ -515,45 +515,43 @@ def _misfit_of_shorter_base(base: Inspection, other: Inspection) -> Misfit:
 
 
 def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
-    """Yield what must be repaired in the RoPE of two models before they can be merged.
-
-    These are: another number of dimensions or layers that rotate, which nothing repairs; an
-    extension by ropeconv, which can be undone; another RoPE of the training; and factors that only
-    one of them has in its weights.
+    """Yield the differences in the RoPE of two models that keep them from being merged.
 
     Args:
         base: The base of the merge, whose config.json the result gets.
-        other: Another model of it.
+        other: Another model of the merge.
     """
     name = other.source.reference
     compared = side_by_side(base, other)
     message = f"differs from the base in {compared.differences}"
+    differing_properties = set(compared.differs)  # such as {"rope_theta", "rotary_dim"}
 
-    # no option of ropeconv changes which dimensions or layers rotate
-    if PROPERTIES_OF_STRUCTURE & set(compared.differs):
+    # which dimensions or layers rotate: no command changes that
+    if PROPERTIES_OF_STRUCTURE & differing_properties:
         yield Misfit(name=name, about="structure", message=message, repair=LEAVE_OUT)
         return
 
-    # `first_spec` is the RoPE of a model before ropeconv extended it. If that is the same in both
-    # models, `ropeconv restore` repairs the difference. Else they were trained with different RoPE.
-    extended_models = list[Misfit]()
-    if compared.differs:
+    # Other RoPE settings. `first_spec` is the RoPE of a model before ropeconv extended it. If both
+    # models had the same RoPE then, `ropeconv restore` repairs the difference. Otherwise they were
+    # trained with different RoPE.
+    misfits_to_restore = list[Misfit]()
+    if differing_properties:
         if _same_rope(base.first_spec, other.first_spec):
-            extended_models = list(_misfits_of_extended_models((base, other)))
-        if extended_models:
-            yield from extended_models
+            misfits_to_restore = list(_misfits_of_extended_models((base, other)))
+        if misfits_to_restore:
+            yield from misfits_to_restore
         else:
-            yield _differently_trained(base, other, message)
+            yield _misfit_of_training(base, other, message)
 
-    # `ropeconv apply` can multiply (fold) the attention factor into the weights of queries and
-    # keys. If it did that in one model only, equal settings are not enough.
+    # The attention factor. `ropeconv apply` can multiply (fold) it into the weights of queries and
+    # keys, so models with equal settings can still differ in their weights.
     base_is_folded = compared.first.folded
     other_is_folded = compared.second.folded
     if base_is_folded == other_is_folded:
         return
     folded_model = base if base_is_folded else other
-    names_of_extended = {misfit.name for misfit in extended_models}
-    if folded_model.source.reference not in names_of_extended:  # else it has its repair already
+    names_to_restore = {misfit.name for misfit in misfits_to_restore}
+    if folded_model.source.reference not in names_to_restore:  # `restore` repairs the weights too
         yield _folded_misfit(folded_model)
 
 
@@ -581,17 +579,18 @@ def _misfits_of_extended_models(models: Iterable[Inspection]) -> Iterator[Misfit
         yield Misfit(name=model.source.reference, about="rope", message=message, repair=undo(model))
 
 
-def _differently_trained(base: Inspection, other: Inspection, message: str) -> Misfit:
-    """Return the misfit of two models that seem to be trained with different RoPE.
+def _misfit_of_training(base: Inspection, other: Inspection, message: str) -> Misfit:
+    """Return why two models with different RoPE cannot be merged, and what would repair that.
 
-    Weights that were trained with another base or other frequencies need training again. But a
-    scaling over the same base may have been added to the config only, which commands can undo.
+    Models that were trained with different RoPE need training again. A scaling that was only added
+    to config.json can be removed by a command.
 
     Args:
         base: The base of the merge.
         other: The other model.
-        message: In which properties they differ.
+        message: The properties in which they differ, in words: "differs from the base in ...".
     """
+    # another rope_theta: the weights were trained with it
     name = other.source.reference
     base_rope = base.first_spec
     other_rope = other.first_spec
@@ -599,16 +598,18 @@ def _differently_trained(base: Inspection, other: Inspection, message: str) -> M
         message += "; their weights were trained with different bases (rope_theta)"
         return Misfit(name=name, about="rope", message=message, repair=TRAIN_AT_ONE_BASE)
 
-    # a scaling may have been added to a config.json without training, and can be taken off then
-    commands = []
+    # a scaling that people add without training, such as YaRN: commands remove it
+    commands_to_remove_scaling = []
     differ_in_scaling_only = _same_rope(base_rope.unscaled(), other_rope.unscaled())
     if differ_in_scaling_only:
-        commands = _commands_without_scaling(base, other)
-    if not commands:
+        commands_to_remove_scaling = _commands_without_scaling(base, other)
+
+    # any other scaling, such as that of Llama 3.1: the weights were trained with it
+    if not commands_to_remove_scaling:
         return Misfit(name=name, about="rope", message=message, repair=TRAIN_AT_ONE_ROPE)
 
-    removal = " and ".join(f"`{command}`" for command in commands)
-    verb = "takes" if len(commands) == 1 else "take"
+    removal = " and ".join(f"`{command}`" for command in commands_to_remove_scaling)
+    verb = "takes" if len(commands_to_remove_scaling) == 1 else "take"
     repair = (
         f"if its scaling was only added to the settings after training, {removal} {verb} it off;"
         f" otherwise {TRAIN_AT_ONE_ROPE}"
@@ -683,27 +684,27 @@ def undo(model: Inspection) -> str:
 def command_to(spec: RopeSpec, model: Inspection) -> str:
     """Return the command that gives a model another RoPE; empty where no command does.
 
-    It is `ropeconv restore MODEL` where the model had the wanted RoPE before ropeconv extended it.
-    Else it is a command such as `ropeconv apply MODEL --yarn 4 --context 131072`. Its frequencies
-    are computed here, and the command is returned only if they are the wanted ones.
+    For example `ropeconv apply MODEL --yarn 4 --context 131072`, or `ropeconv restore MODEL`.
 
     Args:
         spec: The wanted RoPE.
         model: The model, which has another RoPE now.
     """
-    # an output of ropeconv that should be as before: `first` is the RoPE before the extension
+    # ropeconv has extended the model: `restore` gives it the RoPE of before (`first`) again
     reference = model.source.reference
     if model.first is not None and _same_rope(model.first, spec):
         return command_line("restore", reference)
 
-    # the options of `apply`; --original-context is left out where the model has this length already
+    # The options of `apply`, which starts from the RoPE before any extension. A scaling such as
+    # YaRN (`form`) may name its own original context; None leaves --original-context out.
+    rope_before = model.first_spec
     method = _method_of(spec)
     original_context = getattr(spec.form, "original_context", spec.original_context)
-    rope_before = model.first_spec  # `apply` starts from the RoPE before any extension
     if original_context == rope_before.original_context:
         original_context = None
 
-    # first without --attention-factor, since most methods compute it themselves, and then with it
+    # Compute the frequencies of each command, and return the first command with the wanted ones.
+    # Most methods compute their attention factor (None); others need --attention-factor.
     for attention_factor in (None, spec.attention_factor):
         try:
             recipe = Recipe(
@@ -719,11 +720,12 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
             continue
         if differs_in:
             continue
-        words = [reference]
-        words += flags(recipe) or ()  # the options of this recipe, such as --yarn 4
+        arguments = [reference]
+        # such as ["--yarn", "4"]; None only for methods with lists of numbers
+        arguments += flags(recipe) or []
         if model.extended:
-            words.append("--replace")
-        return command_line("apply", *words)
+            arguments.append("--replace")
+        return command_line("apply", *arguments)
     return ""
 
 
@@ -848,27 +850,28 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """Return the obstacles to applying an adapter to a base, and a note for the user.
-
-    The note says that the adapter should be evaluated with the base, or that the RoPE of its
-    training is not known. Otherwise it is empty.
+    """Return why an adapter cannot be applied to a model, and a note for the user.
 
     Args:
         adapter: A PEFT adapter.
         base: The model that it should be applied to.
+
+    Returns:
+        The reasons, none where it can be applied; and a sentence about what is not known or should
+        be tested, empty for none.
     """
-    # an adapter with tensors that the base does not have is for another model, and the RoPE is not
-    # compared
+    # the adapter has tensors that the base lacks: it was made for another model
     name = adapter.source.reference
     misplaced = misplaced_tensor(adapter, base)
     if misplaced:
         repair = _advise_own_base(adapter)
         return [Misfit(name=name, about="tensors", message=misplaced, repair=repair)], ""
 
-    # the attention factor may be in the weights of the base, and not in those of the training
+    # `ropeconv apply` has multiplied the attention factor into the weights of one model only: of
+    # the base, or of the model on which the adapter was trained
     misfits = list(_folded_in_one_model_only(adapter, base))
 
-    # the base had the RoPE of the training before ropeconv extended it
+    # the adapter was trained on the base, before ropeconv extended it
     if _was_trained_before_extension(adapter, base):
         note = (
             f"{name} was trained before ropeconv extended its base to {base.source.reference};"
@@ -876,7 +879,7 @@ def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], 
         )
         return misfits, note
 
-    # the model that it was trained on, which may not be on this machine
+    # the adapter was trained on another model: compare its RoPE, if the model can be read
     trained_on = adapter.trained_on
     if trained_on is None:
         place = adapter.base or "its base, which it does not name"
@@ -962,11 +965,11 @@ def _same_weights(adapter: Adapter, base: Inspection) -> bool:
 
 
 def _folded_in_one_model_only(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
-    """Yield a misfit where the weights that an adapter changes are multiplied in one model only.
+    """Yield a misfit if an adapter was trained on weights without a factor that the base has.
 
-    The two models are the base that the adapter is applied to, and the model that it was trained
-    on. ropeconv can multiply (fold) an attention factor into the weights of queries and keys. The
-    change that an adapter adds to a weight W was trained with W, and does not suit 1.2 W.
+    `ropeconv apply` can multiply (fold) an attention factor such as 1.2 into the weights of queries
+    and keys. An adapter that was trained on a weight W does not suit 1.2 W. The reverse case is a
+    misfit too.
 
     Args:
         adapter: A PEFT adapter.
@@ -976,19 +979,18 @@ def _folded_in_one_model_only(adapter: Adapter, base: Inspection) -> Iterator[Mi
     if was_trained_on_base:
         return
 
-    # the tensors that are multiplied in one of the two models only, such as
-    # {"model.layers.0.self_attn.k_proj.weight", ...}; none are known of a model of the training
-    # that cannot be read (None)
+    # The tensors with a factor, such as {"model.layers.0.self_attn.k_proj.weight", ...}. If the
+    # model of the training cannot be read (None), it counts as a model without factors.
     trained_on = adapter.trained_on
     folded_in_base = _folded_tensors(base)
-    folded_in_trained = _folded_tensors(trained_on)
-    folded_in_one_only = folded_in_base ^ folded_in_trained
+    folded_in_training = _folded_tensors(trained_on)
+    folded_in_one_only = folded_in_base ^ folded_in_training
 
-    # the adapter must change one of them; if its tensors are not known, it may change any
-    changed_tensors = folded_in_one_only
+    # the misfit concerns only tensors that the adapter changes; all, if these are not known
+    affected_tensors = folded_in_one_only
     if adapter.sizes:
-        changed_tensors = folded_in_one_only & set(adapter.sizes)
-    if not changed_tensors:
+        affected_tensors = folded_in_one_only & set(adapter.sizes)
+    if not affected_tensors:
         return
 
     # the message names the model with the factors

@@ -398,11 +398,11 @@ def _length_of_switch(spec: RopeSpec) -> int | None:
 
 
 def _describe_side(inspection: Inspection) -> Side:
-    """Return the properties of a model by which it is compared with another one.
+    """Return the properties of a model by which it is compared with another model.
 
-    Two models may look different and compute the same: a GGUF file has permuted rows, and some
-    outputs have a factor in their weights and not in config.json. So both are described as a
-    checkpoint with all factors in its config.
+    Two files can differ and compute the same. A GGUF file has permuted rows. An output of ropeconv
+    can have a part of the attention factor multiplied into its weights (folded), and only the rest
+    in config.json. So each model is described as a checkpoint with the whole factor in config.json.
 
     Args:
         inspection: A checkpoint or a GGUF file, inspected.
@@ -415,30 +415,31 @@ def _describe_side(inspection: Inspection) -> Side:
     if isinstance(source, GgufSource):
         # convert_hf_to_gguf.py permutes the rows of queries and keys for the layout that llama.cpp
         # computes (`permute`), so the layout of the file is not that of the checkpoint
-        architecture = find_arch(inspection.name)  # such as that of "qwen3"
+        architecture = find_arch(inspection.name)  # such as llama.cpp's architecture "qwen3"
         family = by_name().get(architecture.family)
         if family:
             layout = family.layout
+        # layers with a sliding window have a scaling of their own, with its attention factor
         if spec.local_form:
             window_factor = read_file(source.file).local_attention_factor
 
-    spec_with_factors = spec
+    spec_with_whole_factor = spec
     if isinstance(source, Source):
-        spec_with_factors = _with_folded_factors(spec, source)
+        spec_with_whole_factor = _add_folded_factors(spec, source)
     return Side(
         inspection=inspection,
-        spec=spec_with_factors,
-        folded=spec_with_factors != spec,
+        spec=spec_with_whole_factor,
+        folded=spec_with_whole_factor != spec,
         window_attention_factor=window_factor,
         layout=layout,
     )
 
 
-def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
-    """Return the RoPE of a checkpoint with the factors that its config.json does not show.
+def _add_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
+    """Return the RoPE of a checkpoint with the factors that are in its weights.
 
     `ropeconv apply` can multiply (fold) a part of the attention factor into the weights of queries
-    and keys, and then config.json has only the rest. The receipt, which `apply` writes beside the
+    and keys. config.json then has the rest, and the receipt, a file that `apply` writes beside the
     weights, has the whole factor.
 
     Args:
@@ -453,20 +454,22 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
     if receipt is None or receipt.fold is None:
         return spec
 
-    # the attention factor, unless somebody has edited the factor in config.json since
-    with_factors = spec
-    in_config = receipt.in_config
-    if in_config is not None and _close(in_config.attention_factor, spec.attention_factor):
-        attention_factor = receipt.schedule.attention_factor
-        with_factors = replace(with_factors, attention_factor=attention_factor)
+    # The whole attention factor. The receipt also has the factor that `apply` wrote into
+    # config.json (`in_config`). If config.json has another one now, somebody has edited it, and it
+    # is kept.
+    whole_spec = spec
+    written = receipt.in_config
+    if written is not None and _close(written.attention_factor, spec.attention_factor):
+        whole_factor = receipt.schedule.attention_factor
+        whole_spec = replace(whole_spec, attention_factor=whole_factor)
 
-    # The method log-n scales queries by log(position). For runtimes that cannot compute this,
-    # config.json has an approximation in steps, and the weights have a constant factor (gain).
+    # The method log-n multiplies queries by a number that grows with log(position). config.json has
+    # an approximation in steps, and the weights have a constant factor (gain).
     approximation = receipt.log_n_approximation
     if approximation is not None and spec.query_scaling is not None:
         scaling = replace(spec.query_scaling, gain=approximation.gain)
-        with_factors = replace(with_factors, query_scaling=scaling)
-    return with_factors
+        whole_spec = replace(whole_spec, query_scaling=scaling)
+    return whole_spec
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:

@@ -97,27 +97,30 @@ def part_of(config_json: Config, path: Sequence[str]) -> Config:
 
 
 def prepare_text_config(config: Any) -> Any:
-    """Set up the config of a text model to run in float32 on the CPU, and return it.
+    """Return the config of a text model, set up to run in float32 on the CPU.
 
     Args:
-        config: A config of transformers. The config of the text model in it, which may be itself,
-            is changed in place.
+        config: A config of transformers, of a text model or of a model with a text model inside.
+            The config of the text model is changed in place.
     """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
 
-    # float32: without quantisation, and by products that accept it
+    # float32, without quantisation
     for name in ("dtype", "torch_dtype"):
         if getattr(text, name, None) is not None:
             setattr(text, name, torch.float32)
     text.dtype = torch.float32
-    text._experts_implementation = "eager"  # the grouped products take bfloat16 only
     if getattr(text, "quantization_config", None) is not None:
         del text.quantization_config
 
-    # the observer needs the scores and their mask, which sdpa need not compute
+    # mixtures of experts: torch's grouped matrix product, which transformers uses by default,
+    # accepts bfloat16 only
+    text._experts_implementation = "eager"
+    # "eager" computes the scores of queries and keys and their mask, which are recorded; SDPA
+    # computes them inside one function
     text._attn_implementation = "eager"
-    # where head_dim, say, differs by layer, transformers 5.17 refuses to read it without this flag
-    # (per_layer_config)
+    # a size that differs by layer, such as head_dim: transformers 5.17 refuses to read it without
+    # this flag (per_layer_config)
     text.allow_global_per_layer_attribute_access = True
     return text
 

@@ -49,31 +49,34 @@ def family_command(
     from .derivation import derive_family
     from .description import describe_in_toml, stated
 
-    # the description: as text, and as JSON its fields and sentences about facts that were not found
+    # the description as TOML, and for --json: `stated` returns the fields without the defaults, and
+    # `not_derived` has sentences about facts that were not found
     family = derive_family(source, trust_remote_code=trust_remote_code)
-    text = describe_in_toml(family)
-    document = {**stated(family), "not_derived": list(family.not_derived)}
+    toml = describe_in_toml(family)
+    json_document = {**stated(family), "not_derived": list(family.not_derived)}
     if not save:
         if screen.as_json:
-            screen.data(document)
+            screen.data(json_document)
         else:
-            screen.copyable(text.rstrip("\n"))
+            screen.copyable(toml.rstrip("\n"))
         return
 
-    # write it, unless the model type has a description
-    known = by_model_type().get(family.model_types[0])
-    if known is not None:
+    # --save refuses a model type that has a description already
+    model_type = family.model_types[0]
+    known_family = by_model_type().get(model_type)
+    if known_family is not None:
         raise BadSource(
-            f"model_type {family.model_types[0]!r} has a description already, the family"
-            f" {known.name}; leave --save out"
+            f"model_type {model_type!r} has a description already, the family"
+            f" {known_family.name}; leave --save out"
         )
     path = family_folder() / f"{family.name}.toml"
     if path.exists():
         raise BadSource(f"{path} exists already; remove it first")
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, text)
+    write_file(path, toml)
     if screen.as_json:
-        screen.data({**document, "file": str(path)})
+        screen.data({**json_document, "file": str(path)})
         return
     screen.say(f"Wrote {path}")
     for fact in family.not_derived:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from .asked_model import Config
@@ -47,39 +48,40 @@ def set_key(name: str, value: Any) -> Change:
     """
 
     def change(part: Config) -> None:
-        for key in ROPE_DICTIONARY_KEYS:
-            rope = part.get(key)
+        """Set the key in `part`, the text part of a config.json."""
+        for dictionary_key in ROPE_DICTIONARY_KEYS:
+            rope = part.get(dictionary_key)
             if not isinstance(rope, dict):
                 continue
             _remove_scaling(rope, name)
             has_only_type = set(rope) <= {"rope_type", "type"}
             if has_only_type:
-                part.pop(key)
+                part.pop(dictionary_key)
         part[name] = value
 
     return change
 
 
 def _remove_scaling(rope: Config, name: str) -> None:
-    """Edit a RoPE dictionary so that it has no scaling, and does not override a key beside it.
+    """Remove from a RoPE dictionary its scaling and all keys that would hide a top-level key.
 
-    For the key "rope_theta", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0} becomes
-    {"rope_type": "default", "factor": 2.0}.
+    For the top-level key "rope_theta", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+    becomes {"rope_type": "default", "factor": 2.0}.
 
     Args:
         rope: The dictionary, such as rope_scaling, which is changed in place.
-        name: A key of the config outside of the dictionary, which shall take effect.
+        name: The key at the top level of the config that the class shall read.
     """
     # Gemma 3 has a dictionary for each layer type, {"full_attention": {...}, ...}
     inner_dictionaries = [item for item in rope.values() if isinstance(item, dict)]
     for inner in inner_dictionaries:
         _remove_scaling(inner, name)
 
-    # A class prefers the keys of the dictionary to those beside it. So the base is removed, and the
-    # key itself. `type` is the older name of rope_type, which would override it.
+    # A class prefers the keys of the dictionary to those at the top level. `type` is the older name
+    # of rope_type.
     keys_to_remove = {name, "rope_theta", "type"}
-    # The share of a head that rotates is removed too, so that a key like rotary_pct takes effect.
-    # For a key of the base it is kept, since the frequencies of a base depend on it.
+    # A key of the base, such as rotary_emb_base: the share of a head that rotates is kept, since
+    # the frequencies depend on both. For any other key, such as rotary_pct, the share is removed.
     sets_base = NAME_OF_BASE_KEY.search(name) is not None
     if not sets_base:
         keys_to_remove.add("partial_rotary_factor")
@@ -94,6 +96,7 @@ def set_only(name: str, value: Any) -> Change:
     """Return a function that sets one key of a config, and leaves the RoPE dictionary unchanged."""
 
     def change(part: Config) -> None:
+        """Set the key in `part`, the text part of a config.json."""
         part[name] = value
 
     return change
@@ -103,6 +106,7 @@ def leave_out(names: Iterable[str]) -> Change:
     """Return a function that removes keys of a config, so that the class uses its defaults."""
 
     def change(part: Config) -> None:
+        """Remove the keys from `part`, the text part of a config.json."""
         for name in names:
             part.pop(name, None)
 
@@ -122,35 +126,54 @@ def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
         rope_type: The type, such as "yarn".
         settings: The other keys of that type.
     """
-    # read here, and used by the function that is returned
     present_rope = getattr(text, "rope_parameters", None) or {}
-    has_rope_of_each_type = is_nested(text)
     new_settings = {"rope_type": rope_type, "rope_theta": PROBE_BASE, **settings}
+    # Gemma 3: a dictionary for each layer type
+    if is_nested(text):
+        return partial(
+            _write_rope_of_layer_types, present_rope=present_rope, new_settings=new_settings
+        )
+    return partial(_write_rope, present_rope=present_rope, new_settings=new_settings)
 
-    def change(part: Config) -> None:
-        """Write the new settings into `part`, the text part of a config.json, in place."""
-        # Gemma 3 has a dictionary for each layer type, and each gets the new settings
-        if has_rope_of_each_type:
-            nested = {}
-            for layer_type, item in present_rope.items():
-                nested[layer_type] = {**item, **new_settings} if isinstance(item, dict) else item
-            part["rope_parameters"] = nested
-            part.pop("rope_scaling", None)
-            return
 
-        # other classes have one dictionary
-        rope = dict(new_settings)
-        for key, value in present_rope.items():
-            rope.setdefault(key, value)
-        # classes of transformers 4 read the base at the top level, and the dictionary as
-        # rope_scaling; those of transformers 5 read everything in rope_parameters
-        part["rope_theta"] = PROBE_BASE
-        part["rope_parameters"] = rope
-        part["rope_scaling"] = rope
-        # Phi-3 has this key at the top level, where it may override that in the dictionary
-        part.pop("original_max_position_embeddings", None)
+def _write_rope_of_layer_types(part: Config, present_rope: Config, new_settings: Config) -> None:
+    """Write RoPE settings into a config with a dictionary for each layer type, as in Gemma 3.
 
-    return change
+    Args:
+        part: The text part of a config.json, which is changed in place.
+        present_rope: {"full_attention": {"rope_type": "default", ...}, ...}, say.
+        new_settings: The settings that every layer type gets, such as {"rope_type": "yarn", ...}.
+            Other keys of its dictionary stay.
+    """
+    rope_by_layer_type = {}
+    for layer_type, rope in present_rope.items():
+        if isinstance(rope, dict):
+            rope_by_layer_type[layer_type] = {**rope, **new_settings}
+        else:
+            rope_by_layer_type[layer_type] = rope
+    part["rope_parameters"] = rope_by_layer_type
+    part.pop("rope_scaling", None)
+
+
+def _write_rope(part: Config, present_rope: Config, new_settings: Config) -> None:
+    """Write RoPE settings into a config with one RoPE dictionary.
+
+    Args:
+        part: The text part of a config.json, which is changed in place.
+        present_rope: The present RoPE dictionary. Its keys stay that are not in the new settings.
+        new_settings: {"rope_type": "yarn", "rope_theta": PROBE_BASE, "factor": 4.0, ...}, say.
+    """
+    rope = dict(new_settings)
+    for key, value in present_rope.items():
+        rope.setdefault(key, value)
+
+    # classes of transformers 4 read the base at the top level, and the dictionary as rope_scaling;
+    # those of transformers 5 read everything in rope_parameters
+    part["rope_theta"] = PROBE_BASE
+    part["rope_parameters"] = rope
+    part["rope_scaling"] = rope
+    # Phi-3 has this key at the top level, where it may override the key in the dictionary
+    part.pop("original_max_position_embeddings", None)
 
 
 def is_nested(text: Any) -> bool:

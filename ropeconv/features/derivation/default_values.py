@@ -56,34 +56,39 @@ def _default_context(runs: ModelRuns) -> int:
 
 
 def _default_bases(runs: ModelRuns, keys: Config) -> Config:
-    """Return the bases, and a scaling if any, that the class has without RoPE settings.
+    """Return the bases, and a scaling if any, that a class uses for a config without RoPE settings.
 
-    For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0}. The usual base, 10000, is left out.
+    For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0}, the base of layers that see the whole
+    context, and the base of layers with a sliding window. A base of 10000 for the former is usual,
+    and left out.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
     """
-    # how the first layer of each kind rotates, measured after all RoPE settings are left out
+    # run the class without RoPE settings, and see how the first layer of each kind rotates
     theta_keys = keys.get("theta", ["rope_theta"])
-    layers = runs.measure_changed(leave_out((*theta_keys, *ROPE_DICTIONARY_KEYS))) or []
+    change = leave_out((*theta_keys, *ROPE_DICTIONARY_KEYS))
+    layers = runs.measure_changed(change)
     first_layer_of_kind: dict[Kind, Attention | None] = {}
-    # `layers` is empty where the class does not run without these settings
-    for kind, layer in zip(runs.kinds_of_first_layers, layers, strict=False):
-        first_layer_of_kind.setdefault(kind, layer)
+    if layers is not None:  # None: the class does not run without RoPE settings
+        for kind, layer in zip(runs.kinds_of_first_layers, layers, strict=False):
+            first_layer_of_kind.setdefault(kind, layer)
 
     facts: Config = {}
     scaling = _default_scaling(runs)
     if scaling:
         facts["scaling"] = scaling
 
-    # The base of global layers. It is measured from their frequencies, unless the class scales them
-    # by default: scaled frequencies do not show their base, and the scaling names it.
+    # "global": layers that see the whole context. Frequencies that the class scales by default do
+    # not show their base, so it is read from the scaling.
     theta = find_base(first_layer_of_kind.get("global"))
     if "rope_theta" in scaling:
         theta = scaling["rope_theta"]
     if theta is not None and abs(theta / USUAL_BASE - 1) > SAME_BASE:
         facts["theta"] = _stated_base(runs, theta)
+
+    # "local": layers with a sliding window, and with frequencies of their own
     local_theta = find_base(first_layer_of_kind.get("local"))
     if local_theta is not None:
         facts["local_theta"] = _stated_base(runs, local_theta)
@@ -93,7 +98,7 @@ def _default_bases(runs: ModelRuns, keys: Config) -> Config:
 def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config:
     """Return the sizes that config.json does not state, as the class has them by default.
 
-    Such as {"head_dim": 256, "kv_heads": 4}.
+    For example {"head_dim": 256, "kv_heads": 4}.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -104,22 +109,23 @@ def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config
     assert rotating.queries is not None
     facts: Config = {}
 
-    # The width of a head. ropeconv computes hidden_size // heads where a family file has no width,
-    # so only another width is a fact.
+    # the width of a head, where it is not hidden_size // heads as in most models
     if not _is_stated(runs, keys, "head_dim"):
         hidden_size = runs.size("hidden") or 0
         heads = runs.size("heads") or rotating.heads
         usual_width = hidden_size // heads if heads else None
-        # of a head in latent attention (MLA), families count only the dimensions that rotate
-        rotary_dim = rotating.queries.width
-        width = rotary_dim if runs.is_latent else rotating.width
+        width = rotating.width
+        if runs.is_latent:  # for latent attention (MLA), a family states the rotating part only
+            width = rotating.queries.width
         if width != usual_width:
             facts["head_dim"] = width
-    # Gemma 4 has a key for heads of another width in layers with a sliding window
+
+    # Gemma 4: heads of another width in layers with a sliding window
     has_local_key = "local_head_dim" in keys
     if has_local_key and not _is_stated(runs, keys, "local_head_dim"):
         facts["local_head_dim"] = runs.widths["local"]
 
+    # all other sizes
     for quantity in ("kv_heads", "hidden", "heads", "layers"):
         value = runs.size(quantity)
         if value is not None and not _is_stated(runs, keys, quantity):
@@ -182,23 +188,27 @@ def _default_scaling(runs: ModelRuns) -> Config:
 
 
 def _default_share(runs: ModelRuns, rotating: Attention, keys: Config) -> float | None:
-    """Return the share of a head that rotates, 0.5 say, where the config does not state it.
-
-    None where the config states it.
+    """Return the share of a head that rotates by default, such as 0.5.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         rotating: How the first layer that sees the whole context rotates queries and keys, as
             measured.
-        keys: The table [keys] of the family file, such as {"theta": ["rotary_emb_base"]}.
+        keys: The table [keys] of the family file, such as {"partial": ["rotary_pct"]} for the key
+            of the share, or {"rotary_dim": ["rotary_dim"]} for the key of the number of dimensions.
+
+    Returns:
+        The share; None where config.json states it, and for latent attention (MLA), for which a
+        family describes only the rotating part of a head.
     """
     assert rotating.queries is not None
-    # with MLA, families count only the dimensions that rotate as the width of a head
     if runs.is_latent:
         return None
+
+    # config.json may state the share or the number of dimensions that rotate
     part = runs.subject.text_part
-    share_keys = [*keys.get("partial", ()), *keys.get("rotary_dim", ())]
-    if any(part.get(name) is not None for name in share_keys):
+    names = [*keys.get("partial", ()), *keys.get("rotary_dim", ())]
+    if any(part.get(name) is not None for name in names):
         return None
     rope = part.get("rope_parameters") or {}
     if rope.get("partial_rotary_factor"):

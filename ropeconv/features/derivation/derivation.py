@@ -127,10 +127,10 @@ class DerivationProcess(ProgramProcess):
 
 
 def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Family:
-    """Return the family of a model as its class says it, also for a known `model_type`.
+    """Run the class of a model without weights, and return the family that it shows.
 
-    A family describes how RoPE is computed from a config. The class is run without weights, in a
-    process of its own.
+    A family describes how RoPE is computed from a config. It is derived also for a model type that
+    ropeconv knows. The class runs in a process of its own.
 
     Args:
         model: A checkpoint folder, a config.json, or a name on the Hub.
@@ -146,7 +146,7 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
             " checkpoint with config.json"
         )
 
-    # which code is run: the modelling file of the model, or the class of transformers
+    # check that there is code to run: the modelling file of the model, or a class of transformers
     config = source.config()
     if trust_remote_code:
         if not config.get("auto_map"):
@@ -163,15 +163,16 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
     elif not _has_class(config):
         raise BadSource(_no_class(source))
 
-    # run it, and make a family of what it shows
+    # run the code, and make a family of what it shows
     answer = ask(source, trust_remote_code)
     if answer.error:
         raise BadSource(_refusal(source, answer))
     try:
         return describe(source, answer)
     except BadSource as problem:
-        # the derived family reads another RoPE than the class computes; ropeconv may have a family
-        # for this model type that people have written
+        # By the derived family ropeconv would read another RoPE than the class computes, and the
+        # message ends with "so it cannot be extended". Name a family that people have written for
+        # this model type, if there is one.
         known_family = by_model_type().get(_model_type(config))
         if known_family is None or known_family.refuse:
             raise
@@ -337,10 +338,10 @@ def _no_class(source: Source) -> str:
 
 
 def describe(source: Source, answer: Derivation) -> Family:
-    """Return the family that the answer of a class describes, and check it.
+    """Return the family of a model from the fields that were found, and check it.
 
-    The check: ropeconv reads the RoPE of the model from config.json by this family, and it must
-    have the frequencies, layers and factors that the class has computed.
+    By this family, ropeconv must read the frequencies, layers and factors from config.json that the
+    class has computed.
 
     Args:
         source: The model.
@@ -350,55 +351,56 @@ def describe(source: Source, answer: Derivation) -> Family:
     Raises:
         BadSource: The numbers differ.
     """
-    # the fields that were found, and where they are from
     config = source.config()
     model_type = _model_type(config)
+    derived_from = answer.origin  # such as "transformers 5.18.0's class LlamaModel"
     fields = {
         **answer.family,
         "name": re.sub(r"[^-\w.]", "_", model_type) or "derived",
         "display_name": answer.class_name,
         "model_types": [model_type],
-        "source": f"derived from {answer.origin}",
-        "origin": f"{answer.origin}, from which its family is derived",
-        "derived": answer.origin,
+        "source": f"derived from {derived_from}",  # where its facts are from, for its readers
+        "origin": f"{derived_from}, from which its family is derived",  # for messages
+        "derived": derived_from,  # empty in families that people have written
         "not_derived": answer.not_derived,
     }
     family = msgspec.convert(fields, Family)
     family = _with_prefixes(family, source.tensor_names() or ())
 
     _check_against_class(config, family, answer)
-    # it reads configs by the family, so it comes after the check
     return _with_supported_rope_types(family, answer, config)
 
 
 def _with_supported_rope_types(family: Family, answer: Derivation, config: Config) -> Family:
-    """Return a family with the rope types for which ropeconv and the class agree.
+    """Return a family with a list of the rope types, such as "yarn", that its models support.
 
-    The class was given a config of each type, such as "yarn", and ropeconv reads the same config.
-    They agree if both have the same frequencies. A family file without types stands for all of
-    `TRIED_ROPE_TYPES`, so a family that supports all of them is returned unchanged.
+    A type is supported if the class and ropeconv compute the same frequencies from it.
 
     Args:
         family: The family, by which ropeconv reads a config.
-        answer: The answer of the class, with the configs that were `tried` and their frequencies.
+        answer: The result of running the class. `tried` has an item for each type, such as
+            {"kind": "yarn", "config": {...}, "inv_freq": [...]}: a config of this type, and the
+            frequencies that the class computed from it.
         config: The content of config.json.
     """
-    # the type in config.json, such as "proportional", if it is not among those that are tried;
-    # `_check_against_class` has compared its frequencies already
-    types = []
-    settings, _ = rope_dict(text_part(config, family), family)
-    own_type = settings.get("rope_type", settings.get("type"))
-    if own_type is not None and own_type not in TRIED_ROPE_TYPES:
-        types.append(own_type)
+    supported_types = []
 
-    # the types that were tried, e.g. {"kind": "yarn", "config": {...}, "inv_freq": [...]}
+    # the type in config.json: `_check_against_class` has compared its frequencies already
+    settings, _ = rope_dict(text_part(config, family), family)
+    type_of_model = settings.get("rope_type", settings.get("type"))
+    if type_of_model is not None and type_of_model not in TRIED_ROPE_TYPES:
+        supported_types.append(type_of_model)
+
+    # the types that were tried
     for item in answer.tried:
         if _reads_same_frequencies(item["config"], family, item["inv_freq"]):
-            types.append(item["kind"])
-    supports_all = set(types) >= TRIED_ROPE_TYPES
+            supported_types.append(item["kind"])
+
+    # a family without a list supports all types
+    supports_all = set(supported_types) >= TRIED_ROPE_TYPES
     if supports_all:
         return family
-    writing = msgspec.structs.replace(family.writing, types=tuple(types))
+    writing = msgspec.structs.replace(family.writing, types=tuple(supported_types))
     return msgspec.structs.replace(family, writing=writing)
 
 
@@ -428,20 +430,16 @@ def _with_prefixes(family: Family, names: Sequence[str]) -> Family:
 
 
 def _check_against_class(config: Config, family: Family, answer: Derivation) -> None:
-    """Raise BadSource where ropeconv reads something else from a config than the class computes.
+    """Raise BadSource where ropeconv reads another RoPE from a config than the class computes.
 
     Args:
         config: The content of config.json.
-        family: The family by which ropeconv reads it.
-        answer: The numbers that the class, run in its own process, computed from the same config.
-            `measured` is such as {"layers": ["local", "global"], "head_dim": 128, "rotary_dim":
-            128, "inv_freq": {"global": [1.0, ...], "local": [...]}, "factor": 1.0, "grows": {}}:
-            the kind of each layer, the frequencies of each kind, the attention factor, and the
-            kinds of layers whose queries get longer with their position. `effective` has the keys
-            of the config that change what the class computes.
+        family: The family by which ropeconv reads the config.
+        answer: The result of running the class with the same config. `effective` has the keys that
+            change its RoPE, and `measured` the RoPE as numbers, such as {"rotary_dim": 128,
+            "inv_freq": {"global": [1.0, ...]}, ...} (`measure_numbers` describes its keys).
     """
-    # keys that change what the class computes, and that ropeconv does not read
-    measured = answer.measured
+    # keys on which the RoPE of the class depends, and which ropeconv does not read
     unread = unread_rope_keys(text_part(config, family), family)
     unread_with_effect = [name for name in unread if name in answer.effective]
     if unread_with_effect:
@@ -450,35 +448,39 @@ def _check_against_class(config: Config, family: Family, answer: Derivation) -> 
             " field of a family describes, so it cannot be extended"
         )
 
-    # whole numbers, as ropeconv reads them and as the class has them
+    # layers and sizes
     check_config(config, text_parts(config, family), family)
-    spec = read_spec(config, family)
+    read_by_ropeconv = read_spec(config, family)
+    measured = answer.measured
     compared = {
-        "the layers that rotate": (list(spec.layers), measured["layers"]),
-        "the dimensions that rotate": (spec.rotary_dim, measured["rotary_dim"]),
-        "the width of a head": (spec.head_dim, measured["head_dim"]),
+        "the layers that rotate": (list(read_by_ropeconv.layers), measured["layers"]),
+        "the dimensions that rotate": (read_by_ropeconv.rotary_dim, measured["rotary_dim"]),
+        "the width of a head": (read_by_ropeconv.head_dim, measured["head_dim"]),
     }
-    for words, (ours, theirs) in compared.items():
-        if ours != theirs:
-            raise BadSource(_disagreement(words, answer, ours, theirs))
+    for words, (value_read, value_measured) in compared.items():
+        if value_read != value_measured:
+            raise BadSource(_disagreement(words, answer, value_read, value_measured))
 
-    # frequencies, equal within what float32 shows
-    schedule = spec.current()
+    # frequencies of layers that see the whole context (global), and of those with a sliding window
+    # that have frequencies of their own (local)
+    schedule = read_by_ropeconv.current()
     frequencies = measured["inv_freq"]
     if not _same_frequencies(schedule.inv_freq, frequencies["global"]):
         raise BadSource(_disagreement("frequencies", answer))
     if "local" in frequencies:
-        local = spec.local_inv_freq
+        local = read_by_ropeconv.local_inv_freq
         if local is None or not _same_frequencies(local, frequencies["local"]):
             raise BadSource(_disagreement("frequencies of local layers", answer))
 
-    # factors
-    our_factor = schedule.attention_factor
-    their_factor = measured["factor"]
-    if abs(our_factor / their_factor - 1) > FACTOR_TOLERANCE:
-        raise BadSource(_disagreement("the attention factor", answer, our_factor, their_factor))
+    # the attention factor
+    factor_read = schedule.attention_factor
+    factor_measured = measured["factor"]
+    if abs(factor_read / factor_measured - 1) > FACTOR_TOLERANCE:
+        raise BadSource(_disagreement("the attention factor", answer, factor_read, factor_measured))
+
+    # queries that get longer with their position, as in Llama 4
     queries_grow = bool(measured["grows"])
-    if queries_grow and spec.query_scaling is None:
+    if queries_grow and read_by_ropeconv.query_scaling is None:
         raise BadSource(
             f"{answer.origin} scales its queries by the position, by keys that are not"
             " derived, so it cannot be extended"

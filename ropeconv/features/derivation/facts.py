@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from .asked_model import AskedModel, Config, NotDerivable, first_layers
 from .default_values import describe_defaults
 from .frequency_keys import describe_keys, find_effective_keys
-from .frequency_numbers import measure_numbers, name_scales
+from .frequency_numbers import measure_numbers, note_unknown_scales
 from .layer_kinds import describe_layers, find_kinds, find_widths, types_of_layers
 from .model_runs import ModelRuns
 from .rope_types import describe_writing, try_rope_types
@@ -53,36 +53,35 @@ class Answer:
 
 
 def derive(subject: AskedModel) -> Answer:
-    """Return the fields of a family file, found by running the class of a model.
+    """Run the class of a model without weights, and return the fields of its family file.
 
     A family file says how a type of models computes RoPE: which config keys have the base and the
-    sizes, which layers rotate, and which tensors make queries and keys. The class is run without
-    weights; its queries and keys show all that.
+    sizes, which layers rotate, and which tensors make queries and keys.
 
     Args:
         subject: The model: its config.json and its class.
 
     Raises:
-        NotDerivable: It rotates in a way that no family describes, or not at all.
+        NotDerivable: The model rotates in a way that no family describes, or not at all.
     """
-    # the model, run once to find the modules that make queries and keys
-    text = subject.unchanged()
+    # run the model once, to find the modules that make queries and keys
+    text = subject.unchanged()  # the config of the text model
     if getattr(text, "is_encoder_decoder", False):
         raise NotDerivable("it has an encoder and a decoder, which are two models")
     runs = ModelRuns(subject, text, first_layer_count=first_layers(text))
 
-    # How each layer of the whole model rotates. All experiments after this one run only its first
-    # layers, as many as show every kind (`keep_kinds`).
+    # how each layer rotates, and its kind, such as ["local", "local", "global", ...]
     attention = runs.measure_model(text)
     types = types_of_layers(text, len(attention))
     kinds, rotations = find_kinds(attention, types)
-    runs.keep_kinds(kinds, find_widths(attention, kinds))
     rotating = attention[kinds.index("global")]  # the first layer that sees the whole context
     assert rotating is not None
     assert rotating.queries is not None
+    # from here on, run only the first layers, as many as have every kind
+    runs.limit_to_kinds(kinds, find_widths(attention, kinds))
 
-    # one experiment for each table; where it does not find a fact, it appends a sentence about that
-    # to the list `not_derived`
+    # One experiment for each table of the file. An experiment that does not find a fact appends a
+    # sentence to `not_derived`.
     answer = Answer()
     not_derived = answer.not_derived
     layout = find_layout(runs, rotating)
@@ -101,9 +100,10 @@ def derive(subject: AskedModel) -> Answer:
     }
     # a family file states only what is not usual
     answer.family = {key: value for key, value in family.items() if value not in ({}, False)}
-    name_scales(runs, attention, rotating, not_derived)
+    note_unknown_scales(runs, attention, rotating, not_derived)
 
-    # numbers of the class, which are compared with those that ropeconv reads by this family
+    # What the class computes, to compare it with what ropeconv reads by this family: frequencies
+    # for each RoPE type, keys that change its RoPE, and its RoPE as numbers.
     answer.tried = try_rope_types(runs, rotating)
     answer.effective = find_effective_keys(runs, attention)
     answer.measured = measure_numbers(runs, rotating, kinds, rotations)

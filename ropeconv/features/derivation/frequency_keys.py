@@ -47,15 +47,15 @@ UNNAMED_BASE_KEYS = (
     "global_rope_theta",
 )
 """Keys of bases that are tried although neither the class nor this config has such a name."""
-UNNAMED_HEAD_KEYS = ("global_head_dim",)
+HEAD_KEYS_WITHOUT_VALUE = ("global_head_dim",)
 """Keys of widths of heads, likewise: Gemma 4's class turns this one into layer_overrides."""
 
 
 def describe_keys(runs: ModelRuns, rotating: Attention, rotations: dict[Kind, Rotation]) -> Config:
-    """Return the table [keys] of a family file: the config keys that are not the usual ones.
+    """Return the config keys of the sizes and the RoPE of a model that do not have the usual names.
 
-    For GPT-NeoX, whose base (theta) is rotary_emb_base, and whose rotating share of a head
-    (partial) is rotary_pct: {"theta": ["rotary_emb_base"], "partial": ["rotary_pct"]}.
+    They are the table [keys] of a family file. For GPT-NeoX: {"theta": ["rotary_emb_base"],
+    "partial": ["rotary_pct"]}, the keys of the base, and of the share of a head that rotates.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -88,12 +88,15 @@ def describe_keys(runs: ModelRuns, rotating: Attention, rotations: dict[Kind, Ro
     if local_theta:
         facts["local_theta"] = local_theta
 
-    # how much of a head rotates. In Gemma 4 all pairs of a head are rotated, some of them by the
-    # frequency 0 (rope_type "proportional"). Its share says how many, and not where rotation ends.
+    # The share of a head that rotates. Gemma 4 (rope_type "proportional") has a key for the share
+    # of pairs whose frequency is not 0. These pairs are not the first dimensions of a head, as
+    # `partial` would say, so the key is left out.
     share_keys = _share_keys(runs, rotating)
     has_pairs_of_frequency_0 = 0.0 in rotating.queries.inv_freq
     if share_keys and not has_pairs_of_frequency_0:
         facts["partial"] = share_keys
+
+    # the number of dimensions that rotate; with latent attention (MLA) it is the width of a head
     rotary_dim_keys = _rotary_dim_keys(runs, rotating)
     if rotary_dim_keys and not runs.is_latent:
         facts["rotary_dim"] = rotary_dim_keys
@@ -101,26 +104,28 @@ def describe_keys(runs: ModelRuns, rotating: Attention, rotations: dict[Kind, Ro
 
 
 def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
-    """Return the config key of the width of a head; {} where it is the usual one, head_dim.
+    """Return the config key that has the width of a head, such as {"head_dim": ["kv_channels"]}.
 
-    {"head_dim": ["kv_channels"]}, say: the field head_dim of a family file, with the keys of a
-    config that have this size.
+    {} where it is the usual key, head_dim.
 
     Args:
-        runs: The model.
+        runs: The model, which can be built from a changed config and run again.
         rotating: The attention of the first layer that sees the whole context, as measured.
     """
     part = runs.subject.text_part
-    # with MLA only these dimensions of a head rotate, and families count them as its width
+    # latent attention (MLA): a family describes only the part of a head that rotates
     if runs.is_latent and hasattr(runs.text, "qk_rope_head_dim"):
         return {"head_dim": ["qk_rope_head_dim"]}
-    # layers with a sliding window have heads of another width, as in Gemma 4
+
+    # Gemma 4: layers with a sliding window have heads of another width
     if runs.has_two_widths:
         return _head_keys_of_kinds(runs)
+
+    # most models
     if "head_dim" in part:
         return {}
 
-    # the first other key of this config, such as kv_channels, if it has the width of the heads
+    # ChatGLM: another known key, kv_channels, if its number is the width of the heads
     other_keys = [name for name in SIZE_KEYS["head_dim"] if part.get(name)]
     if other_keys and part[other_keys[0]] == rotating.width:
         return {"head_dim": [other_keys[0]]}
@@ -128,63 +133,81 @@ def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
 
 
 def _head_keys_of_kinds(runs: ModelRuns) -> Config:
-    """Return the config keys of the width of a head, where layers of two kinds have two widths.
+    """Return the config keys that have the widths of heads, for a model with heads of two widths.
 
-    For Gemma 4: {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}: the keys for
-    layers that see the whole context, and those for layers with a sliding window. A key is found by
-    doubling its number: the heads of one kind of layers are then twice as wide.
+    For Gemma 4: {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}, the keys for
+    layers that see the whole context, and for layers with a sliding window.
+
+    Args:
+        runs: The model, which can be built from a changed config and run again.
     """
+    global_width = runs.widths["global"]
+    local_width = runs.widths["local"]
     facts: Config = {}
-    part = runs.subject.text_part
-    for name in dict.fromkeys((*runs.config_keys(), *UNNAMED_HEAD_KEYS)):
-        value = part.get(name, getattr(runs.text, name, None))
-        # a key that the class turns into other settings has no number after that
-        if value is None and name in UNNAMED_HEAD_KEYS:
-            value = runs.widths["global"]
+    for name in dict.fromkeys((*runs.config_keys(), *HEAD_KEYS_WITHOUT_VALUE)):
+        value = runs.subject.text_part.get(name, getattr(runs.text, name, None))
+        # Gemma 4: the class reads global_head_dim, and does not keep its value
+        if value is None and name in HEAD_KEYS_WITHOUT_VALUE:
+            value = global_width
         if "head_dim" not in name or not isinstance(value, int):
             continue
+
+        # double the number, run the model, and see the heads of which layers are twice as wide
         layers = runs.measure_changed(set_only(name, 2 * value))
-        if _width_in(runs, layers, "global") == 2 * runs.widths["global"]:
+        if _head_width(runs, layers, kind="global") == 2 * global_width:
             facts.setdefault("head_dim", []).append(name)
-        if _width_in(runs, layers, "local") == 2 * runs.widths["local"]:
+        if _head_width(runs, layers, kind="local") == 2 * local_width:
             facts.setdefault("local_head_dim", []).append(name)
     return facts
 
 
-def _width_in(runs: ModelRuns, layers: Sequence[Attention | None] | None, kind: Kind) -> int | None:
-    """Return the width of a head in the first layer of a kind; None without one."""
-    for item, kind_of_layer in zip(layers or (), runs.kinds_of_first_layers, strict=False):
-        if item is not None and kind_of_layer == kind:
-            return item.width
+def _head_width(
+    runs: ModelRuns, layers: Sequence[Attention | None] | None, kind: Kind
+) -> int | None:
+    """Return the width of a head in the first layer of a kind; None where no layer is of it.
+
+    Args:
+        runs: The model, with the kind of each of its first layers.
+        layers: The attention of these layers, as measured; None where the class did not run.
+        kind: The kind, such as "global".
+    """
+    if layers is None:
+        return None
+    for attention, kind_of_layer in zip(layers, runs.kinds_of_first_layers, strict=False):
+        if attention is not None and kind_of_layer == kind:
+            return attention.width
     return None
 
 
 def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]:
-    """Return the keys of the base of global layers, and those of the base of local layers only.
+    """Return the config keys that have the base of the RoPE frequencies.
 
-    For Gemma 3: (["rope_theta"], ["rope_local_base_freq"]). Each key that may set a base is set to
-    a base that no model has, and the model runs. The layers that then rotate by this base are those
-    whose base the key sets.
+    Each key that may have a base is set to `PROBE_BASE`, which no model has, and the model runs. A
+    layer that then rotates by this base reads the key.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
-        has_local: Whether some layers are local: they have a sliding window, and frequencies of
-            their own.
+        has_local: Whether the model has local layers: layers with a sliding window, and with
+            frequencies of their own.
+
+    Returns:
+        The keys of the base of global layers or all layers, and the keys of the base of local
+        layers only. For Gemma 3: (["rope_theta"], ["rope_local_base_freq"]).
     """
     part = runs.subject.text_part
-    candidates = set(_candidates(runs, NAME_OF_BASE_KEY, lambda number: number > 1))
+    candidates = set(_keys_to_try(runs, NAME_OF_BASE_KEY, _may_be_base))
     if has_local:
         candidates |= set(UNNAMED_BASE_KEYS)
     # the usual key comes first, also in the family file
     candidates.discard("rope_theta")
     names = ["rope_theta", *sorted(candidates)]
 
-    theta = []
-    local_theta = []
+    theta_keys = []
+    local_theta_keys = []
     for name in names:
         # rope_scaling and rope_parameters hold a dictionary, and a few other keys a list or a flag
-        is_no_number = isinstance(part.get(name), (dict, list, bool))
-        if name in ROPE_DICTIONARY_KEYS or is_no_number:
+        has_no_number = isinstance(part.get(name), (dict, list, bool))
+        if name in ROPE_DICTIONARY_KEYS or has_no_number:
             continue
         layers = runs.measure_changed(set_key(name, PROBE_BASE))
         if layers is None:  # the class does not accept this key
@@ -197,43 +220,58 @@ def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]
             if layer_has_base:
                 kinds_with_base.add(kind)
 
-        # a key that sets the base of global layers, or of all
-        if kinds_with_base - {"local"}:
-            theta.append(name)
-        # a key that sets the base of local layers only
+        has_other_than_local = any(kind != "local" for kind in kinds_with_base)
+        if has_other_than_local:
+            theta_keys.append(name)
         elif any(has_base):
-            local_theta.append(name)
+            local_theta_keys.append(name)
 
     # a class of transformers 5 may read rope_theta in the dictionary rope_parameters only
-    if not theta and _reads_base_in_settings(runs):
-        theta = ["rope_theta"]
-    return theta, local_theta
+    if not theta_keys and _reads_base_in_settings(runs):
+        theta_keys = ["rope_theta"]
+    return theta_keys, local_theta_keys
 
 
-def _candidates(
-    runs: ModelRuns, name_pattern: re.Pattern[str], is_fitting: Callable[[float], bool]
+def _keys_to_try(
+    runs: ModelRuns, name_pattern: re.Pattern[str], may_be_quantity: Callable[[float], bool]
 ) -> list[str]:
-    """Return the config keys that may set some quantity, such as the base; the caller tries each.
+    """Return the config keys that may have some quantity, such as the base.
 
-    A key is a candidate by its name, or by its number if its name is about RoPE. For the base, for
-    example, rotary_emb_base is one by its name. A key rope_b with the number 500000 is one by its
-    number, since a base is above 1.
+    There are two reasons to try a key. Its name says so: rotary_emb_base. Or its name is about RoPE
+    and its number fits: {"rope_b": 500000}, since a base is above 1.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
-        name_pattern: Matches the names of candidates, whatever their values are.
-        is_fitting: Returns whether a number may be the quantity.
+        name_pattern: Matches the names that say so.
+        may_be_quantity: Returns whether a number fits. It returns False for 0.
     """
     names = []
     for name in runs.config_keys():
+        if name_pattern.search(name):
+            names.append(name)
+            continue
         value = runs.subject.text_part.get(name)
-        number = 0.0
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            number = value
-        is_rope_number = ROPE_KEY.search(name) is not None and is_fitting(number)
-        if name_pattern.search(name) or is_rope_number:
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        is_about_rope = ROPE_KEY.search(name) is not None
+        if is_about_rope and may_be_quantity(value):
             names.append(name)
     return names
+
+
+def _may_be_base(number: float) -> bool:
+    """Return whether a number may be the base of RoPE frequencies."""
+    return number > 1
+
+
+def _may_be_share(number: float) -> bool:
+    """Return whether a number may be the share of a head that rotates."""
+    return 0 < number <= 1
+
+
+def _may_be_size(number: float) -> bool:
+    """Return whether a number may be a number of dimensions."""
+    return number > 1
 
 
 def _reads_base_in_settings(runs: ModelRuns) -> bool:
@@ -264,7 +302,7 @@ def _share_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
     share = 0.25 if rotates_half_of_head else 0.5
 
     names = []
-    candidates = _candidates(runs, NAME_OF_SHARE_KEY, lambda number: 0 < number <= 1)
+    candidates = _keys_to_try(runs, NAME_OF_SHARE_KEY, _may_be_share)
     for name in dict.fromkeys((*candidates, "partial_rotary_factor")):
         if isinstance(part.get(name), (dict, list)):
             continue
@@ -278,40 +316,52 @@ def _share_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
 def _rotary_dim_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
     """Return the config keys of the number of dimensions that rotate, such as ["rotary_dim"].
 
-    Each candidate is set to half of the present number, and the model runs.
+    Each key that may have this number is set to half of it, and the model runs. If half of the
+    dimensions rotate then, it is the key.
+
+    Args:
+        runs: The model, which can be built from a changed config and run again.
+        rotating: How the first layer that sees the whole context rotates queries and keys, as
+            measured.
     """
     assert rotating.queries is not None
-    half = rotating.queries.width // 2
-    even_half = half // 2 * 2  # dimensions rotate in pairs
+    rotary_dim = rotating.queries.width
+    half = rotary_dim // 4 * 2  # an even number, since dimensions rotate in pairs
     found = []
-    for name in _candidates(runs, NAME_OF_ROTARY_DIM_KEY, lambda number: number > 1):
-        layers = runs.measure_changed(set_key(name, even_half))
-        rotary_dim = first_width(layers)
-        if even_half and rotary_dim == even_half:
+    for name in _keys_to_try(runs, NAME_OF_ROTARY_DIM_KEY, _may_be_size):
+        layers = runs.measure_changed(set_key(name, half))
+        rotary_dim_now = first_width(layers)
+        if half and rotary_dim_now == half:
             found.append(name)
     return found
 
 
 def find_effective_keys(runs: ModelRuns, attention: Sequence[Attention | None]) -> list[str]:
-    """Return the keys about RoPE of this config whose numbers change how the first layers rotate.
+    """Return the config keys about RoPE whose numbers change how the first layers rotate.
 
-    Each key is set to another number, and the model runs. A class that refuses the other number
-    reads the key, so that key is in the result too.
+    Each key is set to another number, and the model runs.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
-        attention: The attention of each layer with the numbers of this config.
+        attention: How each layer rotates with the numbers of this config.
     """
     found = []
     for name, value in runs.subject.text_part.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not ROPE_KEY.search(name):
             continue
-        set_to_other_number = set_only(name, _other_number(name, value))
-        layers = runs.measure_changed(set_to_other_number)
-        is_refused = layers is None
-        if is_refused or not all(map(_is_alike, layers or (), attention)):
+        changed_layers = runs.measure_changed(set_only(name, _other_number(name, value)))
+
+        # the class refuses the other number, so it reads the key
+        if changed_layers is None:
             found.append(name)
+            continue
+
+        # the changed model has only the first layers, so the later ones are not compared
+        for changed_layer, layer in zip(changed_layers, attention, strict=False):
+            if not _is_alike(changed_layer, layer):
+                found.append(name)
+                break
     return found
 
 

@@ -104,8 +104,7 @@ def measure_numbers(
 ) -> Config:
     """Return the RoPE that a class of transformers computes from a config, as numbers.
 
-    They were measured in runs of the class, and are compared with those that ropeconv reads from
-    the same config.
+    They are compared with the numbers that ropeconv reads from the same config.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -120,31 +119,33 @@ def measure_numbers(
         - layers: the kind of each layer.
         - inv_freq: the frequencies of each kind of layers.
         - rotary_dim: the number of dimensions of a head that rotate.
-        - head_dim: the width of a head; with MLA, that of its rotating part.
+        - head_dim: the width of a head; with latent attention (MLA), of its rotating part.
         - heads: the number of heads of queries.
         - factor: the attention factor.
         - positions: the positions of the tokens in the runs.
-        - grows: the kinds of layers whose queries get longer with their position, as with log-n
-          scaling. For each of them the length of a query at every position, divided by the length
-          at the first position.
+        - grows: {"global": [1.0, 1.0, 1.1, ...]} for kinds of layers whose queries get longer with
+          their position, as in Llama 4: the length of a query at each position, divided by the
+          length at the first position.
     """
     assert rotating.keys is not None  # a layer that rotates rotates its keys too
     rotary_dim = rotating.keys.width
+    head_dim = rotary_dim if runs.is_latent else rotating.width
+
     inv_freq = {}
-    grows = {}
+    relative_lengths = {}
     for kind, rotation in rotations.items():
         inv_freq[kind] = list(rotation.inv_freq)
         if _changes_length(rotation):
-            grows[kind] = list(rotation.relative_lengths)
+            relative_lengths[kind] = list(rotation.relative_lengths)
     return {
         "layers": list(kinds),
         "inv_freq": inv_freq,
         "rotary_dim": rotary_dim,
-        "head_dim": rotary_dim if runs.is_latent else rotating.width,
+        "head_dim": head_dim,
         "heads": rotating.heads,
         "factor": _attention_factor(runs),
         "positions": list(runs.observer.positions),
-        "grows": grows,
+        "grows": relative_lengths,
     }
 
 
@@ -168,13 +169,13 @@ def _attention_factor(runs: ModelRuns) -> float:
     return factor / factor_without_scaling
 
 
-def name_scales(
+def note_unknown_scales(
     runs: ModelRuns,
     attention: Sequence[Attention | None],
     rotating: Attention,
     not_derived: list[str],
 ) -> None:
-    """Name the scales of scores that no field of a family describes.
+    """Append a sentence to a list for each scale of the scores that no family describes.
 
     There are two: queries that grow with their position in layers without RoPE (Llama 4), and
     scores that are divided by another number than the square root of the width of a head.

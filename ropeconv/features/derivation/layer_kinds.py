@@ -164,15 +164,11 @@ def describe_layers(
     text: Any,
     not_derived: list[str],
 ) -> Config:
-    """Return the table [layers] of a family file: how a config says the kind of each layer.
+    """Return how a config says the kind of each layer: the table [layers] of a family file.
 
-    For Gemma 3, with a global layer after every five local ones:
+    For Gemma 3, with a global layer after every five local layers:
 
         {"types": {"sliding_attention": "local", "full_attention": "global"}, "interval": 6}
-
-    There are four cases: all layers are alike; a list of flags says which layers rotate; the class
-    names a type for each layer, and all layers of a type are of one kind; or it names no types, and
-    the family file gets names that ropeconv makes, such as "no_rope".
 
     Args:
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
@@ -185,28 +181,29 @@ def describe_layers(
     Returns:
         The fields of `models.family.Layers`; {} where all layers are alike.
     """
-    # all layers are alike
-    is_all_global = set(kinds) == {"global"}
+    # Llama: all layers are alike
+    all_rotate_alike = set(kinds) == {"global"}
     has_several_types = types is not None and len(set(types)) > 1
-    if is_all_global and not has_several_types:
+    if all_rotate_alike and not has_several_types:
         return {}
 
-    # a list of flags, as in SmolLM 3
-    flags = _find_flags(kinds, part, text)
-    if flags:
-        return flags
+    # SmolLM 3: a list in the config has a flag for each layer, 0 for a layer that does not rotate
+    list_of_flags = _find_flags(kinds, part, text)
+    if list_of_flags:
+        return list_of_flags
 
-    # the class names a type for each layer, and a type says the kind
+    # Gemma 3: a list has the type of each layer, and layers of one type rotate alike
     if types is not None and _each_type_is_of_one_kind(types, kinds):
-        order = _describe_order(types, not_derived)
-        if is_all_global:  # only the window differs, and the order says which layers have it
+        order = _describe_order(types, not_derived)  # such as {"interval": 6}
+        if all_rotate_alike:  # types differ in their window only
             return order
         return {"types": dict(zip(types, kinds, strict=True)), **order}
 
-    # Names that ropeconv makes. ropeconv would read them from layer_types in config.json, so that
-    # key must not have the names of the class, which do not say the kinds.
+    # no family can describe a list of types if layers of one type rotate in different ways
     if "layer_types" in part:
         raise NotDerivable("layers of one type rotate in different ways")
+
+    # no list: the family file gives names to the kinds, such as "no_rope"
     made_types = [TYPE_OF_KIND[kind] for kind in kinds]
     order = _describe_order(made_types, not_derived)
     return {"types": dict(zip(made_types, kinds, strict=True)), **order}
@@ -219,33 +216,36 @@ def _each_type_is_of_one_kind(types: Sequence[str], kinds: Sequence[Kind]) -> bo
 
 
 def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
-    """Return the list in the config that has a flag for each layer that rotates; {} without one.
+    """Return the config key of a list that says which layers rotate; {} without a list.
 
-    For SmolLM 3, in which every fourth layer does not rotate: {"flags": "no_rope_layers",
-    "interval": 4, "interval_key": "no_rope_layer_interval"}. Its list has 0 for those layers.
+    SmolLM 3: its list no_rope_layers has 0 for each layer that does not rotate, which is every
+    fourth. The result is {"flags": "no_rope_layers", "interval": 4, "interval_key":
+    "no_rope_layer_interval"}.
 
     Args:
         kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
         part: The settings of the text model in config.json.
         text: The config of the text model, of transformers, which may have made the list.
     """
-    # flags have two values, so they can only tell layers that rotate from layers that do not
-    if "none" not in kinds or "local" in kinds:
+    # flags have two values, so they cannot describe layers with two sets of frequencies
+    all_layers_rotate = "none" not in kinds
+    has_two_sets = "local" in kinds
+    if all_layers_rotate or has_two_sets:
         return {}
     rotates = [kind != "none" for kind in kinds]
     name_of_list = _find_list(rotates, part, text)
     if not name_of_list:
         return {}
-
-    # A config may lack the list. SmolLM 3's class then makes it from an interval: with 4, layers 4,
-    # 8, 12, ... do not rotate, counted from 1.
     facts: Config = {"flags": name_of_list}
-    first_without_rope = rotates.index(False) + 1
+
+    # A config may lack the list. The class then makes it from an interval: with the interval 4,
+    # layers 4, 8, 12, ... do not rotate, counted from 1.
+    interval = rotates.index(False) + 1
     rotates_by_interval = []
     for number in range(1, len(rotates) + 1):
-        rotates_by_interval.append(number % first_without_rope != 0)
+        rotates_by_interval.append(number % interval != 0)
     if rotates == rotates_by_interval:
-        facts["interval"] = first_without_rope
+        facts["interval"] = interval
 
     # the key of the interval, such as no_rope_layer_interval
     for key in vars(text):
@@ -317,17 +317,20 @@ def _layers_without(count: int, odd_layer: OddLayer) -> range:
 
 
 def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
-    """Return the shortest list of types that repeats; {} without one.
+    """Return the shortest list of types that repeats, such as {"pattern": ["a", "b", "b"]}.
 
-    The types a, b, b, a, b, b give {"pattern": ["a", "b", "b"]}.
+    This is the pattern of the types a, b, b, a, b, b. {} where no list of two or more types repeats
+    at least twice.
 
     Args:
         types: The type of each layer, such as "sliding_attention".
-        odd_layer: The layers that need not follow the pattern: "first", "final", "both" or "".
+        odd_layer: The layers that need not follow the pattern: the "first" one, the "final" one,
+            "both", or "" for none.
     """
     layers = _layers_without(len(types), odd_layer)
     for period in range(2, len(types) // 2 + 1):
-        # the type of the first layer at each place in the pattern
+        # The type of the first layer at each place in the pattern. At most the first and the final
+        # layer are left out, and the pattern fits twice, so each place has a layer.
         type_by_place: dict[int, str] = {}
         for layer in layers:
             type_by_place.setdefault(layer % period, types[layer])
@@ -340,41 +343,56 @@ def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
 
 
 def _find_interval(types: Sequence[str], odd_layer: OddLayer) -> Config:
-    """Return the interval at which a layer of another type stands; {} without one.
+    """Return the interval at which one layer has another type; {} where there is no interval.
 
-    With the types a, a, b, a, a, b the interval is 3. {"interval": 3, "last": "b", "rest": "a"}
-    names the type that ends each interval, and the type of the other layers. With b, a, a, b, a, a
-    that type begins each interval, which {"leading": True} says.
+    - a, a, b, a, a, b: {"interval": 3, "last": "b", "rest": "a"}, the type of every third layer,
+      and the type of all others;
+    - b, a, a, b, a, a: {"interval": 3, "leading": True, "last": "b", "rest": "a"}, where the layer
+      of type b is the first of each interval.
 
     Args:
         types: The type of each layer, such as "sliding_attention".
-        odd_layer: The layers that need not follow the interval: "first", "final", "both" or "".
+        odd_layer: The layers that need not follow the interval: the "first" one, the "final" one,
+            "both", or "" for none.
     """
     count = len(types)
     layers = _layers_without(count, odd_layer)
     for interval in range(2, count // 2 + 1):
-        # the layer of another type is the last one of each interval, or else the first one
+        # the single layer may be the last or the first of each interval
         for place in (interval - 1, 0):
-            layers_at_place = [layer for layer in layers if layer % interval == place]
+            single_layers = [layer for layer in layers if layer % interval == place]
             other_layers = [layer for layer in layers if layer % interval != place]
-            is_repeated = len(layers_at_place) >= 2 and len(other_layers) >= 1
+            is_repeated = len(single_layers) >= 2 and len(other_layers) >= 1
             if not is_repeated:
                 continue
-            types_at_place = {types[layer] for layer in layers_at_place}
-            other_types = {types[layer] for layer in other_layers}
-            has_one_type_each = len(types_at_place) == 1 and len(other_types) == 1
-            if not has_one_type_each or types_at_place == other_types:
-                continue
-
-            facts: Config = {"interval": interval}
-            if place == 0:
-                facts["leading"] = True
-            # a family file leaves out the usual types
-            (type_at_place,) = types_at_place
-            if type_at_place != FULL_TYPE:
-                facts["last"] = type_at_place
-            (other_type,) = other_types
-            if other_type != SLIDING_TYPE:
-                facts["rest"] = other_type
-            return facts
+            types_of_single = {types[layer] for layer in single_layers}
+            types_of_others = {types[layer] for layer in other_layers}
+            has_one_type_each = len(types_of_single) == 1 and len(types_of_others) == 1
+            if has_one_type_each and types_of_single != types_of_others:
+                (single_type,) = types_of_single
+                (other_type,) = types_of_others
+                is_first = place == 0
+                return _interval_facts(interval, single_type, other_type, is_first)
     return {}
+
+
+def _interval_facts(interval: int, single_type: str, other_type: str, is_first: bool) -> Config:
+    """Return the fields of a family file for one layer of another type in each interval.
+
+    The usual types, full_attention for the single layer and sliding_attention for the others, are
+    left out.
+
+    Args:
+        interval: The number of layers of an interval.
+        single_type: The type of the single layer.
+        other_type: The type of all other layers.
+        is_first: Whether the single layer is the first of each interval, and not the last.
+    """
+    facts: Config = {"interval": interval}
+    if is_first:
+        facts["leading"] = True
+    if single_type != FULL_TYPE:
+        facts["last"] = single_type
+    if other_type != SLIDING_TYPE:
+        facts["rest"] = other_type
+    return facts

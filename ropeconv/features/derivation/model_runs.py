@@ -80,21 +80,19 @@ class ModelRuns:
     """The name of the layer whose rows are examined: the first global one, once it is known."""
 
     widths: dict[Kind, int]
-    """The width of a head in layers of each kind; empty before `keep_kinds`."""
+    """The width of a head in layers of each kind; empty before `limit_to_kinds`."""
 
     kinds_of_first_layers: list[Kind]
-    """The kind of each of the first layers; empty before `keep_kinds`."""
+    """The kind of each of the first layers; empty before `limit_to_kinds`."""
 
     def __init__(self, subject: AskedModel, text: Any, first_layer_count: int) -> None:
-        """Build the model without weights, run it once, and find what makes its queries and keys.
-
-        The first run shows which modules come after the attention, such as the MLP. The model is
-        built again without these, so that the many later runs are fast.
+        """Build the first layers of a model without weights, and find what makes queries and keys.
 
         Args:
             subject: The model: its config.json and its class.
-            text: The config of its text model, an object of transformers.
-            first_layer_count: How many of the first layers show every kind of layer.
+            text: The config of the text model, an object of transformers.
+            first_layer_count: How many of the first layers have every kind of layer, such as 6 for
+                Gemma 3.
         """
         self.subject = subject
         self.text = text
@@ -103,29 +101,32 @@ class ModelRuns:
         self.skipped_modules = ()
         self.widths = {}
         self.kinds_of_first_layers = []
-        self._row_results: tuple[Seen, Seen] | None = None  # of `_run_for_rows`, once it has run
+        self._rows_seen: tuple[Seen, Seen] | None = None  # the result of `_run_for_rows`
 
-        # the first run, with all modules and without replaced outputs
+        # 1. Run the model with all its modules. An observer is a model with hooks, which record the
+        # queries and keys of each layer.
         self.observer = self._build_first_layers()
         self.undisturbed = self.observer.run(keep_outputs)
         self._refuse_unknown_attention()
 
-        # the model without the modules that came after the attention in every layer
+        # 2. Build it again without the modules after the attention, such as the MLP, so that the
+        # many later runs are fast.
         can_be_skipped = self.observer.can_be_skipped
         self.skipped_modules = tuple(name for name, can_be in can_be_skipped.items() if can_be)
-        self.observer = self._build_with_norms(shorten(text, self.first_layer_count))
+        first_layers = shorten(text, self.first_layer_count)  # the config with fewer layers
+        self.observer = self._build_with_norms_on(first_layers)
 
-        # runs with random outputs of single modules
+        # 3. Run it with random outputs of single modules, and see which queries and keys change.
         self.projections = find_projections(self.observer, self.undisturbed)
         self.rotating_layer = self.projections.layer
 
     def _build_first_layers(self) -> AttentionObserver:
         """Return the model with its first layers; with all layers where its class needs them."""
         try:
-            return self._build_with_norms(shorten(self.text, self.first_layer_count))
+            return self._build_with_norms_on(shorten(self.text, self.first_layer_count))
         except Exception:  # in Gemma 3n, layers refer to later ones, and fail without them
             self.first_layer_count = layer_count(self.text)
-            return self._build_with_norms(self.text)
+            return self._build_with_norms_on(self.text)
 
     def _refuse_unknown_attention(self) -> None:
         """Raise NotDerivable where the first run shows attention that cannot be measured."""
@@ -149,33 +150,35 @@ class ModelRuns:
                     " is known"
                 )
 
-    def keep_kinds(self, kinds: Sequence[Kind], widths: dict[Kind, int]) -> None:
-        """Set the number of first layers to as many as have every kind; later runs have only these.
+    def limit_to_kinds(self, kinds: Sequence[Kind], widths: dict[Kind, int]) -> None:
+        """Let all later runs have only as many layers as show every kind of layer.
 
-        With the kinds local, local, global, local, local, global, these are three layers. It also
-        chooses the layer whose rows of projections are examined: the first global one.
+        With the kinds local, local, global, local, local, global, these are the first three layers.
 
         Args:
-            kinds: The kind of each layer of the whole model.
+            kinds: The kind of each layer of the whole model: "global" layers see the whole context,
+                "local" layers have a sliding window and frequencies of their own, and "none" layers
+                do not rotate.
             widths: The width of a head in layers of each kind.
         """
         self.widths = widths
 
-        # a config with layer_types names its kinds, and `first_layers` has counted by them already
-        names_kinds = bool(getattr(self.text, "layer_types", None))
-        if not names_kinds:
+        # from a config with layer_types, `first_layer_count` was counted before the first run
+        lists_types = bool(getattr(self.text, "layer_types", None))
+        if not lists_types:
             first_layer_of_each_kind = [kinds.index(kind) for kind in set(kinds)]
             self.first_layer_count = max(first_layer_of_each_kind) + 1
         self.kinds_of_first_layers = list(kinds[: self.first_layer_count])
 
-        # the rows of a global layer, since heads of other layers may have another width
+        # Examine the weights of the first global layer, such as "layers.5": heads of other layers
+        # may have another width. Forget what an earlier run has shown of another layer.
         if "global" in self.kinds_of_first_layers:
             first_global = self.kinds_of_first_layers.index("global")
             for name in self.undisturbed:
-                if name.endswith(f".{first_global}"):  # such as "layers.5"
+                if name.endswith(f".{first_global}"):
                     self.rotating_layer = name
                     break
-            self._row_results = None  # these were rows of another layer
+            self._rows_seen = None
 
     # facts that the config states
 
@@ -261,7 +264,7 @@ class ModelRuns:
         without_weights(model)
         return AttentionObserver(model, self.context, self.skipped_modules)
 
-    def _build_with_norms(self, text: Any) -> AttentionObserver:
+    def _build_with_norms_on(self, text: Any) -> AttentionObserver:
         """Return the model of a config, with norms of queries and keys where its class has them.
 
         A flag such as use_qk_norm switches them on. Unless config.json says that it is False, the
@@ -276,19 +279,23 @@ class ModelRuns:
     # how layers rotate
 
     def measure_model(self, text: Any) -> list[Attention | None]:
-        """Return how each layer rotates its queries and keys; None for a layer without attention.
+        """Return how each layer of a model rotates its queries and keys.
 
-        The model is built from the config without weights. It runs with random numbers in place of
-        the outputs of all projections that make queries and keys.
+        The model runs with random outputs of the projections of queries and keys, the same for
+        every token. So the queries of two tokens differ only by RoPE.
 
         Args:
             text: The config of a text model, an object of transformers.
+
+        Returns:
+            A measurement for each layer; None for a layer without attention.
         """
-        observer = self._build_with_norms(copy.deepcopy(text))
+        observer = self._build_with_norms_on(copy.deepcopy(text))
         attention_by_name = measure_layers(observer, self.projections.all_names)
         attention_by_number: list[Attention | None] = [None] * layer_count(text)
-        for name, attention in attention_by_name.items():
-            number = int(name.rpartition(".")[2])  # 3 of "layers.3"
+        for layer_name, attention in attention_by_name.items():
+            *_, last_part = layer_name.split(".")  # "3" in "model.layers.3"
+            number = int(last_part)
             if number < len(attention_by_number):
                 attention_by_number[number] = attention
         return attention_by_number
@@ -301,13 +308,14 @@ class ModelRuns:
                 set_key("rope_theta", 5e5).
 
         Returns:
-            The attention of each of the first layers, which are as many as show every kind of layer
-            (`first_layer_count`). None where the class does not accept the change.
+            For each of the first `first_layer_count` layers how its queries and keys rotate, None
+            for a layer without attention. None for all where the class refuses the change.
         """
         try:
             changed_text = self.subject.changed(change)
-            return self.measure_model(shorten(changed_text, self.first_layer_count))
-        except Exception:  # of any kind, from the class
+            with_first_layers = shorten(changed_text, self.first_layer_count)
+            return self.measure_model(with_first_layers)
+        except Exception:  # a class can raise anything
             return None
 
     # which rows of projections make queries and keys
@@ -322,7 +330,7 @@ class ModelRuns:
             Integers of shape (heads, width), in the rotating layer; -1 for a dimension that these
             rows do not make. For plain queries, row = head * width + dimension.
         """
-        rows, _ = _rows_and_factor(self._row_results_of_model(), side)
+        rows, _ = _rows_and_factor(self._see_rows(), side)
         return rows
 
     def factor_on(self, side: Side) -> float:
@@ -333,7 +341,7 @@ class ModelRuns:
         Args:
             side: Queries or keys.
         """
-        _, factor = _rows_and_factor(self._row_results_of_model(), side)
+        _, factor = _rows_and_factor(self._see_rows(), side)
         return factor
 
     def factor_with(self, change: Change) -> float:
@@ -343,7 +351,7 @@ class ModelRuns:
             change: Edits the text part of config.json in place.
         """
         text = self.subject.changed(change)
-        observer = self._build_with_norms(shorten(text, self.first_layer_count))
+        observer = self._build_with_norms_on(shorten(text, self.first_layer_count))
         _, factor = _rows_and_factor(self._run_for_rows(observer), "keys")
         return factor
 
@@ -386,52 +394,53 @@ class ModelRuns:
         scale = (high_score - low_score) / (high_product - low_product)
         return scale * self.factor_on("queries") * self.factor_on("keys")
 
-    def _row_results_of_model(self) -> tuple[Seen, Seen]:
+    def _see_rows(self) -> tuple[Seen, Seen]:
         """Return the result of `_run_for_rows` for the model, which is run once."""
-        if self._row_results is None:
-            self._row_results = self._run_for_rows(self.observer)
-        return self._row_results
+        if self._rows_seen is None:
+            self._rows_seen = self._run_for_rows(self.observer)
+        return self._rows_seen
 
     def _run_for_rows(self, observer: AttentionObserver) -> tuple[Seen, Seen]:
-        """Return queries and keys of the rotating layer, from two runs of the model.
+        """Run the model twice, to see which row of a projection makes which dimension of a head.
 
-        They show which row of a projection makes which dimension of a head. In the first run, each
-        output of the projections is the number of its row, from 1. In the second, each is 1, which
-        shows the factors on the way to the attention. Norms do nothing in both, and the first
-        token, at position 0, is not rotated.
+        In the first run the outputs of the projections of queries and keys are 1, 2, 3, ..., the
+        numbers of their rows. In the second run all are 1, which shows the factors by which the
+        model multiplies them. Norms are switched off in both runs.
 
         Args:
-            observer: The model, which runs with outputs of its modules replaced, and notes queries
-                and keys.
+            observer: The model, which runs with outputs of its modules replaced, and records
+                queries and keys.
+
+        Returns:
+            The queries and keys of one layer (`rotating_layer`) in both runs.
         """
-        names = {self.projections.q_proj, self.projections.k_proj}
+        projections = {self.projections.q_proj, self.projections.k_proj}
 
         def give_row_numbers(name: str, output: torch.Tensor) -> torch.Tensor | None:
-            return numbers_of_rows(output) if name in names else None
+            return numbers_of_rows(output) if name in projections else None
 
         def give_ones(name: str, output: torch.Tensor) -> torch.Tensor | None:
-            return torch.ones_like(output) if name in names else None
+            return torch.ones_like(output) if name in projections else None
 
-        by_row_number = observer.run(give_row_numbers, norms_do_nothing=True)
-        by_one = observer.run(give_ones, norms_do_nothing=True)
-        return by_row_number[self.rotating_layer], by_one[self.rotating_layer]
+        with_row_numbers = observer.run(give_row_numbers, norms_do_nothing=True)
+        with_ones = observer.run(give_ones, norms_do_nothing=True)
+        return with_row_numbers[self.rotating_layer], with_ones[self.rotating_layer]
 
 
 def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, float]:
-    """Return the row that makes each dimension of each head, and the factor on queries or keys.
+    """Return the row of a projection that makes each dimension, and the factor on queries or keys.
 
     Args:
-        runs: The attention of a layer in two runs (`ModelRuns._run_for_rows`). In the first run,
-            row number n of a projection gives the number n, counted from 1. In the second run every
-            row gives 1. A dimension that is made by row n and multiplied by a factor f is then f *
-            n in the first run, and f in the second.
+        runs: The queries and keys of a layer in two runs. In the first run, row n of a projection
+            gives the number n + 1. In the second run every row gives 1. A dimension that row n
+            makes, and that is multiplied by a factor f, is then f * (n + 1) and f.
         side: Queries or keys.
 
     Returns:
         The rows, counted from 0, of shape (heads, width), with -1 where no row makes a dimension;
         and the factor.
     """
-    # of the first token, which is at position 0 and so not rotated, [heads, width]
+    # the first token, whose position is 0, is not rotated: [heads, width]
     with_row_numbers, with_ones = runs
     if side == "queries":
         numbers = with_row_numbers.queries[:, 0]
@@ -440,12 +449,14 @@ def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, floa
         numbers = with_row_numbers.keys[:, 0]
         factors = with_ones.keys[:, 0]
 
-    # n = (f * n) / f, and rows are counted from 0. A dimension with f = 0 is made by no row: it has
-    # the row -1; it is divided by 1, so that numpy does not warn.
+    # a dimension with the factor 0 is made by no row; it is divided by 1, to avoid a warning
     is_made = factors != 0
     divisors = np.where(is_made, factors, 1.0)
     rows = np.where(is_made, numbers / divisors - 1, -1.0)
+
+    # a row that is not a whole number: the dimension is a mixture of several rows
     whole_rows = np.rint(rows)
-    if np.abs(rows - whole_rows).max() > LARGEST_ROW_ERROR:  # the mean of several rows, say
+    if np.abs(rows - whole_rows).max() > LARGEST_ROW_ERROR:
         raise NotDerivable("its queries are not rows of a projection")
-    return whole_rows.astype(int), float(np.median(factors[is_made]))
+    factor = float(np.median(factors[is_made]))
+    return whole_rows.astype(int), factor

@@ -18,6 +18,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,17 +145,17 @@ class AttentionObserver:
         self._outer: list[str] = []
         """The names of layers around it: a layer may run inside another one."""
 
-        self._pending: tuple[Any, Any] | None = None
+        self._factors_before_softmax: tuple[Any, Any] | None = None
         """Queries and keys that were multiplied in this layer, and have had no softmax yet."""
 
-        self._ran: list[str] = []
-        """Names of modules that have run in this layer."""
+        self._modules_so_far: list[str] = []
+        """Names of modules that have run in this layer, in order."""
 
         self._input_from: dict[str, str] = {}
         """`Seen.input_from` of this layer so far."""
 
-        self._made: dict[int, tuple[str, Any]] = {}
-        """The module that made a tensor, by the tensor's id().
+        self._maker_by_id: dict[int, tuple[str, Any]] = {}
+        """The module that made a tensor of this layer, by the tensor's id().
 
         The tensor is kept too, so that no other one gets its id while the layer runs.
         """
@@ -181,139 +182,154 @@ class AttentionObserver:
             name_inside = name.removeprefix(f"{layer}.")
             self._add_hooks_inside(layer, name_inside, module)
 
-    def _add_hooks_inside(self, layer: str, inside: str, module: Module) -> None:
-        """Add the hooks of a module inside a layer, by which its output is seen and replaced.
+    def _add_hooks_inside(self, layer: str, name_inside: str, module: Module) -> None:
+        """Add the hooks of a module inside a layer, which record and replace its output.
 
         Args:
             layer: The name of the layer, such as "model.layers.3".
-            inside: The name of the module below it, such as "mlp" or "self_attn.q_proj".
+            name_inside: The name of the module below the layer, such as "mlp" or
+                "self_attn.q_proj".
             module: The module.
         """
-        # A module that is skipped returns its input, which is faster. A run shows which other
-        # children of the layer can be skipped, in models that are built after it.
-        is_child = "." not in inside
-        if inside in self.skipped_modules:
+        # A module that comes after the attention, such as "mlp", has no effect on queries and keys.
+        # `skipped_modules` has those that an earlier run has found: they do nothing here, to save
+        # time. For the other children of the layer, this run records whether they can be skipped.
+        is_child_of_layer = "." not in name_inside
+        if name_inside in self.skipped_modules:
             module.forward = _return_first_input
-        elif is_child:
-            note_whether_skippable = self._note_whether_skippable(layer, inside)
-            module.register_forward_hook(note_whether_skippable, with_kwargs=True)
+        elif is_child_of_layer:
+            hook = partial(self._record_whether_skippable, layer, name_inside)
+            module.register_forward_hook(hook, with_kwargs=True)
 
-        # only projections and norms change numbers; a norm need not have weights
+        # projections and norms, whose outputs a run can replace; a norm may have no weights
         has_parameters = any(True for _ in module.parameters(recurse=False))
         is_norm = NORM_NAME.search(type(module).__name__) is not None
         if has_parameters or is_norm:
-            module.register_forward_hook(self._see_output(layer, inside), with_kwargs=True)
-            self.modules.setdefault(inside, module)
+            hook = partial(self._record_and_replace_output, layer, name_inside)
+            module.register_forward_hook(hook, with_kwargs=True)
+            self.modules.setdefault(name_inside, module)
 
     def _begin_layer(self, name: str) -> Callable[..., None]:
-        """Return the hook that torch calls before a layer runs: forget what the last layer did."""
+        """Return a hook that torch calls before a layer runs.
+
+        Args:
+            name: The name of the layer, such as "model.layers.3".
+        """
 
         def begin(module: Module, args: Any) -> None:
+            """Record that the layer runs now, and forget what another layer has done."""
             self._outer.append(self.layer)
             self.layer = name
-            self._pending = None
-            self._ran = []
+            self._factors_before_softmax = None
+            self._modules_so_far = []
             self._input_from = {}
-            self._made = {}
+            self._maker_by_id = {}
 
         return begin
 
     def _end_layer(self, module: Module, args: Any, output: Any) -> None:
-        """Note that a layer has run, and that the layer around it continues; torch calls this."""
+        """Record that a layer has run, and that the layer around it continues; torch calls this."""
         self.layer = self._outer.pop() if self._outer else ""
 
-    def _note_whether_skippable(self, layer: str, inside: str) -> Callable[..., None]:
-        """Return the hook that torch calls after a child of a layer has run.
+    def _record_whether_skippable(
+        self, layer: str, name_inside: str, module: Module, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        """Record whether a child of a layer, such as "mlp", has no effect on queries and keys.
 
-        It notes in `can_be_skipped` whether the child, such as "mlp", can return its input in later
-        runs. It can if it runs after the attention, and so has no effect on queries and keys.
-
-        Args:
-            layer: The name of the layer, such as "model.layers.3".
-            inside: The name of the child below it.
-        """
-
-        def note(module: Module, args: Any, kwargs: Any, output: Any) -> None:
-            if self.layer != layer:
-                return
-            attention = self.seen.get(layer)  # None before the layer has computed it
-            can_be_skipped_here = False
-            is_between_product_and_softmax = self._pending is not None
-            if attention is not None and not is_between_product_and_softmax:
-                keeps_shape = _has_shape_of(_first_input(args, kwargs), output)
-                has_projections = any(
-                    name.startswith(f"{inside}.") for name in attention.ran_before
-                )
-                can_be_skipped_here = keeps_shape and not has_projections
-
-            # a child has the same name in all layers, and must be skippable in each of them
-            can_be_skipped_so_far = self.can_be_skipped.get(inside, True)
-            self.can_be_skipped[inside] = can_be_skipped_so_far and can_be_skipped_here
-
-        return note
-
-    def _see_output(self, layer: str, inside: str) -> Callable[..., Any]:
-        """Return the hook that torch calls after a module inside a layer has run.
+        It has none if it runs after the attention. torch calls this after the child has run. A
+        model that is built later skips the child: it returns its input, to save time.
 
         Args:
             layer: The name of the layer, such as "model.layers.3".
-            inside: The name of the module below it, such as "self_attn.q_proj".
+            name_inside: The name of the child below the layer.
+            module: The child.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            output: Its output.
         """
+        # the child may also be called outside of its layer
+        if self.layer != layer:
+            return
 
-        def see(module: Module, args: Any, kwargs: Any, output: Any) -> Any:
-            """Note a call of the module, and return what the model continues with as its output."""
-            module_input = _first_input(args, kwargs)
-            self._note_call(layer, inside, module_input)
-            runs_in_its_layer = self.layer == layer
-            if not runs_in_its_layer or not isinstance(output, torch.Tensor):
-                return output
+        # The attention of a layer is computed at its softmax. The child must run after it, must
+        # have none of the projections before it, and must return the shape of its input.
+        attention = self.seen.get(layer)  # None before the softmax
+        waits_for_softmax = self._factors_before_softmax is not None
+        can_be_skipped_here = False
+        if attention is not None and not waits_for_softmax:
+            keeps_shape = _has_shape_of(_first_input(args, kwargs), output)
+            prefix = f"{name_inside}."
+            has_projections = any(name.startswith(prefix) for name in attention.ran_before)
+            can_be_skipped_here = keeps_shape and not has_projections
 
-            result = self._replace_output(module, inside, module_input, output)
-            # `_note_call` of a later module finds by this entry which module made its input. The
-            # tensor is in the entry too: while it exists, no other tensor gets its id.
-            self._made[id(result)] = (inside, result)
-            return result
+        # a child has the same name in all layers, and must be skippable in each of them
+        can_be_skipped_so_far = self.can_be_skipped.get(name_inside, True)
+        self.can_be_skipped[name_inside] = can_be_skipped_so_far and can_be_skipped_here
 
-        return see
+    def _record_and_replace_output(
+        self, layer: str, name_inside: str, module: Module, args: Any, kwargs: Any, output: Any
+    ) -> Any:
+        """Record a call of a module inside a layer, and return the output for the model to use.
 
-    def _note_call(self, layer: str, inside: str, module_input: Any) -> None:
-        """Note that a module was called: its place in the order, and which module made its input.
-
-        In a run of `reaches`, it notes too whether the input of the watched module has a NaN.
+        torch calls this after the module has run.
 
         Args:
-            layer: The layer around the module.
-            inside: The name of the module below the layer.
-            module_input: Its input.
+            layer: The name of the layer, such as "model.layers.3".
+            name_inside: The name of the module below the layer, such as "self_attn.q_proj".
+            module: The module.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            output: The output that the module has computed.
         """
-        is_watched = self._watched == (layer, inside)
+        module_input = _first_input(args, kwargs)
+        self._record_call(layer, name_inside, module_input)
+        runs_in_its_layer = self.layer == layer
+        if not runs_in_its_layer or not isinstance(output, torch.Tensor):
+            return output
+
+        result = self._choose_output(module, name_inside, module_input, output)
+        # A later module whose input is this tensor finds here which module made it. The tensor is
+        # stored too, so that no other tensor gets its id.
+        self._maker_by_id[id(result)] = (name_inside, result)
+        return result
+
+    def _record_call(self, layer: str, name_inside: str, module_input: Any) -> None:
+        """Record the place of a module in the order of calls, and which module made its input.
+
+        Args:
+            layer: The name of the layer, such as "model.layers.3".
+            name_inside: The name of the module below the layer, such as "self_attn.q_proj".
+            module_input: The first argument of the module.
+        """
+        # a run of `reaches` asks whether a NaN arrives at one module
+        is_watched = self._watched == (layer, name_inside)
         if is_watched and has_nan(module_input):
             self._input_has_nan = True
 
-        # `_made` has the tensors that modules of this layer have returned, by their id
-        if id(module_input) in self._made:
-            maker, _tensor = self._made[id(module_input)]
-            self._input_from[inside] = maker
-        self._ran.append(inside)
+        # the input may be a tensor that another module of the layer has returned
+        if id(module_input) in self._maker_by_id:
+            name_of_maker, _tensor = self._maker_by_id[id(module_input)]
+            self._input_from[name_inside] = name_of_maker
+        self._modules_so_far.append(name_inside)
 
-    def _replace_output(
-        self, module: Module, inside: str, module_input: Any, output: torch.Tensor
+    def _choose_output(
+        self, module: Module, name_inside: str, module_input: Any, output: torch.Tensor
     ) -> torch.Tensor:
-        """Return the output of a module in this run: its own, or what the run puts in its place.
-
-        The override of the run comes first. In a run with `norms_do_nothing`, the output of a norm
-        is replaced by a copy of its input.
+        """Return the output of a module in this run: its own output, or a replacement.
 
         Args:
             module: The module.
-            inside: Its name below the layer, which the override is given.
-            module_input: Its input.
-            output: Its own output.
+            name_inside: The name of the module below its layer, such as "self_attn.q_proj".
+            module_input: The first argument of the module.
+            output: The output that the module has computed.
         """
-        replacement = self._override(inside, output)
+        # the caller of `run` replaces the output, for example by random numbers
+        replacement = self._override(name_inside, output)
         if replacement is not None:
             return replacement
-        if self._norms_do_nothing and _is_norm_call(module, inside, module_input, output):
+
+        # norms are switched off: a norm returns a copy of its input
+        if self._norms_do_nothing and _is_norm_call(module, name_inside, module_input, output):
             return torch.clone(module_input)
         return output
 
@@ -368,7 +384,7 @@ class AttentionObserver:
             is_source = name == source and self.layer == layer
             return torch.full_like(output, float("nan")) if is_source else None
 
-        # `_note_call`, which runs at each call of a module, checks the input of the watched module
+        # `_record_call`, which runs at each call of a module, checks the input of the target
         self._watched = (layer, target)
         self._input_has_nan = False
         try:
@@ -412,47 +428,51 @@ class AttentionObserver:
     # called by ScoreWatcher
 
     def note_product(self, queries: Any, keys: Any) -> None:
-        """Keep the factors of a product of queries and keys until its softmax.
+        """Keep the factors of a product, which may be queries and keys, until the next softmax.
 
         Args:
             queries: Tensor of shape (..., tokens, width).
-            keys: Likewise.
+            keys: Tensor of shape (..., tokens, width).
         """
-        self._pending = (queries, keys)
+        self._factors_before_softmax = (queries, keys)
 
     def note_softmax(self, visible: Any, scores: Any = None) -> None:
-        """Keep the attention of a layer in `seen`, when its scores go through a softmax.
+        """Record the attention of the layer that runs, when its scores go through a softmax.
 
-        Models multiply many tensors. A product is that of queries and keys, Q K^T, if a softmax
-        follows it in the same layer. `note_product` has put the factors of the last product into
-        `_pending`.
+        Models multiply many tensors. The last product before a softmax is the product of queries
+        and keys.
 
         Args:
-            visible: Whether each token sees each other one, of shape (tokens, tokens); None where
+            visible: Whether each token sees each other token, of shape (tokens, tokens); None where
                 no mask was found.
             scores: The scores, of shape (..., tokens, keys); None where the class computes them
                 inside another function.
         """
-        if not self.layer:  # a softmax outside of all layers is not attention
+        # a softmax outside of all layers is not attention
+        if not self.layer:
             return
-        if self._pending is None:  # the class multiplies queries and keys in an unknown way
+        # no product came before: the class multiplies queries and keys in an unknown way
+        if self._factors_before_softmax is None:
             self.layers_with_unknown_attention[self.layer] = None  # a set of names, in order
             return
+        queries, keys = self._factors_before_softmax
+        self._factors_before_softmax = None
 
-        queries, keys = self._pending
-        self._pending = None
-        earlier = self.seen.get(self.layer)  # some layers compute attention more than once
-        # one score, of the first token for itself, is enough to find the factor on q.k
+        # the score of the first token for itself, which shows the factor on scores, 1 / sqrt(width)
         first_score = None
         if scores is not None:
             first_score = float(scores.detach().flatten()[0])
+
+        # some layers compute attention more than once; the last one is kept, with the count
+        earlier = self.seen.get(self.layer)
+        count = earlier.count + 1 if earlier else 1
         self.seen[self.layer] = Seen(
-            queries=_to_heads(queries),
-            keys=_to_heads(keys),
+            queries=_as_heads_tokens_width(queries),
+            keys=_as_heads_tokens_width(keys),
             visible=None if visible is None else np.asarray(visible),
             score=first_score,
-            count=earlier.count + 1 if earlier else 1,
-            ran_before=list(self._ran),
+            count=count,
+            ran_before=list(self._modules_so_far),
             input_from=dict(self._input_from),
         )
 
@@ -495,8 +515,8 @@ def _has_shape_of(given: Any, output: Any) -> bool:
     return bool(given.shape == output.shape and given.dtype == output.dtype)
 
 
-def _to_heads(tensor: Any) -> Numbers:
-    """Return the queries or keys as numbers of shape (heads, tokens, width)."""
+def _as_heads_tokens_width(tensor: Any) -> Numbers:
+    """Return queries or keys as an array of shape (heads, tokens, width)."""
     flat = tensor.detach().reshape(-1, *tensor.shape[-2:])
     numbers: Numbers = flat.double().numpy()
     return numbers
@@ -538,57 +558,72 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return the result of a torch function, and note it if it is a part of attention.
+        """Return the result of a torch function, and record it if it is a part of attention.
 
-        torch calls this in place of the function. Attention is one of these, inside a layer:
-        queries @ keys^T (as matmul, bmm, baddbmm or einsum) and then softmax, or
-        scaled_dot_product_attention(queries, keys, values).
+        torch calls this in place of the function. Attention is a product of queries and keys that
+        is followed by a softmax in the same layer.
         """
         kwargs = dict(kwargs or {})
         result = func(*args, **kwargs)
         observer = self.observer
-        if not observer.layer:  # outside of all layers
+        runs_in_layer = observer.layer != ""
+        if not runs_in_layer:
             return result
 
-        # a run of `layers_with_positions` looks for layers that compute NaN
+        # Some runs look for layers that compute NaN; None in all others. The keys of the dictionary
+        # are a set of names, in order.
         layers_with_nan = observer.layers_with_nan
         if layers_with_nan is not None and has_nan(result):
-            layers_with_nan[observer.layer] = None  # a set of names, in order
+            layers_with_nan[observer.layer] = None
 
         name = getattr(func, "__name__", "")
+        # queries @ keys^T
         if name in PRODUCT_NAMES:
             queries, transposed_keys, *_ = args
-            self._see_product(queries, transposed_keys, result)
+            self._record_product(queries, transposed_keys, result)
+
+        # a bias, to which queries @ keys^T is added
         elif name == "baddbmm":
             _bias, queries, transposed_keys, *_ = args
-            self._see_product(queries, transposed_keys, result)
+            self._record_product(queries, transposed_keys, result)
+
+        # einsum("bhqd,bhkd->bhqk", queries, keys)
         elif name == "einsum":
             equation, *factors = args
             if isinstance(equation, str) and len(factors) == 2:
                 first, second = factors
-                self._see_einsum(equation, first, second, result)
+                self._record_einsum(equation, first, second, result)
+
         elif name == "softmax" and isinstance(result, torch.Tensor):
             scores = args[0] if args else kwargs["input"]
-            self._see_softmax(scores)
+            self._record_softmax(scores)
+
+        # product, mask and softmax in one function, so that mask and scores are not seen
         elif name == "scaled_dot_product_attention":
             queries, keys, *_ = args
             *_, query_tokens, _width = queries.shape
             *_, key_tokens, _width = keys.shape
-            if query_tokens == key_tokens == TOKENS:
-                # this function multiplies, masks and applies softmax, so no mask or score is seen
+            has_all_tokens = query_tokens == key_tokens == TOKENS  # the number of tokens of a run
+            if has_all_tokens:
                 observer.note_product(queries, keys)
                 observer.note_softmax(visible=None, scores=None)
         return result
 
-    def _see_product(self, queries: Any, transposed_keys: Any, result: Any) -> None:
-        """Note a product of queries (..., tokens, width) and keys (..., width, tokens)."""
+    def _record_product(self, queries: Any, transposed_keys: Any, result: Any) -> None:
+        """Record a product if it is one of queries and keys, by its shapes.
+
+        Args:
+            queries: The first factor: queries are [..., tokens, width].
+            transposed_keys: The second factor: transposed keys are [..., width, tokens].
+            result: The product.
+        """
         if _is_scores(queries, transposed_keys, result):
             # keys after those of the tokens are compressed ones (DeepSeek V4)
             keys = transposed_keys.transpose(-1, -2)[..., :TOKENS, :]
             self.observer.note_product(queries, keys)
 
-    def _see_einsum(self, equation: str, first: Any, second: Any, result: Any) -> None:
-        """Note the product of queries and keys if an einsum is one, such as bhqd,bhkd->bhqk.
+    def _record_einsum(self, equation: str, first: Any, second: Any, result: Any) -> None:
+        """Record an einsum if it is a product of queries and keys, such as bhqd,bhkd->bhqk.
 
         In this example, q is the token of the query, k that of the key, and d the width of a head.
         A model may use other letters. They are found by their places: the last two letters of the
@@ -624,8 +659,8 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
         keys = _put_last(second, second_letters, key_token, width)
         self.observer.note_product(queries, keys)
 
-    def _see_softmax(self, scores: Any) -> None:
-        """Note the softmax of scores (..., tokens, keys), and which of them are masked."""
+    def _record_softmax(self, scores: Any) -> None:
+        """Record the softmax of scores, [..., tokens, keys], and which of them are masked."""
         is_of_tokens = scores.dim() >= 3 and scores.shape[-2] == TOKENS
         # other keys may come after those of the tokens: a sink (gpt-oss), or compressed ones
         has_keys_of_tokens = scores.shape[-1] in (TOKENS, TOKENS + 1)

@@ -73,7 +73,7 @@ class OlderNames:
         import torch
         from transformers import modeling_rope_utils
 
-        replaced_names = self.replaced
+        names_in_report = self.replaced
 
         def compute_default(
             config: Any, device: Any = None, *unused: Any, **unused_by_name: Any
@@ -81,16 +81,18 @@ class OlderNames:
             """Return inv_freq, [rotary_dim / 2], and the attention factor of unscaled RoPE, 1.
 
             inv_freq[i] = base ** (-2i / rotary_dim), as _compute_default_rope_parameters in
-            modeling_rope_utils.py of transformers 4.57 computes it. Code of models may give further
-            arguments, such as the length of the sequence, which unscaled RoPE does not need.
+            modeling_rope_utils.py of transformers 4.57 computes it.
 
             Args:
                 config: The config of a text model, of transformers.
                 device: The device of the model, which is the CPU here.
+                unused: Further arguments, such as the length of the sequence, which unscaled RoPE
+                    does not need.
+                unused_by_name: Likewise.
             """
-            # the code of the model depends on this function, which the report says
-            if NAME_OF_DEFAULT_FORMULA not in replaced_names:
-                replaced_names.append(NAME_OF_DEFAULT_FORMULA)
+            # Note that the code of the model calls this function. The user reads all such names.
+            if NAME_OF_DEFAULT_FORMULA not in names_in_report:
+                names_in_report.append(NAME_OF_DEFAULT_FORMULA)
 
             # transformers 5 moves the base and the share from the config into rope_parameters
             settings = getattr(config, "rope_parameters", None) or {}

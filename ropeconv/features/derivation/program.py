@@ -35,14 +35,19 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Answer the questions on stdin until it ends."""
-    answers = open_answers()
+    """Read questions from stdin, one JSON object a line, and write an answer to each to stdout.
+
+    {"path": "/models/x", "own": true} asks for the family of the model in a folder. "own" says
+    whether to run the modelling file in the folder, and not the class of transformers.
+    """
+    answers = open_answers()  # stdout; what libraries print goes to stderr from here on
     caller = os.getppid()
     threading.Thread(target=end_with_caller, args=(caller,), daemon=True).start()
 
     for line in sys.stdin:
         question = json.loads(line)
-        answer = ask(Path(question["path"]), bool(question.get("own")))
+        runs_own_code = bool(question.get("own"))
+        answer = ask(Path(question["path"]), runs_own_code)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         gc.collect()  # the modules of a model refer to each other
@@ -103,14 +108,14 @@ def ask(folder: Path, own_code: bool) -> dict[str, Any]:
 def find_model(folder: Path) -> tuple[AskedModel, str]:
     """Return a model that transformers has a class for, and the name of the class.
 
-    The class that is run is LlamaModel, say, without the head that computes logits. The name is
-    "LlamaForCausalLM", the class with the head, which people know.
+    The class that is run has no head for logits, such as LlamaModel. The name is the better known
+    name of the class with the head, such as "LlamaForCausalLM".
 
     Args:
-        folder: The folder with its config.json.
+        folder: The folder with config.json.
 
     Raises:
-        NotDerivable: The class of a model for images and text finds no settings of its text model.
+        NotDerivable: config.json has no settings of the text model where its class reads them.
     """
     from ropeconv.features.derivation.asked_model import (
         AskedModel,
@@ -118,26 +123,28 @@ def find_model(folder: Path) -> tuple[AskedModel, str]:
         prepare_text_config,
     )
 
+    # `make_config` makes a config of transformers, such as a LlamaConfig, from a dictionary
     config_json = json.loads((folder / "config.json").read_bytes())
     make_config = config_maker(load_config(folder, trust=False))
     config = make_config(config_json)
-    text = prepare_text_config(config)
+    text_config = prepare_text_config(config)
 
-    # The config class of a model for images and text has the config of a text model inside. It
-    # reads that from "text_config" of config.json; a few classes read it from the top level. If
-    # config.json has no text_config, another class would run with its defaults.
+    # A model for images and text: its config has the config of a text model inside, which most
+    # classes read from the object "text_config" of config.json, and a few from the top level. Where
+    # that object is missing, most classes would use their defaults, so the model is refused.
     path_in_json = text_path(config_json)  # ("text_config",), or empty
-    has_text_inside = text is not config
-    lacks_text_config = has_text_inside and not path_in_json
-    if lacks_text_config and not reads_top_level(make_config, config_json):
+    has_text_inside = text_config is not config
+    lacks_text_object = has_text_inside and not path_in_json
+    if lacks_text_object and not reads_top_level(make_config, config_json):
         raise NotDerivable(
             "it reads its text model from an object in config.json, as text_config, which is not"
             " there, so that it computes its defaults"
         )
 
-    name = class_of(text).__name__
-    with contextlib.suppress(Exception):  # the name is only for people
-        name = name_with_head(text) or name
+    # `class_of` returns the class of transformers for a config
+    name = class_of(text_config).__name__
+    with contextlib.suppress(Exception):  # a failure does not matter: the name is only shown
+        name = name_with_head(text_config) or name
     model = AskedModel(
         config_json=config_json, make=make_config, model_class=class_of, text_path=path_in_json
     )
@@ -159,22 +166,33 @@ def reads_top_level(
 
 
 def find_own_model(folder: Path) -> tuple[AskedModel, str]:
-    """Return the model of the modelling file in its folder, and the name of its class."""
+    """Return a model with the class of the modelling file in its folder, and the name of the class.
+
+    Args:
+        folder: The folder with config.json and the modelling file, whose code is run.
+    """
     from ropeconv.features.derivation.asked_model import AskedModel, prepare_text_config
 
+    # `make_config` makes a config of the model's own class from a dictionary. It is called once
+    # here, so that an error in the code of the model is raised now.
     config_json = json.loads((folder / "config.json").read_bytes())
     config = load_config(folder, trust=True)
     make_config = config_maker(config)
-    prepare_text_config(make_config(config_json))  # raises where the class cannot make its config
+    prepare_text_config(make_config(config_json))
 
     # auto_map has the classes of the model's own code: {"AutoModel": "modeling_x.XModel"}
     auto_map = getattr(config, "auto_map", None) or {}
     auto_class = next(name for name in ("AutoModelForCausalLM", "AutoModel") if name in auto_map)
     own_class = load_class(config, auto_class, folder)
+
+    def return_own_class(text_config: Any) -> Any:
+        """Return the class that runs a config of the text model: always the same one."""
+        return own_class
+
     model = AskedModel(
         config_json=config_json,
         make=make_config,
-        model_class=lambda text: own_class,
+        model_class=return_own_class,
         text_path=text_path(config_json),
     )
     return model, own_class.__name__

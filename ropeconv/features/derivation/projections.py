@@ -80,8 +80,8 @@ class Projections:
 def find_projections(observer: AttentionObserver, undisturbed: dict[str, Seen]) -> Projections:
     """Return the modules that make the queries and keys of the first layer that rotates.
 
-    Such as self_attn.q_proj and self_attn.k_proj of model.layers.0. They are found by runs in which
-    the output of a module is random: the queries that change are made from that output.
+    For Llama, self_attn.q_proj and self_attn.k_proj of model.layers.0. Each run of the model
+    replaces the output of one module by random numbers. If queries change, the module makes them.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
@@ -92,11 +92,11 @@ def find_projections(observer: AttentionObserver, undisturbed: dict[str, Seen]) 
     Raises:
         NotDerivable: No layer rotates, or nothing was found that makes its queries or keys.
     """
-    # for each projection before the attention, the dimensions of queries and keys that it changes
+    # the dimensions of queries and keys that change with each projection, by its name
     effects = find_effects(observer, undisturbed, is_projection)
     all_projections = tuple(effects)
 
-    # a run with random outputs of all of them shows which layers rotate
+    # a run with random outputs of all projections shows which layers rotate
     attention = measure_layers(observer, all_projections)
     rotating_layers = [name for name, item in attention.items() if item.rotates]
     if not rotating_layers:
@@ -108,13 +108,13 @@ def find_projections(observer: AttentionObserver, undisturbed: dict[str, Seen]) 
     if keys is None or not keys.inv_freq:
         raise NotDerivable("its queries rotate, and its keys do not")
 
-    # Several projections in a row may change the dimensions that rotate, such as q_a_proj and
-    # q_b_proj. The last of them makes these dimensions.
+    # Latent attention (DeepSeek) makes queries by two projections, q_a_proj and q_b_proj. The last
+    # one makes the dimensions that rotate.
     order = undisturbed[layer].ran_before  # the modules of the layer, in the order of their calls
     q_proj = _find_last_projection(effects, layer, "queries", queries, order)
     k_proj = _find_last_projection(effects, layer, "keys", keys, order)
 
-    # the norms before and after them
+    # the norms of queries and keys, and the norm of the input of the layer
     norm_effects = find_effects(observer, undisturbed, is_norm)
     return Projections(
         q_proj=q_proj,
@@ -204,34 +204,35 @@ def measure_layers(observer: AttentionObserver, names: Iterable[str]) -> dict[st
 def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
     """Return why queries and keys differ by more than a rotation, in words for a message.
 
-    The text is empty where no reason is found. There are two: a convolution over tokens, and
-    experts that make queries or keys.
-
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
             keys.
-        seen: The attention of a layer.
+        seen: The attention of a layer, with the modules that ran before it.
+
+    Returns:
+        The reason; empty where none is found.
     """
+    # Zaya: a convolution over tokens
     for name in seen.ran_before:
-        if isinstance(observer.modules[name], torch.nn.Conv1d):  # Zaya
+        if isinstance(observer.modules[name], torch.nn.Conv1d):
             return (
                 f"a convolution ({name}) mixes the queries and keys of several tokens behind their"
                 " projections"
             )
 
-    # In JetMoE, experts make queries. An expert gets only the tokens that chose it, so its output
-    # has another number of rows than the run has tokens.
-    shapes: dict[str, tuple[int, ...]] = {}
+    # JetMoE: experts make queries. An expert gets only the tokens that chose it, so its output has
+    # fewer rows than the run has tokens.
+    shape_by_name: dict[str, tuple[int, ...]] = {}
 
-    def note_shape(name: str, output: torch.Tensor) -> None:
-        """An override that replaces nothing, and notes the shape of each output."""
-        shapes[name] = tuple(output.shape)
+    def record_shape(name: str, output: torch.Tensor) -> None:
+        """Record the shape of the output of a module, and keep the output (None)."""
+        shape_by_name[name] = tuple(output.shape)
 
-    observer.run(note_shape)
+    observer.run(record_shape)  # calls it for the output of each module
     for name in seen.ran_before:
-        if name not in shapes or not is_projection(observer.modules[name]):
+        if name not in shape_by_name or not is_projection(observer.modules[name]):
             continue
-        *sizes_before_width, _width = shapes[name]
+        *sizes_before_width, _width = shape_by_name[name]
         has_row_for_each_token = TOKENS in sizes_before_width
         if not has_row_for_each_token:
             return (
@@ -245,12 +246,11 @@ def _why_nothing_rotates(observer: AttentionObserver, attention: dict[str, Atten
     """Return why no layer of a model rotates its queries, in words for a message.
 
     Args:
-        observer: The model, which runs with outputs of its modules replaced.
-        attention: How the queries and keys of each layer depend on the position, as measured.
+        observer: The model, whose modules are searched.
+        attention: How the queries and keys of each layer change with the position, as measured.
     """
-    # RoFormer reads its cosines and sines from a table: RoFormerSinusoidalPositionalEmbedding, a
-    # subclass of torch's Embedding. Its numbers are weights, which a run here does not have, and
-    # are not computed from a base in the config.
+    # RoFormer: its cosines and sines are the weights of RoFormerSinusoidalPositionalEmbedding, a
+    # subclass of torch's Embedding. The model has no weights here, so nothing rotates.
     for module in observer.model.modules():
         module_class = type(module)
         is_embedding = isinstance(module, torch.nn.Embedding)
@@ -260,8 +260,12 @@ def _why_nothing_rotates(observer: AttentionObserver, attention: dict[str, Atten
                 f"its positions come from a table ({module_class.__name__}) whose numbers no key of"
                 " its config sets"
             )
-    if any(item.queries is not None for item in attention.values()):
+
+    # queries change with the position: without a rotation, only their length can
+    queries_change = any(layer.queries is not None for layer in attention.values())
+    if queries_change:
         return "its queries are scaled by the position, and nothing rotates"
+
     return (
         "no layer rotates its queries and keys (positions may enter by a bias on the scores, as"
         " in ALiBi, or by embeddings)"
@@ -276,28 +280,30 @@ def _dimensions(effect: Effect, side: Side) -> frozenset[int]:
 def _find_last_projection(
     effects: Effects, layer: str, side: Side, rotation: Rotation, order: list[str]
 ) -> str:
-    """Return the name of the last module that makes the rotating dimensions of queries or keys.
+    """Return the last projection that makes the rotating dimensions of queries or keys.
 
-    Such as "self_attn.q_proj". Latent attention (DeepSeek) makes the other dimensions of its keys
-    by another module.
+    For the queries of Llama it is "self_attn.q_proj".
 
     Args:
         effects: For each projection and layer, the dimensions of queries and of keys that change
-            with its output.
+            with the output of the projection.
         layer: The name of the layer.
-        side: Queries or keys.
-        rotation: How they rotate.
+        side: "queries" or "keys".
+        rotation: How the queries or keys rotate.
         order: The modules of the layer in the order in which they run.
+
+    Raises:
+        NotDerivable: No projection changes these dimensions.
     """
     rotating_dimensions = set(range(rotation.start, rotation.start + rotation.width))
-    names = []
+    projections = []
     for name, effect_by_layer in effects.items():
         changed_dimensions = _dimensions(effect_by_layer[layer], side)
         if changed_dimensions & rotating_dimensions:
-            names.append(name)
-    if not names:
+            projections.append(name)
+    if not projections:
         raise NotDerivable(f"nothing was found that makes its {side}")
-    return max(names, key=order.index)  # the last one that runs
+    return max(projections, key=order.index)  # the last one that runs
 
 
 def _find_norm_of_side(norm_effects: Effects, layer: str, side: Side, order: list[str]) -> str:
@@ -305,60 +311,61 @@ def _find_norm_of_side(norm_effects: Effects, layer: str, side: Side, order: lis
 
     Args:
         norm_effects: By the name of a norm, then of a layer, the dimensions of queries and keys
-            that change with the output of the norm. A norm before the projections changes none,
-            since projections give zeros in these runs.
+            that change with the output of the norm. Only norms behind the projections change them:
+            the model has no weights, so its projections give zeros, whatever their input is.
         layer: The name of the layer.
-        side: Queries or keys.
+        side: "queries" or "keys".
         order: The modules of the layer in the order in which they run.
     """
-    names = []
+    norms = []
     for name, effect_by_layer in norm_effects.items():
-        if _dimensions(effect_by_layer[layer], side):
-            names.append(name)
-    if not names:
+        changed_dimensions = _dimensions(effect_by_layer[layer], side)
+        if changed_dimensions:
+            norms.append(name)
+    if not norms:
         return ""
 
-    # StableLM has a module with a norm for each head, self_attn.q_layernorm.norms.0 and so on; the
-    # name is that of the module, self_attn.q_layernorm
-    for name in names:
+    # StableLM: a norm for each head, self_attn.q_layernorm.norms.0 and so on; return the module
+    # that has all of them, self_attn.q_layernorm
+    for name in norms:
         _, _, last_part = name.rpartition(".")
         if last_part.isdigit():
-            return name.rsplit(".", 2)[0]
-    return max(names, key=order.index)  # the last one that runs
+            module_of_norms, _list_name, _number = name.rsplit(".", 2)
+            return module_of_norms
+    return max(norms, key=order.index)  # the last one that runs
 
 
 def _find_input_norm(observer: AttentionObserver, seen: Seen, layer: str, projection: str) -> str:
-    """Return the name of the norm of the layer's input, such as "input_layernorm"; else empty.
-
-    From the projection of queries, its input is followed back: the input of self_attn.q_b_proj is
-    the output of self_attn.q_a_layernorm, whose input is the output of self_attn.q_a_proj, and so
-    on to input_layernorm. Where another computation is between two modules, runs with NaN show
-    which module comes before it (`_find_norm_before`).
+    """Return the name of the norm of a layer's input, such as "input_layernorm"; empty for none.
 
     Args:
         observer: The model, which runs with outputs of its modules replaced, and notes queries and
             keys.
-        seen: The attention of the layer in a run in which no output is replaced, with the order of
-            its modules, and in `input_from` the module whose output each of them gets.
+        seen: The attention of the layer in a run in which no output is replaced. `input_from` has
+            the module whose output is the input of another module, such as {"self_attn.q_proj":
+            "input_layernorm"}.
         layer: The name of the layer.
         projection: The name of the projection of queries.
     """
-    # the projection, and the modules before it, each of which makes the input of the last
-    backwards = [projection]
-    while backwards[-1] in seen.input_from and len(backwards) < MOST_MODULES_IN_CHAIN:
-        maker_of_input = seen.input_from[backwards[-1]]
-        backwards.append(maker_of_input)
+    # follow the input of the projection back, in DeepSeek V3: q_b_proj, q_a_layernorm, q_a_proj,
+    # input_layernorm
+    chain = [projection]
+    while chain[-1] in seen.input_from and len(chain) < MOST_MODULES_IN_CHAIN:
+        module_before = seen.input_from[chain[-1]]
+        chain.append(module_before)
 
-    # norms of the attention itself, such as q_a_layernorm, are not those of the layer's input
-    attention_module = projection.rpartition(".")[0]
-    earliest_first = reversed(backwards[1:])
-    for name in earliest_first:
-        if _is_outer_norm(observer, name, attention_module):
+    # the first norm of the layer that is outside the attention: q_a_layernorm is inside
+    attention_module, _, _ = projection.rpartition(".")  # such as self_attn
+    first_module = chain[-1]
+    for name in reversed(chain[1:]):
+        if _is_norm_outside(observer, name, attention_module):
             return name
-    return _find_norm_before(observer, seen, layer, backwards[-1], attention_module)
+
+    # a computation without a module may come before the first module of the chain
+    return _find_norm_before(observer, seen, layer, first_module, attention_module)
 
 
-def _is_outer_norm(observer: AttentionObserver, name: str, attention_module: str) -> bool:
+def _is_norm_outside(observer: AttentionObserver, name: str, attention_module: str) -> bool:
     """Whether a module is a norm outside the attention module (self_attn)."""
     is_inside = bool(attention_module) and name.startswith(f"{attention_module}.")
     return is_norm(observer.modules[name]) and not is_inside
@@ -367,28 +374,26 @@ def _is_outer_norm(observer: AttentionObserver, name: str, attention_module: str
 def _find_norm_before(
     observer: AttentionObserver, seen: Seen, layer: str, target: str, attention_module: str
 ) -> str:
-    """Return the norm whose output reaches a module through other computations; empty without one.
+    """Return the norm from whose output the input of a module is computed; empty for none.
 
-    The modules before the target are tried, the last one first. The output of each is replaced by
-    NaN, which passes through any computation. If NaN arrives at the input of the target, the target
-    is computed from the output of that module. If the module is a norm outside the attention, it is
-    the result. Else it becomes the target, and the modules before it are tried.
+    To see whether the output of one module reaches another module, the output is replaced by NaN,
+    which passes through every computation.
 
     Args:
-        observer: The model, which runs with outputs of its modules replaced, and notes queries and
-            keys.
-        seen: Its queries and keys, and the order of its modules, in a run in which no output is
-            replaced.
+        observer: The model, which runs with outputs of its modules replaced.
+        seen: The attention of the layer, with the modules that ran before it, in their order.
         layer: The name of the layer.
         target: The name of the module, such as "self_attn.q_proj".
-        attention_module: The name of the module that has the projections.
+        attention_module: The name of the module that has the projections, such as "self_attn".
     """
-    order = seen.ran_before
-    ran_before_target = order[: order.index(target)]
-    for candidate in reversed(ran_before_target):
-        if not observer.reaches(layer, candidate, target):
+    modules_in_order = seen.ran_before
+    modules_before = modules_in_order[: modules_in_order.index(target)]
+    reached = target
+    for name in reversed(modules_before):  # from the target back to the input of the layer
+        if not observer.reaches(layer, source=name, target=reached):
             continue
-        if _is_outer_norm(observer, candidate, attention_module):
-            return candidate
-        target = candidate
+        if _is_norm_outside(observer, name, attention_module):
+            return name
+        # a module inside the attention: search on from its input
+        reached = name
     return ""

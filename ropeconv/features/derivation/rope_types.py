@@ -8,7 +8,7 @@ the family; `derivation.py` compares them.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .asked_model import Config, part_of
 from .config_changes import is_nested, set_only, set_rope_type
@@ -43,11 +43,8 @@ def describe_writing(runs: ModelRuns, rotating: Attention) -> Config:
     return facts
 
 
-def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
-    """Return the frequencies that the class computes from settings of each RoPE type.
-
-    The settings, such as {"rope_type": "yarn", "factor": 4.0, ...}, are written into the config of
-    the model, and the model is run. A type that the class refuses is left out.
+def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[dict[str, Any]]:
+    """Return the frequencies that a class computes for each RoPE type, such as "yarn".
 
     Args:
         runs: The model, which can be built from a changed config and run again.
@@ -55,19 +52,20 @@ def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
             measured.
 
     Returns:
-        For each type that the class accepts: kind (the type), config (the config.json that was
-        tried) and inv_freq (the frequencies of the first layer that rotates).
+        {"kind": "yarn", "config": {...}, "inv_freq": [...]} for each type that the class accepts:
+        the type, the config.json with settings of this type, and the frequencies of the first layer
+        that rotates.
     """
-    tried: list[Config] = []
-    for rope_type, settings in settings_to_try(rotating).items():
-        # a function that writes the settings into the text part of a config.json
+    tried: list[dict[str, Any]] = []
+    for rope_type, settings in settings_to_try(rotating).items():  # "yarn", {"factor": 4.0, ...}
+        # run the model with the settings in its config
         write_settings = set_rope_type(runs.text, rope_type, settings)
         layers = runs.measure_changed(write_settings)
         rotation = first_rotation(layers)
         if rotation is None:  # the class does not run with these settings
             continue
 
-        # the config.json that was tried
+        # the config.json of that run: the text part is below a key such as "text_config", or all
         config_json = copy.deepcopy(runs.subject.config_json)
         text_part = part_of(config_json, runs.subject.text_path)
         write_settings(text_part)

@@ -100,53 +100,51 @@ class NotARotation(RopeconvError):
 
 
 def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
-    """Return how queries or keys rotate, measured; None where they are the same at every position.
-
-    All tokens had the same query or key before RoPE, so what differs between them is its effect.
+    """Return how queries or keys rotate with the position; None where they do not change at all.
 
     Args:
-        numbers: Queries or keys, of shape (heads, tokens, width); they differ only by the position
-            of the token.
-        positions: The positions of the tokens, the first of them 0.
+        numbers: Queries or keys, of shape (heads, tokens, width). Before RoPE they were the same
+            for every token, so all that differs is the effect of the position.
+        positions: The position of each token, 0 for the first token.
 
     Raises:
-        NotARotation: They change in another way.
+        NotARotation: The numbers change with the position in another way.
     """
     numbers = numbers[:MEASURED_HEADS]  # a few heads are enough, since all rotate alike
     width = numbers.shape[-1]
     first_token = numbers[:, 0]  # [heads, width]
-    size = float(np.sqrt((first_token**2).mean())) or 1.0  # the root mean square
+    root_mean_square = float(np.sqrt((first_token**2).mean())) or 1.0
 
     # Llama 4 multiplies queries by a number that grows with the position. Divided by their lengths,
-    # they differ only by a rotation.
-    lengths = _relative_lengths(numbers)  # [tokens], 1 for the first
-    divisors = np.where(lengths > 0, lengths, 1.0)
-    numbers = numbers / divisors[None, :, None]
-    relative_lengths = tuple(lengths.tolist())
+    # queries differ only by a rotation.
+    relative_lengths = _relative_lengths(numbers)  # [tokens], 1 for the first
+    divisors = np.where(relative_lengths > 0, relative_lengths, 1.0)
+    rotated = numbers / divisors[None, :, None]
+    stored_lengths = tuple(relative_lengths.tolist())
 
     # the dimensions of a head that change from token to token
-    largest_change = np.abs(numbers - first_token[:, None]).max((0, 1))  # [width]
-    rotating_dimensions = np.flatnonzero(largest_change > LEAST_ROTATION * size)
+    largest_change = np.abs(rotated - first_token[:, None]).max((0, 1))  # [width]
+    rotating_dimensions = np.flatnonzero(largest_change > LEAST_ROTATION * root_mean_square)
     if not len(rotating_dimensions):
-        changes_length = np.abs(lengths - 1).max() > TOLERANCE
+        changes_length = np.abs(relative_lengths - 1).max() > TOLERANCE
         if not changes_length:
             return None
-        return Rotation(0, "half", inv_freq=(), relative_lengths=relative_lengths)
+        return Rotation(start=0, pairs="half", inv_freq=(), relative_lengths=stored_lengths)
 
-    # which two dimensions are a pair: both move on a circle, by the same angle in all heads
+    # find out which two dimensions are a pair: they move on a circle, by one angle in all heads
     start = int(rotating_dimensions[0])
-    for pairing, count in _possible_pairs(rotating_dimensions):
-        if start + 2 * count > width:
+    for pairing, pair_count in _possible_pairs(rotating_dimensions):
+        if start + 2 * pair_count > width:
             continue
-        angles = _angles(numbers, pair_dimensions(pairing, start, count), size)
+        dimensions = pair_dimensions(pairing, start, pair_count)
+        angles = _angles(rotated, dimensions, root_mean_square)
         if angles is None:  # these dimensions do not move on circles
             continue
 
-        # the frequencies that fit the angles at all positions, as positive numbers
-        inv_freq = _frequencies(angles, positions)
-        _check_angles(angles, inv_freq, positions)
-        inv_freq = _as_positive(inv_freq)
-        return Rotation(start, pairing, tuple(inv_freq.tolist()), relative_lengths)
+        signed_inv_freq = _frequencies(angles, positions)
+        _check_angles(angles, signed_inv_freq, positions)
+        inv_freq = tuple(_as_positive(signed_inv_freq).tolist())
+        return Rotation(start, pairing, inv_freq, stored_lengths)
     raise NotARotation("its queries or keys change with the position, and not in pairs")
 
 

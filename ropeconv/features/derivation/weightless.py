@@ -72,37 +72,38 @@ class Absent(torch.Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return the result of an operator that is given absent weights: tensors without numbers.
+        """Return the result of an operator of torch on weights that have no numbers (`Absent`).
 
-        torch calls this in place of the operator. The operator runs on tensors of the device
-        "meta", which gives the shape of the result. The kind of the result depends on the inputs:
-
-        - absent weights only, as for a transposed weight: an absent tensor;
-        - absent weights of which rows are chosen, as for an expert: an absent tensor;
-        - absent weights and real tensors, as for a projection: a real tensor of zeros, with which
-          the model can continue.
+        torch calls this in place of the operator.
         """
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
+        # item(), for example: a number
         if name in OPERATORS_THAT_RETURN_A_NUMBER:
             return 0
+
+        # add_ and other operators that change their first argument: there are no numbers to change
         changes_its_argument = func._schema.is_mutable
-        if changes_its_argument:  # such as add_, which is left unchanged
+        if changes_its_argument:
             return args[0]
+
+        # on the device "meta" torch computes only the shape of the result
         result = _run_on_meta(func, args, kwargs)
 
+        # a transposed weight, or the weight of one expert: the result is a weight without numbers
         real_inputs = [value for value in tree_leaves((args, kwargs)) if _is_real_tensor(value)]
-        chooses_among_weights = name in OPERATORS_THAT_CHOOSE_ROWS and isinstance(args[0], Absent)
-        if chooses_among_weights or not real_inputs:
+        chooses_rows_of_weight = name in OPERATORS_THAT_CHOOSE_ROWS and isinstance(args[0], Absent)
+        if chooses_rows_of_weight or not real_inputs:
             return tree_map(_to_absent, result)
 
+        # a projection of real hidden states: the result is zeros, with which the model continues
         def to_zeros(value: Any) -> Any:
             """Return a tensor of zeros for a tensor of "meta"; return anything else unchanged."""
             if not isinstance(value, torch.Tensor):
                 return value
             if value.numel() > MOST_ZEROS:
                 raise MemoryError(f"{name} would make {value.numel():,} numbers")
-            # `_run_on_meta` gives a product of experts the dtype bfloat16, whatever its inputs have
+            # `_run_on_meta` computes the grouped product of experts in bfloat16 only
             dtype = value.dtype
             if name == PRODUCT_OF_EXPERTS:
                 dtype = real_inputs[0].dtype

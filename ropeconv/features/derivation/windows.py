@@ -39,21 +39,23 @@ MOST_SEEN = 8
 
 
 def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: list[str]) -> Config:
-    """Return the table [window] of a family file; {} without a key that sets a window.
+    """Return the config key of the sliding window, and which layers have it: the table [window].
 
-    For Mistral, in which all layers have the window: {"key": "sliding_window", "default": 4096,
-    "layers": "all"}. A family file without "layers" says that the layers with a type such as
-    "sliding_attention" have it.
+    For Mistral: {"key": "sliding_window", "default": 4096, "layers": "all"}.
 
     Args:
         runs: The model, which can be built from a changed config and run again.
         types: The type of each layer, such as "sliding_attention"; None where the class has none.
-        not_derived: A list to which a sentence is appended where no rule says which layers have the
-            window.
+        not_derived: A list to which a sentence is appended where it is not clear which layers have
+            the window.
+
+    Returns:
+        The fields of `models.family.WindowRule`; {} for a model without a window, or where it is
+        not clear which layers have it.
     """
     all_keys = runs.config_keys()
     for name in all_keys:
-        # the first key by which some layers get a window
+        # skip keys that set no window
         value = getattr(runs.text, name, None)
         is_no_number = isinstance(value, (list, dict, str, bool))
         if is_no_number or not NAME_OF_WINDOW_KEY.search(name):
@@ -69,18 +71,18 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
         if WINDOW_SWITCH in all_keys:
             facts["switch"] = WINDOW_SWITCH
 
-        # in Qwen 2, all layers from a number on have the window
+        # Qwen 2: all layers from a number on have the window
         if FIRST_LAYER_KEY in all_keys:
             first_layer = class_default(runs.text, FIRST_LAYER_KEY) or 0
             return facts | {"first_key": FIRST_LAYER_KEY, "first": first_layer}
 
-        # in other classes a rule says which layers have it
-        rule = _find_rule(runs, types, has_window)
-        if not rule:
+        # other models, such as Mistral ("all" layers) and Gemma 3 (layers "named" so by their type)
+        layers_with_window = _find_rule(runs, types, has_window)
+        if not layers_with_window:
             not_derived.append(f"which layers have the window {name}")
             return {}
-        if rule != "named":  # the rule of a family file without "layers"
-            facts["layers"] = rule
+        if layers_with_window != "named":  # a family file without "layers" means "named"
+            facts["layers"] = layers_with_window
         return facts
     return {}
 
@@ -111,42 +113,43 @@ def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bo
 
 
 def _layers_with_window(runs: ModelRuns, key: str) -> list[bool] | None:
-    """Build a model with a small window in a config key, and return which layers have it then.
+    """Set a config key to a small window, run the model, and return which layers have the window.
 
     Args:
-        runs: The model, which is built with its first `runs.first_layer_count` layers.
+        runs: The model, which can be built from a changed config and run again.
         key: A key that may hold the length of a window, such as sliding_window.
 
     Returns:
-        For each of the first layers whether its last token sees only the tokens next to it. None
-        where the class does not accept such a config.
+        For each of the first layers whether the last token attends only to the tokens next to it.
+        None where the class does not accept such a config.
     """
     all_keys = runs.config_keys()
 
     def set_window(part: Config) -> None:
         """Write the small window into the text part of a config.json."""
         part[key] = SMALL_WINDOW
-        # Qwen 2 has a window only with a flag, in the layers from a number on: here in all
+        # Qwen 2: a flag switches the window on, for the layers from a number on. 0 means all.
         if WINDOW_SWITCH in all_keys:
             part[WINDOW_SWITCH] = True
             if FIRST_LAYER_KEY in all_keys:
                 part[FIRST_LAYER_KEY] = 0
 
-    # the attention of each layer in a run; windows count positions, so these are 0, 1, 2, ...
+    # run the first layers over `TOKENS` tokens at the positions 0, 1, 2, ..., as in a usual text
     try:
-        text = shorten(runs.subject.changed(set_window), runs.first_layer_count)
-        observer = runs.build(text)
+        changed_text = runs.subject.changed(set_window)
+        observer = runs.build(shorten(changed_text, runs.first_layer_count))
         seen_by_layer = observer.run(keep_outputs, positions=range(TOKENS))
-    except Exception:  # of any kind, from the class
+    except Exception:  # a class can raise anything
         return None
 
-    # the names of layers are such as "layers.3"
     has_window = [False] * runs.first_layer_count
-    for layer, seen in seen_by_layer.items():
-        number = int(layer.rpartition(".")[2])
+    for layer_name, seen in seen_by_layer.items():
+        *_, last_part = layer_name.split(".")  # "3" in "model.layers.3"
+        number = int(last_part)
+        # `visible` has a row for each token: which tokens it attends to
         if seen.visible is not None and number < len(has_window):
-            seen_by_last_token = seen.visible[-1]
-            has_window[number] = _is_window(seen_by_last_token)
+            visible_to_last_token = seen.visible[-1]
+            has_window[number] = _is_window(visible_to_last_token)
     return has_window
 
 

@@ -398,19 +398,18 @@ def _show_sequences(evaluation: Evaluation, model: str, screen: Screen) -> None:
 def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
     """Run an evaluation with a progress bar.
 
-    The first Ctrl-C ends it after the running sequence, and the result so far is shown. The second
-    ends it at once.
+    The first Ctrl-C ends the evaluation after the running sequence; the second ends it at once.
 
     Args:
         evaluation: The evaluation.
-        journal: The file with the sequences that earlier runs have finished.
+        journal: The file that keeps the losses of finished sequences, also of earlier runs.
         fresh: Whether to begin a new journal.
-        budget: The time that it may take in seconds, 0 for any.
+        budget: The time that the evaluation may take in seconds; 0 for any time.
         screen: Where progress and notes are shown.
 
     Raises:
-        Interruption: It was ended at once.
-        UsageError: It takes longer than the budget.
+        Interruption: The user ended the evaluation at once.
+        UsageError: The evaluation takes longer than the budget.
     """
     from ropeconv.engines.engine import Progress
     from ropeconv.engines.transformers.load import advice_on_memory
@@ -419,23 +418,26 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
     from .cases import EVAL
 
     with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
+        # say what is left out, such as a row that the runtime cannot compute
         missing = evaluation.missing(opened)
-        why_left_out = evaluation.outcome.sentences(evaluation.sizes.trained)
-        for sentence in why_left_out:  # such as a row that the runtime cannot compute
+        reasons = evaluation.outcome.sentences(evaluation.sizes.trained)
+        for sentence in reasons:
             screen.note(f"Left out: {sentence}")
 
+        # estimate the time; this runs a few sequences, whose losses go into the journal
         if missing and budget:
-            # runs the first sequences, to time them; the journal keeps their losses
             estimate = evaluation.estimate(opened)
             estimate.check(budget, evaluation.sizes)  # raises UsageError
             screen.note(estimate.sentence)
 
-        done = len(evaluation.passes) - len(missing)
-        if done:
-            are_kept = counted(done, "sequence is", "sequences are")
+        # say how much was done before; `passes` has every run of the model over a sequence
+        finished = len(evaluation.passes) - len(missing)
+        if finished:
+            are_kept = counted(finished, "sequence is", "sequences are")
             screen.note(f"{are_kept} in the journal, {journal}.")
 
-        # `stopped` is true after the first Ctrl-C; the second one raises KeyboardInterrupt
+        # Run the rest. `stopped()` is true after the first Ctrl-C; the second raises
+        # KeyboardInterrupt.
         afterwards = "what has been measured will be shown"
         try:
             with (
@@ -446,8 +448,8 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
                 progress = Progress(note=screen.note, total=total, advance=advance, stopped=stopped)
                 evaluation.run(opened, progress)
         except KeyboardInterrupt:
-            done = len(evaluation.passes) - len(evaluation.missing(opened))
-            are_kept = counted(done, "finished sequence is", "finished sequences are")
+            finished = len(evaluation.passes) - len(evaluation.missing(opened))
+            are_kept = counted(finished, "finished sequence is", "finished sequences are")
             raise Interruption(
                 f"interrupted; {are_kept} in the journal, {journal}: the same command continues"
                 " from there"

@@ -408,74 +408,75 @@ class Evaluation:
     ) -> list[tuple[int, float]]:
         """Run a few short sequences of a measure, and return the tokens and seconds of each.
 
-        They are read by the first row (the model with one method) that can be run; the list is
-        empty if no row can.
-
         Args:
             measure: The measure, such as growth.
-            journal: The sequences of earlier runs, and those that are run here; None for none.
+            journal: The file of finished sequences, which gets the results; None for no file.
+
+        Returns:
+            The times of the first row (the model with one method) that runs; [] if no row runs.
         """
-        # of several units that use the same pass of the model, the first one runs it
-        running_units = [units[0] for units in self.passes.values()]
+        # One pass of the model over a sequence can serve units of several measures. Its first unit
+        # runs the model.
+        first_units = [units[0] for units in self.passes.values()]
         for row in self.rows:
-            units = [unit for unit in running_units if unit.row is row and unit.measure is measure]
+            units = [unit for unit in first_units if unit.row is row and unit.measure is measure]
             short_units = choose_units_to_time(units)
-            timings = self._time_units(short_units, journal)
+            timings = self._run_and_time(short_units, journal)
             if timings:
                 return timings
         return []
 
-    def _time_units(
+    def _run_and_time(
         self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
-        """Return the tokens and seconds of a few units, and run those that the journal lacks.
+        """Run a few units, and return the tokens and seconds of each.
 
-        A unit is one sequence that one row reads. The journal has the units of earlier runs, with
-        their times. It stops before a sequence that would take longer than `PATIENCE`.
+        A unit is one sequence that one row reads. Units in the journal are not run again.
 
         Args:
             units: Units of one measure and one row, the shortest sequences first.
-            journal: The journal, which gets the numbers of those that are run; None for none.
+            journal: The file of finished units with their times, which gets the results; None for
+                no file.
         """
+        # the times of earlier runs
         finished = journal.lines if journal else {}
         timings = []
-        missing = []
+        units_to_run = []
         for unit in units:
             if unit.key in finished:
                 timings.append((len(unit.case.ids), finished[unit.key].seconds))
             else:
-                missing.append(unit)
+                units_to_run.append(unit)
 
-        # the measurer runs each unit when its result is asked for
-        with closing(self.measurer(missing)) as results:
-            for index, line in results:
-                if not isinstance(line, EvalLine):  # a refusal; the run will say why
+        # each step of this loop runs one unit
+        with closing(self.measurer(units_to_run)) as results:
+            for index, result in results:
+                if not isinstance(result, EvalLine):  # a refusal; the whole run will say why
                     break
                 if journal:
-                    journal.add(line)
-                tokens = len(missing[index].case.ids)
-                timings.append((tokens, line.seconds))
+                    journal.add(result)
+                tokens = len(units_to_run[index].case.ids)
+                timings.append((tokens, result.seconds))
 
-                # The time of the longest sequence. Times at one length give a cost that is linear
-                # in the tokens n. The time of attention grows with n^2, so the linear estimate is
-                # multiplied by the ratio of the lengths once more.
-                longest = missing[-1].case
-                ratio = len(longest.ids) / tokens
-                linear_estimate = fit_cost(timings).of(longest)
-                expected_seconds = linear_estimate * ratio
-                if expected_seconds > PATIENCE:
+                # Stop if the longest unit may take more than a minute (PATIENCE). The cost that
+                # fits times at one length is linear in the tokens n, and attention takes n^2, so
+                # the estimate is multiplied by the ratio of the lengths once more.
+                longest_case = units_to_run[-1].case
+                ratio = len(longest_case.ids) / tokens
+                linear_estimate = fit_cost(timings).of(longest_case)
+                if linear_estimate * ratio > PATIENCE:
                     break
         return timings
 
     def run(self, journal: Journal[EvalLine], progress: Progress | None = None) -> RunOutcome:
-        """Run what the journal does not have, and return everything that was measured.
+        """Run the sequences that the journal lacks, and return everything that was measured.
 
         Where a row such as "yarn:4" fails at a length, it has no number at that length, not even
         from the sequences that did run.
 
         Args:
-            journal: The numbers of finished sequences, of this run and of earlier ones.
-            progress: Callbacks; the total is in tokens.
+            journal: The file of finished sequences, also of earlier runs, with their numbers.
+            progress: Callbacks for a progress bar in tokens; None for no bar.
 
         Raises:
             RopeconvError: Every row failed.
@@ -486,19 +487,21 @@ class Evaluation:
             progress.note(sentence)
         self._run_missing(journal, progress)
 
-        # the numbers of each row, and how long the passes of the model took
+        # the numbers of each row, and the seconds that the model ran
         outcome.observations = self._collect_observations(journal)
         for key in self.passes:
             if key in journal.lines:
                 outcome.seconds += journal.lines[key].seconds
 
-        # A few measures are computed from losses at several lengths, once all are there, such as
-        # longppl. `combine` replaces the losses in `outcome.observations` by the result, or returns
-        # the reason why there is none, which is in the losses of the first row.
+        # longppl and a few other measures are computed from the losses of all lengths. `combine`
+        # replaces these losses by the result. Without a result it returns the reason, which is
+        # always about the first row.
+        first_row = self.rows[0]
         for measure in self.measures:
-            reason = measure.combine(outcome.observations, self.sizes)
-            if reason:
-                outcome.refusals.append(Refusal(self.rows[0].name, reason, measure.name))
+            why_no_result = measure.combine(outcome.observations, self.sizes)
+            if why_no_result:
+                refusal = Refusal(row=first_row.name, reason=why_no_result, measure=measure.name)
+                outcome.refusals.append(refusal)
         if not outcome.observations and not outcome.stopped:
             raise RopeconvError(f"no row was run: {self._reason_of_first_refusal}")
         return outcome
@@ -506,83 +509,90 @@ class Evaluation:
     def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
         """Return all numbers that were measured, by the row of the table, such as "yarn:4".
 
-        They come from the journal, which has those of this run and of earlier ones. A row without
-        numbers is left out.
+        Args:
+            journal: The file of finished sequences, also of earlier runs, with their numbers.
+
+        Returns:
+            The numbers of each row; a row without numbers is left out.
         """
         observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
         for unit in self.units:  # a unit is one test sequence, run with the method of one row
-            row = unit.row.name
+            row_name = unit.row.name
             line = journal.lines.get(unit.key)
             if line is None:  # the run was stopped before this sequence
                 continue
-            # A row that fails at a length has no numbers there. An earlier run may have written
-            # some, which are left out.
-            if self.outcome.refused(row, unit.measure.name, unit.case.column):
+
+            # if a row fails at a length, all its numbers at that length are left out; the length is
+            # the column of the table
+            why_refused = self.outcome.refused(row_name, unit.measure.name, unit.case.column)
+            if why_refused:
                 continue
-            # An earlier run may have measured the same tokens at another place: another document,
-            # window or depth of its texts. The place becomes that of this run.
+
+            # The document, window and depth of a number say where the tokens stand in the texts. An
+            # earlier run may have found the same tokens at another place, so they are set anew.
             for observation in line.observations:
-                placed = unit.measure.with_place(unit.case, observation)
-                observations[row].append(placed)
-        return {row: numbers for row, numbers in observations.items() if numbers}
+                placed_observation = unit.measure.with_place(unit.case, observation)
+                observations[row_name].append(placed_observation)
+        return {name: numbers for name, numbers in observations.items() if numbers}
 
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
-        """Run the test sequences that the journal does not have.
+        """Run the test sequences that the journal does not have, and add the results to it.
 
-        The results are added to the journal. Where a sequence cannot run, the reason is added to
-        the refusals of `outcome`.
+        Where a sequence cannot run, the reason is added to the refusals of `outcome`.
 
         Args:
-            journal: The sequences that were run, also by earlier runs.
-            progress: Callbacks; the total is in tokens.
+            journal: The file of finished sequences, also of earlier runs.
+            progress: Callbacks for a progress bar in tokens.
         """
-        # each a unit: one sequence that one row reads
-        missing = self.missing(journal)
+        # a unit is one sequence that the model reads with the method of one row
+        units_to_run = self.missing(journal)
 
-        # The progress bar counts tokens, and begins with those of earlier runs. `passes` has for
-        # each pass of the model the units that use it; its tokens count once.
+        # The progress bar begins with the tokens of earlier runs. `passes` has a list of units for
+        # each pass of the model over a sequence; their tokens count once.
         all_tokens = sum(len(units[0].case.ids) for units in self.passes.values())
-        missing_tokens = sum(len(unit.case.ids) for unit in missing)
+        missing_tokens = sum(len(unit.case.ids) for unit in units_to_run)
         progress.total(all_tokens)
         progress.advance(all_tokens - missing_tokens)
 
-        refusals = dict[int, Refusal]()  # by the index of the unit in `missing`
-        with closing(self._run_and_announce(missing, progress.note)) as results:
+        # each step of this loop runs one unit
+        refusal_by_index = dict[int, Refusal]()
+        with closing(self._run_and_announce(units_to_run, progress.note)) as results:
             for index, result in results:
+                unit = units_to_run[index]
                 if isinstance(result, EvalLine):
                     journal.add(result)
                 elif result is not None:
-                    refusals[index] = result
-                progress.advance(len(missing[index].case.ids))
+                    refusal_by_index[index] = result
+                progress.advance(len(unit.case.ids))
                 if progress.stopped():
                     self.outcome.stopped = True
                     break
 
         # workers finish in any order, so refusals are sorted to give the same result in each run
-        for index, refusal in sorted(refusals.items()):
-            units_of_pass = self.passes[missing[index].key]
-            self._add_refusal(refusal, units_of_pass)
+        for index, refusal in sorted(refusal_by_index.items()):
+            key_of_pass = units_to_run[index].key
+            self._add_refusal(refusal, self.passes[key_of_pass])
 
     def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
         """Add to the outcome why the model did not run over a sequence.
 
-        Several measures, such as growth and longppl, may use the losses of that run. All of them
-        lack the losses, so there is a refusal for each of them.
-
         Args:
-            refusal: The reason, with the measure that was run; without a measure, the whole row is
-                refused.
-            units: The units that use the run, one for each measure.
+            refusal: The reason, with the row, and with the measure and the length that are refused.
+                Without a measure ("") the whole row is refused.
+            units: The units that need this run of the model, one for each measure, such as growth
+                and longppl. There is a refusal for each measure.
         """
         for unit in units:
-            refusal_of_unit = refusal
+            refusal_of_measure = refusal
             if refusal.measure:
-                refusal_of_unit = replace(refusal, measure=unit.measure.name)
-            is_known = self.outcome.refused(
-                refusal_of_unit.row, refusal_of_unit.measure, refusal_of_unit.column
+                refusal_of_measure = replace(refusal, measure=unit.measure.name)
+
+            # add it once: several sequences of a length may fail for the same reason
+            known_reason = self.outcome.refused(
+                refusal_of_measure.row, refusal_of_measure.measure, refusal_of_measure.column
             )
-            if not is_known:
-                self.outcome.refusals.append(refusal_of_unit)
+            if not known_reason:
+                self.outcome.refusals.append(refusal_of_measure)
 
     def _run_and_announce(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]

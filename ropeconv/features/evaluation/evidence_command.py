@@ -118,28 +118,28 @@ def compare_command(
 
 
 def describe_proof(proof: Proof, metric_name: str) -> str:
-    """Return a difference in words.
+    """Return a measured difference in words, with its standard error and whether it is significant.
 
-    `-0.092 ± 0.012 nat, n = 12: significant`, say, or `-0.010 ± 0.012 nat, n = 12: not significant,
-    which takes 0.026`: a difference of 0.026 would be significant.
+    - "-0.092 ± 0.012 nat, n = 12: significant"
+    - "-0.010 ± 0.012 nat, n = 12: not significant, which takes 0.026", where 0.026 is the smallest
+      significant difference (`proof.margin`).
 
     Args:
-        proof: The difference of two rows, its standard error, and the margin from which on it is
-            significant.
+        proof: The difference of two rows, from `proof.count` paired numbers.
         metric_name: The measured quantity, such as "loss" or "accuracy".
     """
-    # the difference with its unit; a share, such as accuracy, is in %, so its name follows
+    # the difference, its standard error (None for a single cluster of numbers), and its unit
     metric = metric_of(metric_name)
     text = metric.difference(proof.difference)
     if proof.error is not None:
         text += f" ± {metric.error(proof.error)}"
     text += f" {metric.unit or metric_name}"
-    is_share = metric.share
-    if is_share:
+    is_in_percent = metric.share  # the unit does not say of what: add "(accuracy)"
+    if is_in_percent:
         text += f" ({metric_name})"
 
-    # whether it is significant
-    if proof.decided:
+    is_significant = proof.decided
+    if is_significant:
         verdict = "significant"
     elif proof.margin is None:
         verdict = f"too few to test, at least {FEWEST} are needed"

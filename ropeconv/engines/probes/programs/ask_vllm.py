@@ -83,30 +83,38 @@ class NoTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def import_torchvision() -> Any:
-    """Import torchvision, also where it is not installed or its compiled part does not load.
+    """Make `import torchvision` succeed, also where torchvision is missing or broken.
 
-    The files of vLLM's vision models import it (vllm/model_executor/models/qwen3_vl.py:38, 0.32.0),
-    and use it for images only. pip installs a torchvision for CUDA beside a torch for CPUs, and its
-    import then ends with "operator torchvision::nms does not exist". So people uninstall it.
+    vLLM's vision models import torchvision (vllm/model_executor/models/qwen3_vl.py:38, 0.32.0), and
+    use it for images only, which are never computed here.
 
-    Returns the library of torch that has the operators of torchvision, without code. The caller
-    must keep it, since torch forgets the operators with it. None where it is not needed.
+    Returns:
+        The torch library that declares missing operators; None where all exist. The operators exist
+        as long as this object, so the caller must keep a reference to it.
     """
     try:
         importlib.import_module("torchvision")
+        return None
+
+    # torchvision is not installed: importing it now gives modules without content
     except ModuleNotFoundError:
-        # it is not installed. transformers looks for torchvision once, which must be before there
-        # is a module of that name
+        # transformers remembers the first answer of this function. So it is called before the
+        # empty modules exist, while the answer is still no.
         importlib.import_module("transformers").utils.is_torchvision_available()
         sys.meta_path.append(NoTorchvision())
+        return None
+
+    # torchvision is broken in a way that vLLM reports for the models that need it
     except ImportError:
-        return None  # it is broken in another way, which vLLM reports for models that need it
-    except RuntimeError:  # an operator does not exist
+        return None
+
+    # pip has installed a torchvision for CUDA beside a torch for CPUs. Its import ends with
+    # "operator torchvision::nms does not exist", unless the operators are declared before.
+    except RuntimeError:
         library = torch.library.Library("torchvision", "DEF")
         for name in VISION_OPERATORS:
             library.define(f"{name}(Tensor x) -> Tensor")
         return library
-    return None
 
 
 TORCHVISION_LIBRARY = import_torchvision()
@@ -138,6 +146,7 @@ if TYPE_CHECKING:
     from . import probe_protocol, transformers_backend
 
     Answer = dict[str, Any]
+    Question = dict[str, Any]
 else:  # a program has only this folder on its path
     import probe_protocol
     import transformers_backend
@@ -161,7 +170,7 @@ WORDS_OF_MISSING_KERNEL = (
     "module 'triton' has no attribute",
 )
 """Parts of messages about kernels that the build for CPUs lacks."""
-WORDS_NOT_ABOUT_CONFIG = (
+WORDS_OF_MACHINE_OR_FILES = (
     "failed to be inspected",  # its class cannot be imported here, as with a broken torchvision
     "Failed to load the processor",  # of images, for a class of transformers
     "image processor for",
@@ -183,9 +192,10 @@ IMAGE_SETTINGS = {
 
 
 def prepare() -> None:
-    """Patch vLLM so that it builds models on meta, in this process, with rotary tables on the CPU.
+    """Patch vLLM to build models without memory for weights: on torch's device "meta".
 
-    Each step replaces functions of vLLM or torch for the life of this process.
+    Only the rotary tables have numbers, on the CPU. Each step replaces functions of vLLM or torch
+    for the life of this process.
     """
     # vLLM's registry inspects a class in another process, which takes ten seconds, and writes the
     # result into the user's cache. Here it inspects the class in this process.
@@ -193,13 +203,15 @@ def prepare() -> None:
 
     make_short_tables_on_cpu()
     compute_without_kernels()
-    keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
+    # the constructor of this activation function reads numbers of its tensors
+    keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")
 
     let_latent_attention_build()
     let_vision_towers_stay_on_meta()
 
-    # constructors look up kernels and parts of Triton by name. They get something for each name,
-    # which is never called
+    # Constructors look up compiled operators in torch.ops._C, and functions in Triton. The build
+    # for CPUs lacks many of them. No operator is called here, so each missing one is replaced by a
+    # placeholder.
     torch.ops._C = UncalledKernels(torch.ops._C)
     for name in ("TritonPlaceholder", "TritonLanguagePlaceholder"):
         getattr(triton, name).__getattr__ = return_uncalled_function
@@ -357,68 +369,77 @@ def keep_on_cpu(place: str, name: str) -> None:
     kind.__init__ = init
 
 
-def ask(config: Answer, question: Answer) -> Answer:
-    """Return the frequencies and factors that vLLM computes from a config, for every layer.
-
-    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+def ask(config: Answer, question: Question) -> Answer:
+    """Return the RoPE frequencies and attention factors that vLLM computes from a config.
 
     Args:
         config: The whole config.json.
-        question: The trained length and the context, in tokens, and options of `vllm serve`.
+        question: {"trained": 4096, "context": 131072, "options": {"model-impl": "transformers"}},
+            say: the trained length and the context in tokens, and options of `vllm serve`.
+
+    Returns:
+        The keys of an answer, which the docstring of `probe_protocol` explains, and "window": the
+        longest prompt that vLLM accepts without --max-model-len; None where vLLM chooses none.
     """
-    # vLLM runs the model with a class of its own, or else with that of transformers
+    # vLLM has a class of its own for most models, and runs the class of transformers for others
     architectures = config.get("architectures") or [""]
     architecture = architectures[0]
     has_own_class = architecture in ModelRegistry.get_supported_archs()
     if not has_own_class and not transformers_backend.takes(architecture):
         raise probe_protocol.NoModel(why_absent(architecture))
 
-    forget_tables()  # of the last question
+    # vLLM keeps the rotary tables of the models that it built for earlier questions
+    forget_tables()
     if architecture.startswith("Qwen4Exp"):
         let_sparse_attention_build()
+
     # vLLM's backend for classes of transformers sets VLLM_MLA_DISABLE, which would change the next
     # answer (vllm/model_executor/models/transformers/base.py:732, 0.33.0)
-    kept_environment = unittest.mock.patch.dict(os.environ)
-    with kept_environment, tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
+    restored_environment = unittest.mock.patch.dict(os.environ)
+    with restored_environment, tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         if "vision_config" in config:
             images = Path(folder, "preprocessor_config.json")
             images.write_text(json.dumps(IMAGE_SETTINGS), encoding="utf-8")
 
-        # The longest prompt without --max-model-len. vLLM cannot choose it for some configs, whose
-        # error is raised below, where the length is stated.
+        # vLLM chooses a length where --max-model-len is left out (None), and fails on some configs.
+        # Such an error is ignored here: `read_folder` states the length, and raises any other one.
         options = question.get("options") or {}
         window = None
         with suppress(Exception):
-            window = int(model_config(folder, None, options).max_model_len)
+            window = int(model_config(folder, context=None, options=options).max_model_len)
 
         try:
-            answer = read_folder(folder, question, has_own_class, "float32")
+            answer = read_folder(folder, question, has_own_class, dtype="float32")
         except probe_protocol.Refused as refused:
             # some attentions refuse float32 (vllm/models/qwen4_exp/nvidia/qsa.py, 0.33.0)
-            if not any(words in str(refused) for words in ("BF16", "dtype")):
+            refuses_dtype = any(words in str(refused) for words in ("BF16", "dtype"))
+            if not refuses_dtype:
                 raise
-            answer = read_folder(folder, question, has_own_class, "bfloat16")
+            answer = read_folder(folder, question, has_own_class, dtype="bfloat16")
         return {**answer, "window": window}
 
 
-def read_folder(folder: str, question: Answer, has_own_class: bool, dtype: str) -> Answer:
-    """Return what vLLM computes from the config in a folder, with weights of a dtype.
+def read_folder(folder: str, question: Question, has_own_class: bool, dtype: str) -> Answer:
+    """Return the frequencies and factors that vLLM computes from the config in a folder.
 
     Args:
         folder: The folder of config.json.
-        question: The trained length, the context, and options of `vllm serve`.
+        question: The trained length and the context in tokens, and options of `vllm serve`.
         has_own_class: Whether vLLM has a class of its own for the model.
-        dtype: float32 or bfloat16.
+        dtype: The dtype of the weights, "float32" or "bfloat16".
 
-    Raises Unseen where the reason is this machine or a missing file, NoModel where vLLM does not
-    have the model, and Refused where it has the model and fails on this config.
+    Raises:
+        probe_protocol.Unseen: This machine cannot run the model, or a file is missing.
+        probe_protocol.NoModel: vLLM does not have the model.
+        probe_protocol.Refused: vLLM has the model, and fails on this config.
     """
     options = {**(question.get("options") or {}), "dtype": dtype}
     try:
         vllm_config = VllmConfig(model_config=model_config(folder, question["context"], options))
     except Exception as error:
-        raise describe_config_error(error, has_own_class) from error
+        raise exception_for_config(error, has_own_class) from error
+    # this call builds the model, and can raise the same three exceptions
     return build_and_read(vllm_config, question, has_own_class)
 
 
@@ -435,17 +456,19 @@ def model_config(folder: str, context: int | None, options: Answer) -> ModelConf
     return ModelConfig(model=folder, tokenizer=folder, **settings)
 
 
-def describe_config_error(error: Exception, has_own_class: bool) -> Exception:
-    """Return the exception to raise for a config on which vLLM fails.
-
-    It is Unseen where the reason is this machine or a missing file, such as a tokenizer. It is
-    NoModel where transformers has no class for the config. Else it is Refused.
+def exception_for_config(error: Exception, has_own_class: bool) -> Exception:
+    """Return the exception of the probe for an error of vLLM while it reads a config.
 
     Args:
         error: The exception that vLLM raised.
         has_own_class: Whether vLLM has a class of its own for the model.
+
+    Returns:
+        Unseen: the reason is this machine or a missing file, such as a tokenizer.
+        NoModel: transformers has no class for the config.
+        Refused: all other errors, which a user would see too.
     """
-    if any(words in str(error) for words in WORDS_NOT_ABOUT_CONFIG):
+    if any(words in str(error) for words in WORDS_OF_MACHINE_OR_FILES):
         return probe_protocol.Unseen(
             f"it needs more than a config: {probe_protocol.message(error)}"
         )
@@ -461,7 +484,7 @@ def describe_config_error(error: Exception, has_own_class: bool) -> Exception:
     return probe_protocol.Refused(stage="config", error=error)
 
 
-def build_and_read(vllm_config: VllmConfig, question: Answer, has_own_class: bool) -> Answer:
+def build_and_read(vllm_config: VllmConfig, question: Question, has_own_class: bool) -> Answer:
     """Build the model of a config, and return what it computes, in the form of an answer.
 
     Args:
@@ -479,7 +502,7 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own_class: boo
             with torch.device("meta"):
                 model = initialize_model(vllm_config=vllm_config, model_config=config)
         except Exception as error:
-            raise describe_load_error(error, has_own_class) from error
+            raise exception_for_build(error, has_own_class) from error
 
         name = type(model).__name__
         layers = layers_of(model)
@@ -491,22 +514,26 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own_class: boo
         return {**rotation, "class": name}
 
 
-def describe_load_error(error: Exception, has_own_class: bool) -> Exception:
-    """Return the exception to raise where vLLM fails to build a model.
-
-    It is Unseen where the reason is this machine or a missing file. It is NoModel where vLLM has no
-    class of its own for the model, and cannot run the class of transformers. Else it is Refused.
+def exception_for_build(error: Exception, has_own_class: bool) -> Exception:
+    """Return the exception of the probe for an error of vLLM while it builds a model.
 
     Args:
         error: The exception that vLLM raised.
         has_own_class: Whether vLLM has a class of its own for the model.
+
+    Returns:
+        Unseen: the reason is this machine or a missing file, so nothing is known about the model.
+        NoModel: vLLM has no class of its own for the model, and cannot run that of transformers.
+        Refused: all other errors, which a user would see too.
     """
     if any(words in str(error) for words in WORDS_OF_MISSING_KERNEL):
         return probe_protocol.Unseen(
             f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
         )
-    if any(words in str(error) for words in WORDS_NOT_ABOUT_CONFIG):
-        return describe_config_error(error, has_own_class)
+    if any(words in str(error) for words in WORDS_OF_MACHINE_OR_FILES):
+        return probe_protocol.Unseen(
+            f"it needs more than a config: {probe_protocol.message(error)}"
+        )
     if not has_own_class:
         return probe_protocol.NoModel(
             "it has no file for it, and cannot run that of transformers:"
@@ -523,27 +550,27 @@ def has_experts(config: ModelConfig) -> bool:
 
 
 def start_world(experts: bool) -> None:
-    """Make vLLM's groups of processes, without which it builds no layer. Each has one process.
+    """Make the process groups of torch.distributed that vLLM needs to build a layer.
 
-    They are made again for the first model with experts, which needs one more group.
+    Each group has only this process. The groups are made once, and made again for the first model
+    with experts, which needs one more group.
 
     Args:
         experts: Whether the model has experts.
     """
-    exists = parallel_state.model_parallel_is_initialized()
-    has_expert_group = exists and parallel_state._EP is not None  # EP: expert parallelism
-    if has_expert_group or (exists and not experts):
-        return
-
-    if exists:
+    groups_exist = parallel_state.model_parallel_is_initialized()
+    if groups_exist:
+        has_expert_group = parallel_state._EP is not None  # EP: expert parallelism
+        if has_expert_group or not experts:
+            return
         parallel_state.destroy_model_parallel()
     else:
+        # torch's processes find each other by a file, also where there is only one process
         folder = tempfile.mkdtemp(prefix="vllm-probe-")
-        meeting = f"file://{folder}/rendezvous"
         parallel_state.init_distributed_environment(
             world_size=1,
             rank=0,
-            distributed_init_method=meeting,
+            distributed_init_method=f"file://{folder}/rendezvous",
             local_rank=0,
             backend="gloo",
         )
@@ -593,8 +620,8 @@ def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     return [stack[number] for number in sorted(stack)]
 
 
-def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Answer) -> Answer:
-    """Return the frequencies and factors of the layers of one of vLLM's own models, as an answer.
+def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Question) -> Answer:
+    """Return the RoPE frequencies and attention factors of the layers of a model class of vLLM.
 
     Args:
         layers: The layers of the language model.
@@ -602,11 +629,13 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
         question: {"trained": 4096, "context": 131072}, say: the two lengths in tokens.
 
     Returns:
-        The keys of an answer, which the docstring of `probe_protocol` explains.
+        {"ropes": [{"inv_freq": [...], "attention_factor": 1.0}], "layers": [0, 0, None], ...}, say:
+        each set of frequencies once, and the number of its set for each layer, None for a layer
+        that does not rotate. The docstring of `probe_protocol` explains the other keys.
     """
-    rope_by_module: dict[int, Answer] = {}  # layers share rotary embeddings
-    ropes: list[Answer | None] = []  # None for a layer that does not rotate
-    facts: Answer = {}
+    rope_by_module: dict[int, Answer] = {}  # by id, since layers share rotary embeddings
+    ropes: list[Answer | None] = []  # one for each layer; None where the layer does not rotate
+    facts: Answer = {}  # what holds for the whole model, such as {"scaling": 0.125}
     uses_mrope = bool(config.uses_mrope)
     with torch.inference_mode():
         for layer in layers:
@@ -615,30 +644,34 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
                 ropes.append(None)
                 continue
 
-            # the factors on logits and on queries; in Llama 4 only some layers scale their queries
-            on_logits = logit_scale(attention)
-            if on_logits is not None:
-                facts.setdefault("scaling", on_logits)
-            on_queries = query_scale(attention, question["context"])
-            if on_queries is not None:
-                largest = facts.get("query_scale", on_queries)
-                facts["query_scale"] = max(on_queries, largest)
+            # the factor on the logits is the same in all layers: take the first one
+            logit_factor = logit_scale(attention)
+            if logit_factor is not None and "scaling" not in facts:
+                facts["scaling"] = logit_factor
 
-            # the attention calls its rotary embedding with queries [tokens, heads * head_dim] or
-            # [tokens, heads, head_dim]: 2 or 3 axes
+            # Llama 4: only some layers scale their queries, so take the largest factor
+            query_factor = query_scale(attention, question["context"])
+            if query_factor is not None:
+                largest = facts.get("query_scale", query_factor)
+                facts["query_scale"] = max(query_factor, largest)
+
+            # The number of axes of the queries in each call of the rotary embedding: 2 for [tokens,
+            # heads * head_dim], 3 for [tokens, heads, head_dim]. Without a call there is no RoPE.
             axes_of_calls = calls_of(attention)
-            if not axes_of_calls:  # the layer does not rotate
+            if not axes_of_calls:
                 ropes.append(None)
                 continue
+
             rotary = CalledRotary(attention.rotary_emb, axes_of_calls[0], uses_mrope)
-            module = id(rotary.module)
-            if module not in rope_by_module:
-                rope_by_module[module] = rotary.read(question)
+            module_id = id(rotary.module)
+            if module_id not in rope_by_module:
+                rope_by_module[module_id] = rotary.read(question)
                 # whether dimensions 2 i and 2 i + 1 are a pair; it is the same in all layers
                 facts["interleaved"] = not rotary.rotates_halves
-            ropes.append(rope_by_module[module])
-    # `mixed`: vLLM computes a long prompt in several passes (chunked prefill), so that one prompt
-    # mixes the frequencies for short and for long ones
+            ropes.append(rope_by_module[module_id])
+
+    # `mixed`: vLLM computes a long prompt in several passes (chunked prefill). LongRoPE chooses its
+    # frequencies for each pass, so one prompt is computed with both lists.
     return probe_protocol.answer(ropes, mixed=True, **facts)
 
 
@@ -801,21 +834,24 @@ class CalledRotary:
         # of a query with 1 in dimension 0 only, dimension 1 stays 0 unless both are a pair
         query = torch.zeros(2, 1, self.head_size)
         query[..., 0] = 1.0
-        rotated = self.run([1, 1], query)
+        rotated = self.rotate([1, 1], query)
         return bool(rotated[0, 1] == 0)
 
-    def read(self, question: Answer) -> Answer:
-        """Return the frequencies that it rotates by, in a short and in a long prompt.
+    def read(self, question: Question) -> Answer:
+        """Return the RoPE frequencies of the embedding in a short and in a long prompt.
 
-        LongRoPE, for example, has other frequencies for prompts beyond the trained length, and
-        chooses them by the last position of a prompt. So each prompt has two positions here: the
-        last one, and position 1, at which the angle of a pair is its frequency.
+        Each prompt is run with two positions only. At position 1 the angle of a pair is its
+        frequency. The last position decides which frequencies LongRoPE uses.
 
         Args:
             question: {"trained": 4096, "context": 131072}, say: the lengths of the short and of the
                 long prompt, in tokens.
+
+        Returns:
+            {"inv_freq": [...], "attention_factor": 1.0} for the long prompt, with other keys where
+            the short prompt gets other values, as `probe_protocol.rope` returns it.
         """
-        # the last position, or the last one that the tables have (`make_short_tables_on_cpu`)
+        # tables have at most MOST_TABLE_ROWS positions, so a longer prompt ends there
         short_end = min(question["trained"], MOST_TABLE_ROWS) - 1
         long_end = min(question["context"], MOST_TABLE_ROWS) - 1
         try:
@@ -823,17 +859,18 @@ class CalledRotary:
             long_tables = self.tables([1, long_end])
         except Exception as error:
             raise probe_protocol.Refused(stage="forward", error=error) from error
-        self.check(short_tables, short_end)
-        self.check(long_tables, long_end)
+        # the angles at the last position must be multiples of those at position 1
+        self.check_last_position(short_tables, short_end)
+        self.check_last_position(long_tables, long_end)
 
-        # the cosines and sines at position 1
+        # each table begins with the cosines and sines of position 1
         cosines, sines = long_tables[0]
         short_cosines, short_sines = short_tables[0]
         inv_freq, factor = probe_protocol.from_cos_sin(cosines, sines)
         short_inv_freq, short_factor = probe_protocol.from_cos_sin(short_cosines, short_sines)
         return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
-    def check(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:
+    def check_last_position(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:
         """Check that the last position is rotated by the same frequencies as position 1.
 
         Raises AssertionError otherwise.
@@ -855,18 +892,18 @@ class CalledRotary:
             assert fits, f"{name} turns position {end} by other frequencies than 1"
 
     def tables(self, positions: list[int]) -> list[tuple[list[float], list[float]]]:
-        """Return the cosines and sines of each pair at some positions, times the attention factor.
+        """Return the cosines and sines by which the embedding rotates a head at some positions.
 
-        They are what the embedding makes of a query. Where a pair of the query is (1, 0), its
-        rotation by an angle gives (cosine, sine).
+        A query whose pairs of dimensions are all (1, 0) is rotated: each pair becomes (cosine,
+        sine), times the attention factor.
 
         Args:
             positions: The positions of a prompt, such as [1, 4095].
 
         Returns:
-            For each position the cosines and the sines, one per pair.
+            For each position a list of cosines and a list of sines, with one value per pair.
         """
-        rotary_width = 2 * self.pairs  # dimensions that rotate; the rest of a head does not
+        rotary_width = 2 * self.pairs  # the first dimensions of a head; the others do not rotate
         if self.rotates_halves:  # pair i has the dimensions i and i + pairs
             first_dimensions = slice(0, self.pairs)
             second_dimensions = slice(self.pairs, rotary_width)
@@ -877,24 +914,30 @@ class CalledRotary:
         query = torch.zeros(len(positions), 1, self.head_size)
         query[..., first_dimensions] = 1.0
         tables = []
-        for rotated in self.run(positions, query):
-            cosines = rotated[first_dimensions].tolist()
-            sines = rotated[second_dimensions].tolist()
+        rotated_query = self.rotate(positions, query)  # [positions, head_size]
+        for rotated_head in rotated_query:
+            cosines = rotated_head[first_dimensions].tolist()
+            sines = rotated_head[second_dimensions].tolist()
             tables.append((cosines, sines))
         return tables
 
-    def run(self, positions: list[int], query: torch.Tensor) -> torch.Tensor:
-        """Return a query as the embedding rotates it, float64 [positions, head_size].
+    def rotate(self, positions: list[int], query: torch.Tensor) -> torch.Tensor:
+        """Rotate a query with the embedding, and return the rotated query.
 
         Args:
             positions: The position of each token.
             query: A query with one head for each token, [positions, 1, head_size].
+
+        Returns:
+            float64 [positions, head_size].
         """
         position_ids = torch.tensor(positions)
         if self.uses_mrope:  # time, height and width of an image, which are equal for text
             position_ids = position_ids.expand(3, -1).contiguous()
-        if self.query_axes == 2:
+        if self.query_axes == 2:  # this embedding takes queries as [tokens, heads * head_dim]
             query = query.flatten(1)
+
+        # forward_native is the PyTorch code beside a kernel; a few embeddings have no such method
         forward = getattr(self.module, "forward_native", None) or self.module.forward
         key = query.clone()
         rotated_query: torch.Tensor = forward(position_ids, query.clone(), key)[0]

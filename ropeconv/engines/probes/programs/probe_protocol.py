@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     Answer = dict[str, Any]
+    Question = dict[str, Any]
 
 WORDS_OF_MISSING_DEVICE = (
     "Torch not compiled with CUDA",
@@ -171,48 +172,51 @@ def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
 
 
 def main(program: str) -> None:
-    """Answer the questions on stdin until it ends.
+    """Read questions from stdin, one JSON object a line, and write an answer to each to stdout.
 
     Args:
         program: The module that asks the runtime, such as ask_vllm. It has VERSION and a function
             `ask(config, question)`, which returns the answer.
     """
-    answers = open_answers()
+    answers = open_answers()  # stdout; what libraries print goes to stderr from here on
     caller = os.getppid()
     threading.Thread(target=end_with_caller, args=(caller,), daemon=True).start()
 
-    # import the program, and with it the runtime. Where that fails, each question is answered by
-    # `failure`: nothing is known about the model ("unseen")
+    # Import the program, and with it the runtime. Where that fails, the answer to each question is
+    # `import_failure`: nothing is known about the model ("unseen").
     version = ""
-    failure: Answer = {}
-    gc.disable()  # a quarter of the time of the imports
+    import_failure: Answer = {}
+    gc.disable()  # garbage collection takes a quarter of the time of the imports
     try:
         module = importlib.import_module(program)
         version = getattr(module, "VERSION", "")
-        gc.freeze()  # a walk through the objects of these packages takes a second
+        gc.freeze()  # never search the objects of these packages, which takes a second
         gc.enable()
     except Exception as error:
+        # only this failure is written from here on, which needs no garbage collection
         report(error)
-        failure = {"unseen": f"it cannot be imported: {message(error)}"}
+        import_failure = {"unseen": f"it cannot be imported: {message(error)}"}
 
     for line in sys.stdin:
         question = json.loads(line)
         config = question.pop("config")
-        if failure:
-            result = failure
+        if import_failure:
+            result = import_failure
         else:
-            result = outcome(module.ask, config, question)
+            result = answer_or_reason(module.ask, config, question)
         answers.write(json.dumps({**question, "version": version, **result}) + "\n")
         answers.flush()
     answers.close()
     os._exit(0)  # the shutdown of these packages takes a second, and some of them crash in it
 
 
-def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: Answer) -> Answer:
-    """Ask a runtime about one config, and return its answer, or else why there is none.
+def answer_or_reason(
+    ask: Callable[[Answer, Question], Answer], config: Answer, question: Question
+) -> Answer:
+    """Ask a runtime about one config, and return its answer or the reason why there is none.
 
-    The answer has "layers" and "ropes", the frequencies of each layer. Without one, the result has
-    a sentence under one of three keys:
+    An answer has "layers" and "ropes", the frequencies of each layer. A reason is a sentence under
+    one of three keys:
 
     - "absent": the runtime has no class for the model, so no user can run it there.
     - "error": it has a class, which fails on this config, as it would for a user.

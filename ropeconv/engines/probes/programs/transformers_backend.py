@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from . import probe_protocol
 
     Answer = dict[str, Any]
+    Question = dict[str, Any]
 else:  # a program has only this folder on its path
     import probe_protocol
 
@@ -34,76 +35,80 @@ def takes(architecture: str) -> bool:
     return False
 
 
-def read(model: Any, layers: list[Any], question: Answer) -> Answer:
-    """Return the frequencies of each layer of a class of transformers that vLLM runs.
-
-    transformers chooses frequencies by the largest position of a forward pass: LongRoPE has other
-    ones within the trained length. So each type of layer is read twice, in a pass within the
-    trained length, and in one that ends with the context.
+def read(model: Any, layers: list[Any], question: Question) -> Answer:
+    """Return the RoPE frequencies and attention factors of each layer of a transformers model.
 
     Args:
-        model: The model, with one rotary embedding for all layers.
-        layers: Its layers.
-        question: {"trained": 4096, "context": 131072}, say: the two lengths in tokens.
+        model: A model of transformers that vLLM or SGLang runs, with one rotary embedding for all
+            layers.
+        layers: The layers of the model.
+        question: {"trained": 4096, "context": 131072}, say: the two lengths in tokens. LongRoPE has
+            other frequencies within the trained length, so both lengths are read.
 
     Returns:
-        The keys of an answer, which the docstring of `probe_protocol` explains.
+        {"ropes": [{"inv_freq": [...], "attention_factor": 1.0}], "layers": [0, 0, None], ...}, say:
+        each set of frequencies once, and the number of its set for each layer, None for a layer
+        that does not rotate. The docstring of `probe_protocol` explains the other keys.
     """
     rotary = rotary_embedding_of(model)
     settings = getattr(rotary.config, "rope_parameters", None) or {}
     if settings.get("llama_4_scaling_beta"):
         raise probe_protocol.Unseen("its class scales queries by position, which is not seen here")
 
-    rope_by_kind: dict[str | None, Answer] = {}  # layers of one type rotate alike
-    ropes: list[Answer | None] = []  # None for a layer that does not rotate
-    facts: Answer = {}
+    rope_by_layer_type: dict[str | None, Answer] = {}  # layers of one type rotate alike
+    ropes: list[Answer | None] = []  # one for each layer; None where the layer does not rotate
+    facts: Answer = {}  # what holds for the whole model, such as {"scaling": 0.125}
     for layer in layers:
         attention = attention_of(layer)
         if attention is None:  # such as a Mamba layer
             ropes.append(None)
             continue
-        scaling = logit_scale(attention)
-        if scaling is not None:
-            facts.setdefault("scaling", scaling)
+        logit_factor = logit_scale(attention)
+        if logit_factor is not None and "scaling" not in facts:
+            facts["scaling"] = logit_factor
         if not rotates(attention, rotary.config.model_type):
             ropes.append(None)
             continue
-        kind = kind_of(rotary, layer, attention)  # such as "sliding_attention"; None for one kind
-        if kind not in rope_by_kind:
-            rope_by_kind[kind] = read_rotary(rotary, kind, question)
-        ropes.append(rope_by_kind[kind])
-    # `mixed`: vLLM and SGLang compute a long prompt in several passes (chunked prefill), so that
-    # one prompt mixes the frequencies for short and for long ones
+
+        # such as "sliding_attention"; None in a model whose layers all rotate alike
+        layer_type = layer_type_of(rotary, layer, attention)
+        if layer_type not in rope_by_layer_type:
+            rope_by_layer_type[layer_type] = read_rotary(rotary, layer_type, question)
+        ropes.append(rope_by_layer_type[layer_type])
+
+    # `mixed`: vLLM and SGLang compute a long prompt in several passes (chunked prefill). LongRoPE
+    # chooses its frequencies for each pass, so one prompt is computed with both lists.
     return probe_protocol.answer(ropes, backend="transformers", mixed=True, **facts)
 
 
 def logit_scale(attention: Any) -> float | None:
     """Return the factor on the logits of an attention, such as 1 / sqrt(head_dim).
 
-    None where it is unknown.
-
     Args:
         attention: The attention of a class of transformers.
+
+    Returns:
+        The factor; None where it is not known.
     """
-    # vLLM 0.33 puts a kernel of its own into the attention, as `impl`, with a factor that it reads
-    # in the code of the class, or with that of Llama (transformers/base.py)
+    # vLLM 0.33 computes attention with an object of its own, `impl`, whose `scale` is the factor
+    # (vllm/model_executor/models/transformers/base.py)
     for module in attention.modules():
         kernel = getattr(module, "impl", None)
         scale = getattr(kernel, "scale", None)
         if isinstance(scale, float):
             return scale
 
-    # earlier releases of vLLM, and SGLang, compute with the factor of the class
+    # earlier releases of vLLM, and SGLang, use the factor of the class of transformers
     own_scale = getattr(attention, "scaling", None)
     if isinstance(own_scale, float):
         return own_scale
     return None
 
 
-def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
+def layer_type_of(rotary: Any, layer: Any, attention: Any) -> str | None:
     """Return the type of a layer, such as "sliding_attention".
 
-    None where the rotary embedding is the same for all types, and does not ask for one.
+    None for a rotary embedding that rotates all layers alike, and so takes no type.
     """
     if "layer_type" not in inspect.signature(rotary.forward).parameters:
         return None
@@ -141,40 +146,50 @@ def rotates(attention: Any, model_type: str) -> bool:
     return True
 
 
-def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
-    """Return what a rotary embedding of transformers computes for a type of layer.
+def read_rotary(rotary: Any, layer_type: str | None, question: Question) -> Answer:
+    """Return the frequencies that a rotary embedding of transformers has for a type of layer.
 
     Args:
         rotary: The embedding.
-        kind: The type of layer, such as "sliding_attention"; None where the embedding has one set
-            of frequencies.
-        question: The trained length and the context, in tokens.
+        layer_type: The type of layer, such as "sliding_attention"; None where the embedding has one
+            set of frequencies.
+        question: {"trained": 4096, "context": 131072}, say: the two lengths in tokens.
     """
-    arguments_of_kind = () if kind is None else (kind,)
     with torch.device("cpu"):
         # the tables of the model may be on meta, without numbers, so another embedding is made
-        fresh_rotary = type(rotary)(rotary.config)
-
-        def read_for_length(length: int) -> tuple[list[float], float]:
-            """Return inv_freq and attention factor for a prompt of this length.
-
-            The embedding gets two of its positions: the last one, by which it chooses frequencies,
-            and position 1, at which the angle of each pair is its frequency.
-            """
-            positions = torch.tensor([[1, length - 1]])
-            states = torch.zeros(1, 1)  # the embedding reads only their dtype and device
-            try:
-                tables = fresh_rotary(states, positions, *arguments_of_kind)
-            except Exception as error:
-                raise probe_protocol.Refused(stage="forward", error=error) from error
-            if isinstance(tables, torch.Tensor):  # cos + i sin, as in DeepSeek V2
-                tables = (tables.real, tables.imag)
-            cos, sin = tables  # [batch, positions, width]
-            return first_position(cos[0, 0].double(), sin[0, 0].double())
-
-        inv_freq, factor = read_for_length(question["context"])
-        short_inv_freq, short_factor = read_for_length(question["trained"])
+        rotary_on_cpu = type(rotary)(rotary.config)
+        inv_freq, factor = read_for_length(rotary_on_cpu, layer_type, question["context"])
+        short_inv_freq, short_factor = read_for_length(
+            rotary_on_cpu, layer_type, question["trained"]
+        )
     return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
+
+
+def read_for_length(rotary: Any, layer_type: str | None, length: int) -> tuple[list[float], float]:
+    """Return the frequencies and the attention factor of a rotary embedding for a prompt.
+
+    The embedding computes two positions of the prompt: the last one, which decides the frequencies
+    of LongRoPE, and position 1, at which the angle of each pair is its frequency.
+
+    Args:
+        rotary: An embedding of transformers on the CPU.
+        layer_type: The type of layer, such as "sliding_attention"; None where the embedding has one
+            set of frequencies.
+        length: The length of the prompt in tokens.
+    """
+    positions = torch.tensor([[1, length - 1]])
+    states = torch.zeros(1, 1)  # the embedding reads only their dtype and device
+    arguments: list[Any] = [states, positions]
+    if layer_type is not None:
+        arguments.append(layer_type)
+    try:
+        tables = rotary(*arguments)
+    except Exception as error:
+        raise probe_protocol.Refused(stage="forward", error=error) from error
+    if isinstance(tables, torch.Tensor):  # DeepSeek V2: complex numbers cos + i sin
+        tables = (tables.real, tables.imag)
+    cos, sin = tables  # [batch, positions, width]
+    return first_position(cos[0, 0].double(), sin[0, 0].double())
 
 
 def first_position(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:

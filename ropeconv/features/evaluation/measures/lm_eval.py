@@ -52,11 +52,13 @@ class LmEval(Measure):
     runs_model = True
 
     def __init__(self, task: str, only_known_lengths: bool = False) -> None:
-        """Name a task.
+        """Choose a task of lm_eval.
 
         Args:
-            task: A task or a group of tasks as lm_eval names it, or a YAML file with one.
-            only_known_lengths: Whether to leave out lengths for which RULER has no score.
+            task: The name of a task or of a group of tasks, such as "hellaswag", or a YAML file
+                that describes a task.
+            only_known_lengths: Whether to leave out lengths for which the tasks of RULER have no
+                metric, such as 5000. Otherwise `cases` refuses them.
 
         Raises:
             UsageError: The name is empty, or the file has no task.
@@ -68,7 +70,8 @@ class LmEval(Measure):
         require("lm_eval", f"--measure {LM_EVAL}{task}")
         self.task = task
         self.only_known_lengths = only_known_lengths
-        # RULER makes prompts of each length; the prompts of any other task have their own lengths
+        # The tasks of RULER, such as "niah_single_1", and the group "ruler" of all these tasks make
+        # prompts of each length. The prompts of other tasks have their own lengths.
         self.has_prompts_of_each_length = task in RULER or task == "ruler"
 
         # the folder and the checksum of a YAML file, which names the task
@@ -103,28 +106,35 @@ class LmEval(Measure):
         self.file_checksum = zlib.crc32(text.encode()) >> 1
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield a case for the whole task, or for each length, with made-up tokens.
+        """Yield a case for the whole task; for RULER, a case for each length.
 
-        lm_eval makes the prompts, so the tokens of a case are never read. But the journal, in which
-        an interrupted run continues, finds a result by the digest of the tokens and targets of a
-        case. So they are made of all that decides the result: the length, the seed, the contents of
-        a task file, and the number of documents.
+        lm_eval makes the prompts, so the tokens and targets of a case are placeholders. The journal
+        finds the result of an earlier run by their digest. So they depend on everything that
+        decides the result.
+
+        Args:
+            texts: The texts of other measures, which are not used.
+            sizes: The lengths, the number of documents (`windows`), and the seed.
 
         Raises:
             UsageError: RULER has no metric for a length.
         """
         for length in self._lengths(sizes):
-            ids = np.full(length, sizes.seed, np.int32)
-            ids[0] += self.file_checksum  # of the task file; 0 without one
-            documents = min(sizes.windows, length - 1)  # targets are indices into the tokens
-            targets = np.arange(1, documents + 1, dtype=np.int32)
+            # as many tokens as the length, all of them the seed; the first one also depends on the
+            # contents of a task file (a checksum of 0 where there is no file)
+            placeholder_tokens = np.full(length, sizes.seed, np.int32)
+            placeholder_tokens[0] += self.file_checksum
+
+            # as many targets as documents; targets are indices into the tokens
+            document_count = min(sizes.windows, length - 1)
+            placeholder_targets = np.arange(1, document_count + 1, dtype=np.int32)
             yield Case(
                 measure=self.name,
                 column=length,
                 document=0,
-                window=sizes.seed,
-                ids=ids,
-                targets=targets,
+                window=sizes.seed,  # `run` reads the seed here
+                ids=placeholder_tokens,
+                targets=placeholder_targets,
             )
 
     def _lengths(self, sizes: EvaluationSizes) -> list[int]:
@@ -155,11 +165,11 @@ class LmEval(Measure):
         raise NotImplementedError(self.name)
 
     def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        """Run the task on the model of a row, and return its numbers for each document.
+        """Run the task on the model of a row, and return the metrics of each document.
 
         Args:
             row: The name of the row.
-            case: A case of `cases`, with the length, the seed, and the number of documents.
+            case: A case that `cases` has made. Its column is the longest length in tokens.
             engine: The model, patched to compute the method of the row.
             tokenizer: The tokenizer of the model.
 
@@ -173,13 +183,13 @@ class LmEval(Measure):
         if not isinstance(tokenizer, CheckpointTokenizer):
             raise RopeconvError(refusal)
 
-        # A group such as mmlu has many tasks. Each of them gets a number, in the order of their
-        # names, and has a sample for each document, with the metrics of the model's answer.
+        # lm_eval returns a sample for each document: a dictionary with the metrics of the answer. A
+        # group such as mmlu has many tasks, which are numbered by their sorted names.
         samples_by_task = self._run_task(engine.model, tokenizer.tokenizer, case)
         observations = list[Observation]()
         for task_number, task in enumerate(sorted(samples_by_task)):
             for sample in samples_by_task[task]:
-                observations += self._observations(sample, case.column, task_number)
+                observations += self._metrics_of_sample(sample, case.column, task_number)
         if not observations:
             raise RopeconvError(
                 f"the task {self.task} does not give a number for each document; choose another"
@@ -187,35 +197,39 @@ class LmEval(Measure):
             )
         return observations
 
-    def _observations(
-        self, sample: JsonObject, column: int, task_number: int
+    def _metrics_of_sample(
+        self, sample: JsonObject, length: int, task_number: int
     ) -> Iterator[Observation]:
-        """Yield the metrics of a document, as lm_eval logs it.
-
-        A sample of the task arc_easy is
-        `{"doc_id": 3, "filter": "none", "metrics": ["acc", "acc_norm"], "acc": 1.0, ...}`.
+        """Yield an observation for each metric of a document, such as "acc" and "acc_norm".
 
         Args:
-            sample: The document.
-            column: The longest length in tokens that the model sees.
-            task_number: The number of its task in a group.
+            sample: The document as lm_eval logs it, such as {"doc_id": 3, "filter": "none",
+                "metrics": ["acc", "acc_norm"], "acc": 1.0, "acc_norm": 0.0}.
+            length: The longest length in tokens that the model sees.
+            task_number: The number of its task in a group; 0 for a single task.
         """
-        # gsm8k, for one, has an "exact_match" of each of two filters of the answer; the tables of
-        # lm_eval write these "exact_match,strict-match" and "exact_match,flexible-extract"
+        # gsm8k has the metric "exact_match" for two filters of the answer. The tables of lm_eval
+        # write "exact_match,strict-match" and "exact_match,flexible-extract".
         answer_filter = sample.get("filter", "none")
         suffix = "" if answer_filter == "none" else f",{answer_filter}"
         for name in sample.get("metrics", ()):
             value = sample.get(name)
             if not isinstance(value, (bool, int, float, np.number)):
                 continue
-            # RULER's metrics are lengths, with -1 for those that a prompt does not have
-            is_other_length = self.has_prompts_of_each_length and name != str(column)
-            if is_other_length:
-                continue
+
+            # RULER names its metrics by the length, as {"4096": 1.0, "8192": -1}; -1 stands for a
+            # length that this prompt does not have
+            metric = f"{name}{suffix}"
+            if self.has_prompts_of_each_length:
+                if name != str(length):
+                    continue
+                metric = "accuracy"
+
+            # documents are numbered in each task, so the number of the task tells them apart
             yield Observation(
                 measure=self.name,
-                metric="accuracy" if self.has_prompts_of_each_length else f"{name}{suffix}",
-                column=column,
+                metric=metric,
+                column=length,
                 document=int(sample["doc_id"]),
                 window=task_number,
                 value=float(value),

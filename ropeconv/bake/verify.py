@@ -245,7 +245,7 @@ def verify_output(
     if not faults:
         faults = _draft_faults(comparison, options)
     for fault in faults:
-        findings.differs(fault)
+        findings.add_difference(fault)
     return findings.result(baked)
 
 
@@ -274,7 +274,7 @@ def _verify_receipt(
 ) -> None:
     """Compare the receipt of an output with its plan; `ignore_shards` is as in `unlike_plan`."""
     for key in unlike_plan(plan, comparison.receipt, ignore_shards):
-        findings.differs(f"its receipt has another {key}")
+        findings.add_difference(f"its receipt has another {key}")
 
 
 def _verify_gguf(

@@ -61,7 +61,7 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
 
     # the first difference: of what llama.cpp computes from the file, then of its keys and tensors
     schedule = _expected_schedule(plan)
-    wrong = _unlike_schedule(schedule, plan.result.kept, spec)
+    wrong = _schedule_difference(schedule, plan.result.kept, spec)
     if not wrong:
         wrong = next(_unlike_plan(plan, file), "")
     if wrong:
@@ -76,18 +76,22 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
 def run_first_layers(plan: GgufOutput, path: Path) -> LayersRecord:
     """Run the first layers of a written file in llama.cpp, and compare them with the method.
 
+    The layers of the source are run too, where llama.cpp can load the source.
+
     Args:
         plan: The plan of the output.
         path: The file that was written, or the first of its shards.
     """
-    # a file that was changed in place is no source any more, and a checkpoint is in another format
-    source = None
+    # llama.cpp cannot load a checkpoint; and after a change in place, the source file is gone
+    source_file = None
     if isinstance(plan, GgufPlan) and not plan.target.in_place:
-        source = plan.source.file
+        source_file = plan.source.file
+    # with --assume-arch-keys, an unknown architecture has the keys that all architectures have
     with assumed_keys(plan.target.assume_arch_keys):
-        return compare_gguf_layers(
-            GgufFile.open(path), source, plan.before, _expected_schedule(plan)
-        )
+        written_file = GgufFile.open(path)
+        source_spec = plan.before  # the RoPE before the method
+        schedule = _expected_schedule(plan)
+        return compare_gguf_layers(written_file, source_file, source_spec, schedule)
 
 
 def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRecord:
@@ -98,6 +102,7 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
         path: The file that was written.
         probe: The process that runs the checkpoint.
     """
+    # only for weights that transformers can load from this disk
     source = plan.source
     weights = source.weights()
     if source.generated_files():
@@ -109,15 +114,15 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
     file = GgufFile.open(path)
     schedule = _expected_schedule(plan)
     family = source.family
+    source_spec = plan.before  # the RoPE of the checkpoint
     _, vocabulary = file.tensors["token_embd.weight"].shape  # GGUF has the columns first
-    # a model_type that transformers does not know is loaded as the one that --family names
+
+    # A model_type that transformers does not know is loaded as a model_type with the same layers,
+    # such as "llama", which the user names with --family (`assumed`).
     loaded_as = family.text_type if family.assumed else ""
 
-    # The checkpoint runs in the process of the probe, with the frequencies of the method. The
-    # question has all that transformers needs for that: the files, the tokens, and how the model is
-    # built.
-    compares_states = gives_no_logits(file, arch_of(file))  # hidden states, as of an encoder
     with folder_of(source, weights=False) as config:
+        # what transformers needs to run the checkpoint with the frequencies of the method
         question = ConversionQuestion(
             source=CheckpointFiles(
                 config=str(config.absolute()),
@@ -126,13 +131,14 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
             ),
             numbers=ScheduleRecord(**schedule.to_dict()),
             ids=choose_tokens(vocabulary, schedule.original_context),
-            layers=plan.before.first_of_each_kind,
-            queries=family.weights.queries,
-            mla=plan.before.mla,  # multi-head latent attention, as in DeepSeek V3
-            states=compares_states,
+            layers=source_spec.first_of_each_kind,  # such as layer 0 with a window, 5 without
+            queries=family.weights.queries,  # the module that outputs queries, such as "q_proj"
+            mla=source_spec.mla,  # whether it has multi-head latent attention, as DeepSeek V3
+            states=gives_no_logits(file, arch_of(file)),  # whether to compare hidden states
         )
 
         ask_probe = partial(_call_in_probe, probe)
+        # with --assume-arch-keys, an unknown architecture has the keys that all architectures have
         with assumed_keys(plan.target.assume_arch_keys):
             return compare_converted_layers(file, question, schedule, ask_probe)
 
@@ -180,32 +186,32 @@ def _expected_schedule(plan: GgufOutput) -> Schedule:
 
 
 def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
-    """Compare a GGUF file that was only split into other shards with the file before.
+    """Compare a GGUF model that was split into other shards with its source.
 
     Args:
-        source: The file before.
-        path: The first of the shards.
+        source: The model before it was split.
+        path: The first of the new shards.
 
     Raises:
-        Disagreement: Where they are damaged, or where the RoPE or a tensor is not that of the
-            source.
+        Disagreement: The shards are damaged, or their RoPE or a tensor differs from the source.
     """
-    # the frequencies that llama.cpp computes from the source, and from the shards
-    before = read_file(source).spec
-    schedule = before.current()
-    file, spec = _read_back(path)
-    wrong = _unlike_schedule(schedule, before, spec)
-    if wrong:
-        raise _disagreement(wrong)
+    # the RoPE that llama.cpp computes from the source, and from the new shards
+    source_spec = read_file(source).spec
+    schedule = source_spec.current()
+    split_file, split_spec = _read_back(path)
+    difference_of_rope = _schedule_difference(schedule, source_spec, split_spec)
+    if difference_of_rope:
+        raise _disagreement(difference_of_rope)
 
-    if file.tensors.keys() != source.tensors.keys():
+    # the tensors
+    if split_file.tensors.keys() != source.tensors.keys():
         raise _disagreement(
-            f"the written files have {len(file.tensors)} tensors, and the source has"
+            f"the written files have {len(split_file.tensors)} tensors, and the source has"
             f" {len(source.tensors)}"
         )
-    nothing_edited = Edit()
-    compared = _compare_tensors(source, nothing_edited, file)
-    return _record(schedule, spec, file, compared)
+    no_edit = Edit()
+    compared = _compare_tensors(source, no_edit, split_file)
+    return _record(schedule, split_spec, split_file, compared)
 
 
 def _read_back(path: Path) -> tuple[GgufFile, RopeSpec]:
@@ -234,22 +240,27 @@ def _disagreement(clause: str) -> Disagreement:
     )
 
 
-def _unlike_schedule(schedule: Schedule, in_windows: RopeSpec | None, spec: RopeSpec) -> str:
-    """Return how the RoPE that llama.cpp computes from a file differs from the plan; or empty.
+def _schedule_difference(
+    schedule: Schedule, source_spec: RopeSpec | None, written_spec: RopeSpec
+) -> str:
+    """Return how the RoPE that llama.cpp computes from a file differs from the plan.
 
     Args:
         schedule: The frequencies, attention factor and context that were written.
-        in_windows: The RoPE that layers with a sliding window must still have, since methods do not
-            change it; None where these layers are not compared.
-        spec: The RoPE that llama.cpp computes from the file.
+        source_spec: The RoPE of the source, which layers with a sliding window must still have,
+            since methods do not change these layers. None if these layers are not compared.
+        written_spec: The RoPE that llama.cpp computes from the written file.
+
+    Returns:
+        The difference in words; empty without a difference.
     """
-    if spec.context != schedule.context:
-        return f"the written header declares {spec.context:,} tokens, not {schedule.context:,}"
-    # `difference` always compares the layers with a window too. To leave them out, they are
-    # compared with themselves.
-    if in_windows is None:
-        in_windows = spec
-    reason = difference(schedule, in_windows, spec)
+    if written_spec.context != schedule.context:
+        return (
+            f"the written header declares {written_spec.context:,} tokens, not {schedule.context:,}"
+        )
+    # `difference` always compares layers with a window, so they are compared with themselves
+    spec_of_windows = written_spec if source_spec is None else source_spec
+    reason = difference(schedule, spec_of_windows, written_spec)
     if reason:
         return f"llama.cpp would not compute the schedule from the written header: {reason}"
     return ""

@@ -167,30 +167,32 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
 def _source_weights(
     plan: CheckpointPlan, probe: Probe, config: Path, loaded_as: str, place: Path
 ) -> list[Path]:
-    """Return safetensors files with the weights of the source, at least of its first layers.
+    """Return the paths of safetensors files with the weights of the first layers of a source.
+
+    A source on this disk has such files. Of a source on the Hub, only the tensors of the first
+    layers are downloaded, and only some rows of the embeddings.
 
     Args:
         plan: The plan of the output.
-        probe: The process that says which tensors of a source on the Hub are needed.
+        probe: A process with transformers, which says which tensors the first layers have.
         config: The folder with the config.json of the source.
-        loaded_as: The model_type with which transformers loads the source, such as "llama" for a
-            model type that transformers does not know (--family); empty for its own.
-        place: An empty folder for a file with these tensors.
+        loaded_as: The model_type with which transformers loads the source. The user names it with
+            --family, such as "llama", if transformers does not know the model_type of the source.
+            Empty otherwise.
+        place: An empty folder, for the downloaded tensors.
 
     Raises:
-        NoLayerRuns: No layer can run on its own.
+        NoLayerRuns: No layer can run without the others.
     """
     source = plan.source
     is_on_disk = all(source.local(name) is not None for name in source.weights())
     if is_on_disk:
         return [source.path(name) for name in source.weights()]
 
-    # A source on the Hub has gigabytes that the first layers do not need. Only their tensors are
-    # downloaded, and only the first rows of the embeddings, which have a row for each token.
-    needed_rows = _needed_rows(plan, probe, config, loaded_as)
-    fetched = place / SINGLE
-    _fetch_tensors(source, needed_rows, fetched)
-    return [fetched]
+    rows_by_tensor = _needed_rows(plan, probe, config, loaded_as)
+    downloaded = place / SINGLE
+    _fetch_tensors(source, rows_by_tensor, downloaded)
+    return [downloaded]
 
 
 def _needed_rows(

@@ -236,7 +236,7 @@ class Screen:
 
     @contextmanager
     def stopping(self, afterwards: str) -> Iterator[Callable[[], bool]]:
-        """Let a long run end with a whole step at Ctrl-C, and at once at a second Ctrl-C.
+        """Let a long run finish its current step at Ctrl-C, and end at once at a second Ctrl-C.
 
             with screen.stopping("the results so far are kept") as should_stop:
                 for step in steps:
@@ -244,10 +244,11 @@ class Screen:
                         break
 
         Args:
-            afterwards: The consequence of Ctrl-C, as the end of a sentence for the user.
+            afterwards: What happens after Ctrl-C, for the message "Stopping: {afterwards}."
 
         Yields:
-            A function that the run calls between two steps. It returns True once after Ctrl-C.
+            A function that the run calls between two steps. The first call after Ctrl-C returns
+            True. All other calls return False.
 
         Raises:
             StopRequest: At a second Ctrl-C.

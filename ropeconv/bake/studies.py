@@ -28,8 +28,12 @@ class Group(NamedTuple):
     """The model and the factor of one study."""
 
     model: str
+
     factor: float
+    """The length over the trained context."""
+
     on_top: str
+    """The kind of the scaling that the model was trained with; empty for none."""
 
 
 def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:

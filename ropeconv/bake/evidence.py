@@ -206,8 +206,8 @@ def study_for(
     """Return the study that shows best how a method works without training; None if none does.
 
     A study has the losses and answers of several methods on one model, extended by one factor. The
-    study of the model with the longest trained context is chosen. Of its factors, the smallest that
-    covers the wanted factor is chosen, or the largest if none covers it.
+    study of the model with the longest trained context is chosen, at the smallest factor that
+    covers the wanted factor. If all factors are smaller, it is the largest factor.
 
     Args:
         method: The name of the method.

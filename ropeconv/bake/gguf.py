@@ -809,7 +809,7 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
 
 
 def _write_converted_tensors(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
-    """Write the tensors of conversions behind their headers, as they are in the checkpoint.
+    """Write the tensors of conversions behind their headers, still without the changes of a method.
 
     Some methods change tensors: `_write_edited_tensors` does that afterwards.
 

@@ -169,8 +169,8 @@ def _source_weights(
 ) -> list[Path]:
     """Return the paths of safetensors files with the weights of the first layers of a source.
 
-    A source on this disk has such files. Of a source on the Hub, only the tensors of the first
-    layers are downloaded, and only some rows of the embeddings.
+    A source on this disk has such files. For a source on the Hub, the tensors of the first layers
+    are downloaded, with only some rows of the embeddings.
 
     Args:
         plan: The plan of the output.

@@ -27,8 +27,7 @@ def shown_runtime(
         verdicts: Whether each version of each runtime supports the model, the newest version last.
         is_folder: True for a checkpoint, False for a GGUF file.
         named: The runtimes that the user names with --runtime.
-        allow_untested: Whether a runtime counts as supported if the user names it and nobody has
-            tested it.
+        allow_untested: Whether an untested runtime counts as supported if the user names it.
         candidates: The runtimes of the second rule. Empty for the default: vLLM, SGLang and
             transformers, or llama.cpp for a GGUF file.
 

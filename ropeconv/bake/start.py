@@ -114,7 +114,7 @@ def _refuse_family(inspection: Inspection, target: Target) -> None:
     Raises:
         UnsupportedBake: The family of the model has no context extension.
         BadSource: The config contradicts itself, or the model is a text model inside another model,
-            such as a vision model, and nobody has tested that.
+            such as a vision model, and that is untested.
     """
     # `refuse` is the reason why a family has no context extension; empty if it has one. Some
     # families have one only as GGUF.

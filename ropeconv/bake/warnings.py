@@ -160,7 +160,7 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
     "vLLM 0.33: ignored, it reads rope_parameters only" has the repair "--as-is --runtime vllm".
 
     Args:
-        source: The model. A GGUF file has no such problems.
+        source: The model. Nothing is yielded for a GGUF file.
         inspection: The inspection of the model.
     """
     # `refuse` is the reason why the family of the model has no context extension

@@ -244,7 +244,7 @@ class Screen:
                         break
 
         Args:
-            afterwards: What happens after Ctrl-C, for the message "Stopping: {afterwards}."
+            afterwards: The consequence of Ctrl-C, for the message "Stopping: {afterwards}."
 
         Yields:
             A function that the run calls between two steps. The first call after Ctrl-C returns

@@ -517,12 +517,12 @@ def advise(
         source: The model.
         context: The length in tokens.
         outputs: Formats that are planned; None for all that the model can have.
-        inspection: The inspection of the model; None for one that is made here.
-        runtimes: The runtimes that must compute an output, as `--runtime` names them. Methods that
-            one of them does not compute cannot be written.
+        inspection: The inspection of the model; None to inspect it here.
+        runtimes: The runtimes that must compute an output, as `--runtime` names them. A method that
+            one of these runtimes does not compute cannot be written.
 
     Raises:
-        UsageError: The context is within the trained or the declared one.
+        UsageError: The context is not longer than the trained or the declared context.
         RecipeError: A runtime is unknown.
         RopeconvError: No layer of the model sees the whole context, or it declares less than its
             scaling covers.
@@ -791,7 +791,7 @@ def _recipe(
 def _required_attention_factor(
     recipe: Recipe, inspection: Inspection, start: RopeSpec, context: int
 ) -> float | None:
-    """Return the attention factor that a recipe must give; None where it need not give one.
+    """Return the attention factor that a recipe must give; None where the recipe need not give it.
 
     Args:
         recipe: The method, without other options.
@@ -1025,8 +1025,9 @@ def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
 def letters(cells: Iterable[MatrixCell]) -> str:
     """Return the cells of a family in one row, for display.
 
-    A letter for each way to write RoPE that is exact, a dot for one that is not, such as "TL.Y.";
-    "-" where the runtime does not have the model, and "?" where nothing was tested.
+    In "TL.Y.", a letter stands for a way to write RoPE that the runtime computes exactly, and a dot
+    for any other way. The row is "-" where the runtime does not have the model, and "?" where
+    nothing was tested.
 
     Args:
         cells: The verdicts of one version of a runtime, one for each way (key of METHODS).

@@ -109,9 +109,9 @@ class OutputCheck:
             not have the model, or is a version that does not compute the schedule.
 
         Raises:
-            Disagreement: It computes another RoPE although its version should compute this one; or
-                its version is known to compute another one without an error, and the output is for
-                transformers.
+            Disagreement: transformers computes another RoPE, although its version should compute
+                the schedule; or its version is known to compute another RoPE without an error, and
+                the output is for transformers.
         """
         # what needs no transformers: a fold is the same in all layers
         try:
@@ -163,9 +163,9 @@ class OutputCheck:
     def _refuse_wrong_config(self, folder: Path) -> None:
         """Raise Disagreement where the written config.json does not give the planned frequencies.
 
-        This replaces the check by transformers for outputs that the installed one cannot load, such
-        as an EAGLE head. The file is read as the config.json of any other model would be, so a
-        mistake of the code that wrote it shows.
+        This replaces the check by transformers for outputs that the installed transformers cannot
+        load, such as an EAGLE head. The file is read as the config.json of any other model would
+        be, so a mistake of the code that wrote it shows.
         """
         result = self.plan.result
         if result.encoding not in ENCODINGS_WITH_SAME_TYPE:

@@ -21,7 +21,8 @@ def check_companion(folder: Path) -> str:
     The sentence is such as "The adapter is as it was written: 3 files are the same byte for byte."
 
     Raises:
-        BadSource: Where the receipt of the folder is another one, or cannot be read.
+        BadSource: The folder has no receipt of an adapter or a graph, or the receipt cannot be
+            read.
         Disagreement: Where a file differs, is missing, or was added; it names the file.
     """
     receipt = read_companion(folder)
@@ -216,7 +217,7 @@ def _belongs_to_other_output(folder: Path, name: str, receipt: CompanionReceipt)
 
 
 def _fault_of(folder: Path, file: FileRecord, may_lack_digest: bool = False) -> str:
-    """Return what is wrong with a file; empty where it is the recorded one.
+    """Return what is wrong with a file; empty where it is the recorded file.
 
     Args:
         folder: The folder of the file.

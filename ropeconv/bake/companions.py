@@ -472,7 +472,8 @@ def _unlike_plan(plan: AdapterPlan, folder: Path) -> str:
 
 
 def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
-    """Raise Disagreement for an adapter that is not the given one with the output as its base.
+    """Raise Disagreement if a written adapter is not the user's adapter with the output as its
+    base.
 
     Args:
         plan: The plan of the adapter.

@@ -130,9 +130,9 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def compare_with_bar(self, name: str) -> BarResult | None:
         """Whether a method works without training, by a bar: "met", "missed" or "undecided".
 
-        The bar: at the new length, the loss is at most MOST_LOST (nats per token) above that of the
-        unchanged model at its trained length, and at least LEAST_FOUND (percent) of the facts that
-        were hidden in texts are found.
+        The bar: at the new length, the loss is at most MOST_LOST (nats per token) above the loss of
+        the unchanged model at its trained length, and at least LEAST_FOUND (percent) of the facts
+        that were hidden in texts are found.
 
         The interval of the answers must be above LEAST_FOUND or below it as a whole: 6 of 12
         questions are 25 to 75 %, which decides nothing.
@@ -304,7 +304,7 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
 
     Args:
         method: The name of the method.
-        factor: The wanted length over the trained one.
+        factor: The wanted length over the trained length.
         on_top: The scaling that the model was trained with and keeps; empty for none.
     """
     study = study_for(method, factor, on_top)

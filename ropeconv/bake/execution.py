@@ -118,8 +118,8 @@ def execute_plan(
         verify: Called with the folder of the finished files before they are moved to their final
             names. It returns the check for the receipt, or raises to stop.
         advance: Called with the bytes done since the last call.
-        beside: A file that gets its name in one set with those of a GGUF output. It is not written
-            where the place has this output already.
+        beside: A small file that gets its final name together with a GGUF output, such as a
+            Modelfile. It is not written where the place has this output already.
 
     Raises:
         RopeconvError: For an occupied or missing place, one that another process writes to, a full
@@ -236,7 +236,7 @@ def _publish(
         hidden: The hidden folder beside the output, which has the finished files.
         journal: The journal in it, from which a killed run is undone.
         options: How the plan is executed.
-        beside: A file that gets its name in one set with those of the output.
+        beside: A small file that gets its final name together with the output, such as a Modelfile.
 
     Raises:
         RopeconvError: A name is taken. The finished files stay in the hidden folder.
@@ -411,7 +411,7 @@ def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
 
 @contextmanager
 def _explain_disk_errors(plan: FilePlan) -> Iterator[None]:
-    """Turn errors of the disk into RopeconvError, but not those of the network."""
+    """Turn errors of the disk into RopeconvError. Errors of the network are left unchanged."""
     try:
         yield
     except OSError as problem:
@@ -490,7 +490,7 @@ class Writer:
         """Whether an earlier run has written a file, and neither it nor its source has changed.
 
         The journal has the identity of the file (inode, size, time) and a digest of samples of its
-        bytes; the samples of an unchanged copy are those of its source.
+        bytes; an unchanged copy has the samples of its source.
         """
         path = self.root / file.name
         journal_line = self.journal.finished.get(file.name)

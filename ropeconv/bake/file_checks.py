@@ -81,7 +81,7 @@ def _differences(actual: JsonObject, planned: JsonObject, prefix: str) -> Iterat
 
     Args:
         actual: The object in the file.
-        planned: The one that the plan of the output gives.
+        planned: The object that the plan of the output gives.
         prefix: The keys around both, such as `rope_scaling.`.
     """
     for key in dict.fromkeys((*planned, *actual)):
@@ -252,7 +252,7 @@ class FolderCheck:
             self.findings.add_difference(f"{name} {clause}", harmless=harmless)
 
     def _compare_other(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file with the one that it was copied from, such as a tokenizer.
+        """Compare a copied file, such as a tokenizer, with the file of the source.
 
         It is neither weights nor a text that ropeconv writes, such as config.json.
 

@@ -206,7 +206,7 @@ def _measured_with_scaling(
         recipe: The method and its modifiers.
         inspection: The inspection of the model.
         method: The class of the method.
-        factor: The wanted context over the trained one.
+        factor: The wanted context over the trained context.
     """
     of_method = _measured(inspection, method.name, factor)
     if not recipe.on_top:

@@ -118,7 +118,8 @@ class _FoldCheck:
                 self._compare(first, layer)
 
     def _compare(self, first: int, layer: int) -> None:
-        """Check that a fold has multiplied a layer by the same factors as another one of its kind.
+        """Check that a fold has multiplied a layer by the same factors as another layer of its
+        kind.
 
         A factor is measured for each row, from its numbers before the fold and after it.
 

@@ -700,7 +700,7 @@ def _data_size(
 
     Args:
         exported: The conversion of the checkpoint to GGUF, without the method.
-        header: Its header, or one with the tensors that the method adds.
+        header: The header of the file, or a header with the tensors that the method adds.
         types: The type of each tensor. Where there are none, llama.cpp will quantise the tensors
             and is not installed: the result is an estimate.
     """

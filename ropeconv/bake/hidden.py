@@ -313,7 +313,11 @@ def _remove(hidden: HiddenFolder) -> None:
 
 
 def _lock(hidden: HiddenFolder) -> BinaryIO:
-    """Make the hidden folder, and open and lock its lock. Raises RopeconvError for a busy one."""
+    """Make the hidden folder, and lock the lock file in it.
+
+    Raises:
+        RopeconvError: Another process has the lock.
+    """
     path = hidden.root / LOCK
     while True:
         with suppress(FileExistsError):

@@ -54,7 +54,7 @@ def _ask(probe: Probe, function: str, given: JsonObject) -> JsonObject:
 
 
 def refuse_difference(layers: LayersRecord, version: str) -> None:
-    """Raise Disagreement where the attention of a layer is not that of the method.
+    """Raise Disagreement where a layer does not have the attention that the method gives.
 
     Args:
         layers: The comparison of the first layers of each kind.

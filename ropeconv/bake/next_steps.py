@@ -170,7 +170,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
         path: The output.
         computed_here: Whether the installed transformers computes the output; else a running server
             is compared.
-        against: The source, where that is not the one of the plan.
+        against: The source, if it is not the source of the plan.
     """
     if why_not_compared(plan) or not has_receipt(path):
         return ""
@@ -278,11 +278,10 @@ def _cache_option(plan: Plan, runtime: str) -> str:
     runtime_in_table = formulas_of(runtime)
     if not runtime_in_table:
         return ""
+    options_by_type = MEMORY[runtime_in_table].cache_options
     if runtime in CACHE_SETTINGS:
         # the same code, and another option: {"q8_0": "--quantkv 1"} for koboldcpp
         options_by_type = CACHE_SETTINGS[runtime].types
-    else:
-        options_by_type = MEMORY[runtime_in_table].cache_options
 
     option = options_by_type.get(plan.asked.cache_type, "")
     return f" {option}" if option else ""

@@ -302,7 +302,7 @@ def differences(own: Mapping[Any, Measured], other: Mapping[Any, Measured]) -> S
 
     Args:
         own: Numbers by the key that pairs them, such as text and window.
-        other: Those of another row or length.
+        other: The numbers of another row or length.
     """
     common_keys = [key for key in own if key in other]
     if not common_keys:

@@ -48,7 +48,7 @@ class _RowCheck:
     """The first numbers of all rows of tensors of the layer that is searched now."""
 
     def run(self, kinds: tuple[str, ...]) -> None:
-        """Compare where the rows of each layer came from with those of the first of its kind.
+        """Compare the order of the rows of each layer with the first layer of its kind.
 
         A conversion to GGUF may put the rows of a matrix into another order, in all layers of one
         kind into the same. Raises Disagreement where a layer has another order than the first.

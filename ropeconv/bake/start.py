@@ -227,8 +227,8 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
 
     Args:
         inspection: The inspection of the source, whose length an output must not fall below.
-        first: The inspection of the model that the plan starts from: with --replace that before
-            the first run of ropeconv, else the source too.
+        first: The inspection of the model that the plan starts from. With --replace, it is the
+            model before the first run of ropeconv; otherwise it is the source.
         recipe: The method and its modifiers.
         target: The target of the plan.
 

@@ -274,8 +274,8 @@ def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
 
     Older studies have only the mean difference of each method to the unchanged model, with its
     standard error. YaRN with -1.20 and NTK with -0.80, each with a margin of 0.15, differ by 0.40,
-    which is more than the sum of the margins, so that YaRN is better. The margins are those of
-    Student's t, since a bootstrap needs each number.
+    which is more than the sum of the margins, so that YaRN is better. The margins are from
+    Student's t test, since a bootstrap needs each number.
 
     Args:
         losses: The mean of each method.

@@ -50,8 +50,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 
     Args:
         inspection: The model that the user gave.
-        start: The recipe for it, its schedule, and the RoPE that it starts from, which with
-            --replace is an earlier one than that of the model.
+        start: The recipe, its schedule, and the RoPE that the recipe starts from. With --replace,
+            it is the RoPE before the first run of ropeconv.
     """
     recipe = start.recipe
     schedule = start.schedule

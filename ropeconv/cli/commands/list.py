@@ -274,8 +274,7 @@ def _find_runtimes(names: list[str]) -> list[Runtime]:
     versions = []
     for name in names:
         for version in find_any(name):
-            reads_checkpoints = isinstance(version, Runtime)
-            if not reads_checkpoints:
+            if not isinstance(version, Runtime):  # a reader of GGUF files
                 raise UsageError(
                     f"--runtime {name}: {version.title} reads GGUF files, and these tables are of"
                     " checkpoints; `ropeconv inspect FILE.gguf` and every plan of a GGUF file have"

@@ -89,6 +89,7 @@ class Standing:
         return mean(self.signs.values()) if self.signs else -2.0
 
     def __str__(self) -> str:
+        """Return the comparison in words: `better than 3 of 5`."""
         if not self.signs:
             return "not measured"
         better = sum(sign > 0 for sign in self.signs.values())

@@ -412,6 +412,7 @@ def _has_digest(file: PlannedFile, path: Path) -> bool:
 
 
 def _has_weights(name: str) -> bool:
+    """Return whether a file has weights, in safetensors or another format."""
     if name.endswith(WEIGHTS):
         return True
     return any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
@@ -975,6 +976,7 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
 
 
 def _shown(value: GgufValue) -> str:
+    """Return the value of a key for a message; for a long value, its size."""
     if len(value.raw) >= LONGEST_VALUE:
         return f"{len(value.raw):,} bytes"
     return shown(value.decode())

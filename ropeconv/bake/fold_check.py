@@ -48,6 +48,7 @@ class _Weights:
     """Where each tensor is, by its name."""
 
     def tensor(self, name: str) -> Tensor:
+        """Return the entry of a tensor in the header of its file."""
         return self.files[name][1].tensors[name]
 
     def sample(self, name: str) -> Numbers:

@@ -317,6 +317,7 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
         return PlannedFile("copy", name, header.size)
 
     def write(target: Path, advance: Advance) -> None:
+        """Write the shard to a path."""
         # Download a shard of a file on the Hub. That may take long: `advance` raises if the run was
         # stopped meanwhile, so that nothing is written then.
         source.file.shards[shard].path()
@@ -388,16 +389,19 @@ class ExportPlan(GgufOutput):
 
     @property
     def tensor_types(self) -> dict[str, str]:
+        """The type of each tensor, by its name, such as "Q4_K"."""
         return {name: TYPES[type].name for name, type in self.planned_types.items()}
 
     @property
     def file_type(self) -> int | None:
+        """The value of llama.cpp's key general.file_type."""
         if self.quantisation is not None:
             return self.quantisation.file_type
         return super().file_type
 
     @property
     def resume_key(self) -> str:
+        """The key by which an interrupted run is recognised, with the importance matrix."""
         imatrix = self.imatrix_record
         digest = "" if imatrix is None else imatrix.sha256
         return f"{super().resume_key} {digest}"
@@ -431,12 +435,14 @@ class ExportPlan(GgufOutput):
 
     @property
     def converter_record(self) -> ConverterRecord | None:
+        """The version and digest of llama.cpp's conversion script; None where ropeconv converts."""
         if self.converter is None:
             return None
         return ConverterRecord(self.converter.version, self.converter.sha256)
 
     @property
     def imatrix_record(self) -> ImatrixRecord | None:
+        """The name and digest of the importance matrix; None without one."""
         if self.quantisation is None or self.quantisation.imatrix is None:
             return None
         return ImatrixRecord(self.quantisation.imatrix.name, self.quantisation.imatrix.sha256)

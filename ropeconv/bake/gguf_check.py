@@ -224,6 +224,7 @@ def _read_back(path: Path) -> tuple[GgufFile, RopeSpec]:
 
 
 def _record(schedule: Schedule, spec: RopeSpec, file: GgufFile, compared: int) -> GgufCheckRecord:
+    """Return the record of a check: how far frequencies differ, and how much was compared."""
     computed = spec.form.inv_freq(spec.rotary_dim)
     distance = ulp_distance(computed, schedule.inv_freq)
     return GgufCheckRecord(
@@ -235,6 +236,7 @@ def _record(schedule: Schedule, spec: RopeSpec, file: GgufFile, compared: int) -
 
 
 def _disagreement(clause: str) -> Disagreement:
+    """Return the error for a written file that is not as planned."""
     return Disagreement(
         f"{clause}; check the disk, and report it if that is sound; nothing was kept"
     )
@@ -327,6 +329,7 @@ def _unlike_tensors(
 
 
 def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValue]:
+    """Return the keys of a header with their values, without the ignored keys."""
     return {key: value for key, value in values.items() if key not in ignored}
 
 

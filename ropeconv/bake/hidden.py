@@ -425,6 +425,7 @@ class OutputJournal:
         self._apply(line)
 
     def _apply(self, line: Line) -> None:
+        """Add a line of the journal to what is known of the run."""
         if isinstance(line, Begun):
             self.stamp = line.stamp
             self.finished = {}
@@ -651,6 +652,7 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
 
 
 def _inode(path: Path) -> int | None:
+    """Return the inode of a path, by which a file is recognised; None if nothing is there."""
     try:
         return path.lstat().st_ino
     except FileNotFoundError:

@@ -35,6 +35,7 @@ def layer_runner(plan: CheckpointPlan, probe: Probe) -> RunLayers:
     """Return the function that compares the first layers of an output with those of its source."""
 
     def run_layers(folder: Path) -> LayersRecord:
+        """Run the first layers of an output, and return how they differ from the method."""
         try:
             with _question(plan, folder, probe) as question:
                 answer = _ask(probe, "answer", msgspec.to_builtins(question))

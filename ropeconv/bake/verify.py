@@ -203,6 +203,7 @@ def _list_files(
 
 
 def _plain(receipt: Receipt) -> JsonObject:
+    """Return a receipt as JSON data, without the source of the original model."""
     data: JsonObject = json.loads(json.dumps(receipt.to_dict()))
     if receipt.original is not None:
         data["original"].pop("source")

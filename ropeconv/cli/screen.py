@@ -88,11 +88,13 @@ def printable_json(text: str) -> str:
 
 
 def _python_escape(match: re.Match[str]) -> str:
+    """Return a character as an escape of Python, such as `\\x1b`."""
     quoted = repr(match[0])
     return quoted[1:-1]
 
 
 def _json_escape(match: re.Match[str]) -> str:
+    """Return a character as an escape of JSON, such as `\\u001b`."""
     code = ord(match[0])
     return f"\\u{code:04x}"
 
@@ -282,6 +284,7 @@ class Screen:
             yield show
 
     def _console(self, stderr: bool = False) -> Console:
+        """Return a console of rich for stdout or stderr; lines are cut only on a terminal."""
         from rich.console import Console
 
         stream = sys.stderr if stderr else sys.stdout

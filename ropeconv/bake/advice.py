@@ -629,12 +629,16 @@ def _replaces_scaling(recipe: Recipe) -> bool:
 
 
 def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
-    """The options of `Target` with which some method can be written; empty where none helps.
+    """Return options of the output with which a method can be written; empty if no options help.
 
-    {"runtimes": ("vllm",)}, say, for a model that vLLM loads and transformers does not, or
-    {"allow_untested": True}.
+    For a model that vLLM loads and transformers does not load, it is {"runtimes": ("vllm",)}.
+    Another example is {"allow_untested": True}.
+
+    Args:
+        source: The model.
+        rows: Advice on methods, none of which can be written without options.
     """
-    # other runtimes, then an untested one, then both; the first that helps is taken
+    # another runtime, then an untested runtime, then both; the first options that help are returned
     candidates: list[dict[str, Any]] = []
     for name in DEFAULT_RUNTIMES:
         candidates.append({"runtimes": (name,)})

@@ -291,7 +291,7 @@ def _notes(
     limits: list[LengthLimit],
     sections: tuple[int, ...],
 ) -> Iterator[str]:
-    """Yield sentences on further consequences and changes, beside the schedule in the config.
+    """Yield sentences for users on consequences of a plan, and on changes beside the RoPE settings.
 
     Args:
         source: The checkpoint.
@@ -301,7 +301,7 @@ def _notes(
         limits: The limits of the length that the output raises.
         sections: The mrope_section of the source.
     """
-    # one list of frequencies for short prompts and one for long ones, as LongRoPE has
+    # LongRoPE: one list of frequencies for short prompts, and another list for long prompts
     if schedule.short_inv_freq is not None:
         yield from switch_notes(result.family, schedule.original_context, result.verdicts)
 

@@ -41,10 +41,14 @@ def check_companion(folder: Path) -> str:
 def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     """Return how an adapter, a graph or a set of profiles differs from its receipt.
 
-    Each difference is a clause for a message, such as "it has no adapter_config.json"; an empty
-    list means that nothing differs.
+    Args:
+        folder: The folder.
+        receipt: The receipt of the folder, which lists the files that ropeconv wrote.
+
+    Returns:
+        Clauses for a message, such as "it has no adapter_config.json"; empty if nothing differs.
     """
-    # files that the receipt lists; those for people, such as a card, may be changed
+    # files that the receipt lists; documents for people, such as a card, may be changed
     faults = []
     is_set = receipt.companion == "profiles"
     for file in receipt.files:
@@ -55,8 +59,7 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     for name in _added_files(folder, receipt):
         faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
 
-    # an adapter has no RoPE of its own: it was trained or copied for an output beside it, which
-    # must still have the same schedule
+    # an adapter or a graph was made for an output beside it, which must still have the same RoPE
     if receipt.output:
         output = folder.with_name(receipt.output)
         if has_receipt(output) and read_receipt(output).schedule.digest != receipt.schedule:

@@ -382,9 +382,9 @@ def _begin(
 
 
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
-    """A digest of all that two runs must share, so that one can continue with files of the other.
+    """Return a digest by which a run recognises finished files of an interrupted run as its own.
 
-    This is the plan, the state of its source, and the options that change what is written.
+    It is the digest of the plan, the state of the source, and the options that change the files.
     """
     files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
     # the inode, size and time of each local file of the source

@@ -338,7 +338,7 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
     Raises:
         BadSource: It declares another number.
     """
-    # what there is
+    # the actual numbers
     shards = len(file.shards)
     tensors = len(first.tensors)
     for later_header in file.headers[1:]:
@@ -352,7 +352,7 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
     if COUNT in first.values:
         declared_tensors = first.values[COUNT].decode()
 
-    # a file that is not split may have no such keys, or say that it is one of one
+    # a file that is not split may lack these keys, or declare one shard
     if shards == 1 and declared_shards in (0, 1):
         return
     if shards > 1 and declared_shards == shards and declared_tensors == tensors:
@@ -815,7 +815,7 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
 
 
 def _write_converted_tensors(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
-    """Write the tensors of conversions behind their headers, still without the changes of a method.
+    """Write the unchanged tensors of conversions behind their headers.
 
     Some methods change tensors: `_write_edited_tensors` does that afterwards.
 

@@ -286,7 +286,7 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
 def _unlike_keys(
     plan: GgufOutput, planned_header: RewrittenHeader, file: GgufFile
 ) -> Iterator[str]:
-    """Yield the keys of a written header that differ from the planned ones, as clauses."""
+    """Yield the keys of a written header that differ from the planned header, as clauses."""
     # not compared: the space that ropeconv reserves, the keys of a split conversion about its
     # files, and the two keys that llama.cpp's quantiser sets
     ignored = {RESERVED}
@@ -307,8 +307,14 @@ def _unlike_keys(
 def _unlike_tensors(
     plan: GgufOutput, planned_header: RewrittenHeader, file: GgufFile
 ) -> Iterator[str]:
-    """Yield how the tensors of a written file differ from the planned ones, as clauses."""
-    # the planned tensors of all shards; an edit adds and removes some of the first shard only
+    """Yield how the tensors of a written file differ from the planned tensors, as clauses.
+
+    Args:
+        plan: The plan of the output.
+        planned_header: The planned header of the first shard.
+        file: The written file, with all its shards.
+    """
+    # the planned tensors of all shards; an edit of a GGUF file changes the first shard only
     planned = dict(planned_header.tensors)
     if isinstance(plan, GgufPlan):
         for later_header in plan.source.file.headers[1:]:
@@ -334,10 +340,10 @@ def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValu
 
 
 def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
-    """Compare both ends of each tensor that an edit keeps, and return how many were compared.
+    """Compare the first and last bytes of each kept tensor, and return how many were compared.
 
-    Both ends show a file that is cut off or shifted, without reading all of it again. Where the
-    edit changes a tensor, such as the order of its rows, the ends of the source are changed in the
+    These bytes show a file that is cut off or shifted, without reading all of it again. Where the
+    edit changes a tensor, such as the order of its rows, the bytes of the source are changed in the
     same way first.
 
     Args:
@@ -352,13 +358,13 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
     for name, info in source.tensors.items():
         if name in edit.removed or name not in file.tensors:
             continue
-        # how much is compared at each end; of a tensor that is changed, as much as can be changed
-        # on its own, such as the rows of a head
+        # the bytes that are compared at each end; for a changed tensor, the smallest part that the
+        # change can be applied to, such as the rows of a head
         change = edit.changes.get(name)
         end_size = change.unit if change is not None else min(END_SIZE, info.size)
         first_place = 0
         last_place = info.size - end_size
-        for place in {first_place, last_place}:  # the same one for a small tensor
+        for place in {first_place, last_place}:  # the same place for a small tensor
             expected = source.read(name, place, end_size)
             if change is not None:
                 expected = change.apply(expected)

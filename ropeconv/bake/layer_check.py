@@ -199,13 +199,11 @@ def _source_weights(
 def _needed_rows(
     plan: CheckpointPlan, probe: Probe, config: Path, loaded_as: str
 ) -> dict[str, int]:
-    """Ask the probe which tensors are needed to run the first layers of a source.
-
-    Only these are downloaded then.
+    """Ask transformers which tensors are needed to run the first layers of a source.
 
     Args:
         plan: The plan of the output.
-        probe: The process that is asked.
+        probe: The process with transformers.
         config: The folder with the config.json of the source.
         loaded_as: The model type with which transformers loads the source; empty for its own.
 
@@ -215,8 +213,8 @@ def _needed_rows(
     Raises:
         NoLayerRuns: No layer can run on its own.
     """
-    # The names and shapes of all tensors, but for the experts of a mixture: attention is compared,
-    # which needs none. Kimi K2 has 276,480 of them, whose names would make the question large.
+    # The names and shapes of all tensors, without the experts of a mixture, since only attention is
+    # compared. Kimi K2 has 276,480 experts, whose names would make the question large.
     shapes = {}
     for name, tensor in plan.source.tensors.items():
         if EXPERTS not in name:

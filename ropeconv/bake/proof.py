@@ -186,15 +186,15 @@ class Sample:
 
 
 def effective_count(values: NDArray[np.float64], documents: NDArray[np.int64]) -> float:
-    """Return how many independent numbers the windows of a few texts are worth.
+    """Return how many independent numbers the correlated windows of a few texts are worth.
 
-    Neighbours with the correlation r are worth n (1 - r) / (1 + r) numbers. Few windows
-    underestimate r by (1 + 4 r) / n in the mean (Marriott and Pope 1954), which is added, and half
-    a standard error, 0.5 / sqrt(n), on top.
+    n windows, each with the correlation r to the window before it, are worth n (1 - r) / (1 + r)
+    independent numbers. A measured r is too small by (1 + 4 r) / n in the mean (Marriott and Pope
+    1954). This bias is added to r, and half a standard error, 0.5 / sqrt(n).
 
     Args:
         values: A number for each window, in the order of the text, float64 [n].
-        documents: The text of each, int [n].
+        documents: The number of the text of each window, int [n].
     """
     # the correlation of each window with the one before it in its text
     count = len(values)
@@ -206,7 +206,7 @@ def effective_count(values: NDArray[np.float64], documents: NDArray[np.int64]) -
     products = deviations[1:] * deviations[:-1]
     measured = float(products[is_of_same_text].sum()) / squares
 
-    # the two additions of the docstring
+    # add the bias and half a standard error
     bias = (1 + 4 * max(measured, 0.0)) / count
     half_error = 0.5 / math.sqrt(count)
     correlation = min(max(measured + (bias + half_error), 0.0), 0.95)
@@ -270,8 +270,8 @@ def sample_of(measured: Sequence[Measured], values: Iterable[float] | None = Non
     """Return numbers with the text and the window of each, for the statistics of their mean.
 
     Args:
-        measured: The numbers, windows of one text in the order of the text.
-        values: Replace the numbers.
+        measured: The numbers with their texts and windows, in the order of the text.
+        values: Other numbers for the same windows; None for the numbers in `measured`.
     """
     if values is None:
         values = [item.value for item in measured]

@@ -258,7 +258,11 @@ def verify_output(
 
 
 def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
-    """Return in clauses how the draft model beside an output differs, if its source is found."""
+    """Return what is wrong with the draft model beside an output, as clauses.
+
+    The draft is compared with its source. Without a draft, or if the source of the draft is not on
+    this disk, the list is empty.
+    """
     draft = place_beside(comparison.baked, comparison.receipt.target.draft)
     if draft is None:
         return []
@@ -268,7 +272,7 @@ def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
 
     # the draft is an output too, with its own source and receipt
     try:
-        # a draft with a draft would be compared without end
+        # drafts that name each other would be compared without end
         if read_receipt(draft).target.draft:
             return [f"its draft {draft.name} names a draft of its own"]
         verify_output(Comparison.open(draft, source), options)

@@ -401,26 +401,26 @@ def _modelfile_text(plan: Plan) -> str:
 
 
 def _move_text(text: str, old_folder: Path, new_folder: Path, model: str) -> str:
-    """The text of a Modelfile in another folder, with another model.
+    """Return the text of a Modelfile for another folder and another model.
 
-    A Modelfile names files in lines such as `FROM ./model.gguf` and `ADAPTER ./lora.gguf`. Their
-    paths are relative to its folder.
+    A Modelfile names files in lines such as `FROM ./model.gguf` and `ADAPTER ./lora.gguf`. The
+    paths are relative to the folder of the Modelfile.
 
     Args:
-        text: The text.
-        old_folder: The folder that it is in.
-        new_folder: The folder that it moves to.
-        model: The path of the other model, for the first FROM.
+        text: The text of the old Modelfile.
+        old_folder: The folder of the old Modelfile.
+        new_folder: The folder of the new Modelfile.
+        model: The path of the new model, for the first FROM.
     """
     first_from = FROM.search(text)
 
     def move_line(line: re.Match[str]) -> str:
-        """Return such a line with its path as seen from the new folder."""
+        """Return a line with its path as seen from the new folder."""
         path = line["path"]  # "./model.gguf"
         is_first_from = first_from is not None and line.start() == first_from.start()
         if is_first_from:
             return line[0].replace(path, model)
-        # `FROM llama3` has the name of a model in place of a file, which stays
+        # `FROM llama3` names a model of Ollama in place of a file, so it stays unchanged
         file = old_folder / path.strip("\"'")
         if os.path.isabs(path) or not file.exists():
             return line[0]

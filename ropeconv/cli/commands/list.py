@@ -313,7 +313,7 @@ def _show_runtime_matrix(named: list[Runtime], screen: Screen) -> None:
     """Print a line per model family and a column per runtime.
 
     Args:
-        named: Only these; empty for the newest version of each.
+        named: The runtimes to print; empty for the newest version of each runtime.
         screen: Where it is printed.
     """
     from ...bake.advice import matrix as all_cells

@@ -49,11 +49,10 @@ def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
     groups: dict[Group, list[RecordItem]] = {}
     unchanged: list[RecordItem] = []
     for item in items:
-        # only methods without settings: "yarn:4", and not "yarn:4:beta_fast=16"
-        has_default_settings = item.row == plain_row(item)
         if item.method == BASE:
             unchanged.append(item)
-        elif item.factor is not None and has_default_settings:
+        elif item.factor is not None and item.row == plain_row(item):
+            # a method with default settings: "yarn:4", and not "yarn:4:beta_fast=16"
             group = Group(item.model, item.factor, item.on_top)
             groups.setdefault(group, []).append(item)
 

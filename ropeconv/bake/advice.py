@@ -89,6 +89,7 @@ class Standing:
         return mean(self.signs.values()) if self.signs else -2.0
 
     def __str__(self) -> str:
+        """Return the comparison in words: `better than 3 of 5`."""
         if not self.signs:
             return "not measured"
         better = sum(sign > 0 for sign in self.signs.values())
@@ -96,53 +97,52 @@ class Standing:
 
 
 def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> Standing:
-    """Compare a method with every other one that a study measured on the same model and texts.
+    """Compare a method with all other methods, by the losses that published studies measured.
 
     A study has the losses of several methods on one model that is extended by one factor. In the
-    result, {"linear": 1.0, "ntk": -0.5} means better than linear in all studies, and mostly worse
-    than NTK; beside it are the studies that were used.
+    result, the signs {"linear": 1.0, "ntk": -0.5} mean that the method was better than linear in
+    all studies, and mostly worse than NTK. The result also has the studies that were used.
 
     Args:
         name: The name of the method.
-        factor: The wanted length over the trained one. For each other method, only the studies with
-            the nearest factor count.
-        fine_tuned: Whether the model is fine-tuned with the method. Where no study compares two
-            methods, those without fine-tuning do.
-        on_top: The kind of the scaling that the model was trained with and that the method is put
-            on; empty for an unscaled model. Where no study has that kind, `studies_of` returns
-            those of other kinds.
+        factor: The wanted length over the trained length. Only the studies with the nearest factor
+            count.
+        fine_tuned: Whether the model is fine-tuned with the method. Studies with fine-tuning are
+            preferred then, and studies without fine-tuning otherwise.
+        on_top: The kind of the scaling that the model was trained with and keeps, such as "yarn".
+            Empty for a model without scaling.
     """
     signs: dict[str, float] = {}
     used: dict[tuple[str, float, str], Study] = {}
     for other in REGISTRY:
         if other == name:
             continue
-        # numbers from two studies are about different models and texts, so only studies that have
-        # the losses of both methods beyond the trained context count
+        # Two studies have different models and texts, so their losses cannot be compared. Only a
+        # study with the losses of both methods counts.
         with_both = []
         for study in studies_of(on_top):
             losses = study.beyond  # by method, such as {"linear": 2.91, "yarn": 2.52}
             if name in losses and other in losses:
                 with_both.append(study)
 
-        # For a fine-tuned model, studies with fine-tuning. Where there are none, and for any other
-        # model, studies without fine-tuning.
+        # for a fine-tuned model, studies with fine-tuning if there are any
         with_same_training = [study for study in with_both if study.fine_tuned == fine_tuned]
         without_training = [study for study in with_both if not study.fine_tuned]
         comparable = with_same_training or without_training
         if not comparable:
             continue
 
-        # `sign` is 1 where the method has the better loss, -1 where the other one has, else 0
-        nearest = _nearest(comparable, factor)
+        # `sign` is 1 where `name` has the better loss, -1 where `other` has it, and 0 where the
+        # study cannot decide
+        nearest = _with_nearest_factor(comparable, factor)
         signs[other] = mean(study.sign(name, other) for study in nearest)
         for study in nearest:
             used[study.source, study.factor, study.on_top] = study
     return Standing(signs, tuple(used.values()))
 
 
-def _nearest(studies: list[Study], factor: float) -> list[Study]:
-    """The studies whose factor is nearest to another one, in ratio."""
+def _with_nearest_factor(studies: list[Study], factor: float) -> list[Study]:
+    """Return the studies whose factor is nearest, in ratio, to the given factor."""
     distances = [abs(math.log(study.factor / factor)) for study in studies]
     limit = min(distances) + 1e-9
     return [study for study, far in zip(studies, distances, strict=True) if far <= limit]
@@ -239,16 +239,18 @@ class MeasuredMethod:
         return inside, beyond, price, found, self.model
 
     def to_dict(self) -> JsonObject:
-        """The numbers as JSON-ready data; losses are in nats per token."""
-        # the hidden facts that were found, in percent, and the 95 % interval of that share
+        """Return the numbers as JSON-ready data. Losses are in nats per token."""
+        # the share of the hidden facts that were found, in percent, and its 95 % interval
         share, low, high = self.retrieval or (None, None, None)
         return {
             "model": self.study.model,
             "factor": self.study.factor,
+            # the loss of the model with the method, at its trained length and at the new length
             "loss_inside": self.loss_inside,
             "loss_beyond": self.loss_beyond,
-            "price": self.price,  # what the method costs within the trained length
-            "lost": self.lost,  # what is lost at the new length
+            # those two losses, each minus the loss of the unchanged model at its trained length
+            "price": self.price,
+            "lost": self.lost,
             "retrieval": share,
             "retrieval_low": low,
             "retrieval_high": high,
@@ -398,44 +400,47 @@ class Advice(Summary):
             return NOT_DECIDED
         if self.measured is None:
             return "not measured"
-        # whether the method lost little enough: "met", "undecided" or "missed"; None where that
-        # cannot be judged. A method that met the bar is a "yes" above, unless only at a shorter
-        # context.
+        # "met", "undecided" or "missed" by the loss and the answers in the study; None where the
+        # study cannot judge methods
         bar_result = self.measured.study.compare_with_bar(self.method.name)
         if bar_result is None:
             return "not judged"
-        return "no"
+        return "no"  # also for "met": the study then has a shorter context than the wanted one
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The key by which methods are sorted, best first, as CRITERION says it to users.
+        """The key by which methods are sorted, the best method first.
 
-        First what can be written, then what the publisher recommends, what works without training,
-        and what was measured; then by the loss, and last by numbers of the frequencies themselves.
+        Methods that can be written come first. Then come recommended methods, methods that work
+        without training, and measured methods. Methods that are equal in all this are sorted by
+        their loss, and at last by numbers about their frequencies.
         """
         # The effective length ends before the first distance at which the sum of the cosines is
-        # negative (a violation). One beyond the wanted length is no better than that length.
+        # negative (a violation). It counts only up to the wanted length.
         effective_length = self.schedule.context
         first_violation = self.profile.reach.first_violation
         if first_violation is not None:
             effective_length = min(first_violation - 1, effective_length)
-        # The loss of the method in a study; `weak` is a study of a model that shows little. Losses
-        # of two models cannot be compared, so the model with the longer training comes first.
-        # Losses at 2 and at 8 times the trained length cannot be compared either.
+
+        # The loss of the method in a study. `weak` is a study of a model that hardly needs a
+        # method. Losses of two models, or at two factors, cannot be compared, so the factor and the
+        # trained length of the study are compared before the loss.
         measured_factor = 0.0
         trained_length = 0
         lost = 0.0
         measurement = self.measured or self.weak
         if measurement is not None:
-            measured_factor = measurement.covered
+            measured_factor = measurement.covered  # the factor up to which it was measured
             trained_length = measurement.study.trained
             lost = measurement.lost
-        # methods that need no training, then undecided ones, then those that need it
+
+        # 0: needs no training, 1: not decided, 2: needs training
         training = 2
         if self.works_untuned:
             training = 0
         elif self.fine_tuning.level == "undecided":
             training = 1
+
         # False sorts before True and small numbers before large ones, so what is good is negated
         keeps_rope = isinstance(self.method, AsIs)
         by_evidence = (
@@ -449,16 +454,17 @@ class Advice(Summary):
             lost,
         )
         by_frequencies = (
-            self.profile.outside,  # dimensions with angles that training did not have
+            self.profile.outside,  # the number of dimensions with angles that training did not have
             -effective_length,
-            self.profile.fast_change,  # how much the pairs change that tell near tokens apart
+            self.profile.fast_change,  # the change of pairs that complete a period in training
         )
-        return (*by_evidence, *by_frequencies, self.method.name)  # the name, so that none are equal
+        # the name comes last, so that no two keys are equal
+        return (*by_evidence, *by_frequencies, self.method.name)
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data, with the recipe.
+        """Return the method, its evidence and its outputs as JSON-ready data.
 
-        The keys are public: within one version of the schema none is removed or renamed.
+        The keys are public: within one version of the schema no key is removed or renamed.
         """
         return {
             "method": self.method.name,
@@ -467,14 +473,19 @@ class Advice(Summary):
             "context": self.schedule.context,
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
+            # training: true or false; a word for a table, such as "yes" or "not decided"; the level
+            # of fine-tuning with its reason; and what the author of the method says about it
             "works_untuned": self.works_untuned,
             "without_training": self.without_training,
             "fine_tuning": msgspec.to_builtins(self.fine_tuning),
             "finetuning_note": self.method.finetuning_note,
+            # why the method has its place in the list: in a few words, the source of a
+            # recommendation, and the numbers of a study
             "basis": self.basis,
             "recommended": self.recommended or None,
             "evidence": self.measured.to_dict() if self.measured else None,
-            "compared": self.standing.signs,  # 1 for a method that this one is better than
+            # by the name of another method: 1 where this method was better, -1 where it was worse
+            "compared": self.standing.signs,
             "studies": [msgspec.to_builtins(study) for study in self.standing.studies],
             # by format, "safetensors" or "gguf": the encoding, and the support of each runtime
             "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},
@@ -507,12 +518,12 @@ def advise(
         source: The model.
         context: The length in tokens.
         outputs: Formats that are planned; None for all that the model can have.
-        inspection: The inspection of the model; None for one that is made here.
-        runtimes: The runtimes that must compute an output, as `--runtime` names them. Methods that
-            one of them does not compute cannot be written.
+        inspection: The inspection of the model; None to inspect it here.
+        runtimes: The runtimes that must compute an output, as `--runtime` names them. A method that
+            one of these runtimes does not compute cannot be written.
 
     Raises:
-        UsageError: The context is within the trained or the declared one.
+        UsageError: The context is not longer than the trained or the declared context.
         RecipeError: A runtime is unknown.
         RopeconvError: No layer of the model sees the whole context, or it declares less than its
             scaling covers.
@@ -567,46 +578,49 @@ def _advise_on_methods(
     outputs: Sequence[Format] | None,
     needs: Mapping[str, Any],
 ) -> ReachingMethods:
-    """Return advice on every method that fits the model and the length, best first.
+    """Return advice on every method that fits the model and the length, the best method first.
 
-    A method that does not fit comes with the reason, such as {"llama3": "..."}.
+    Methods that do not fit are returned too, each with the reason: {"llama3": "..."}. Methods with
+    a parameter that does not follow from the length, such as a file of factors, are left out.
 
     Args:
         source: The model.
         inspection: The inspection of the model.
         start: The RoPE that the methods start from.
         context: The length in tokens.
-        training: A sentence on why the scaling of the model counts as trained. Methods are then put
-            on top of it. Empty where they replace it.
+        training: A sentence on why the scaling of the model counts as trained. Methods are put on
+            top of such a scaling. Empty for a model whose scaling is replaced.
         outputs: Formats that are planned; None for all that the model can have.
         needs: Options of the output without which no method can be written.
     """
     rows = []
-    passed_over = {}
+    reasons_by_method = {}  # why a method does not fit
     keeps_scaling = bool(training)
-    for name, kind in REGISTRY.items():
+    # --as-is declares a longer context and keeps the RoPE. It is offered where every pair of
+    # dimensions makes a full turn within the trained context, as in Gemma 4, so that no angle at
+    # the longer context is new to the model.
+    offers_as_is = not keeps_scaling and start.fewest_turns >= 1
+
+    for name, method_class in REGISTRY.items():
         try:
-            method = _method_for(kind, start, context, on_top=keeps_scaling)
-            # AsIs (--as-is) writes a longer context and keeps the RoPE. It is offered where every
-            # pair of dimensions makes a full turn within the trained context, as in Gemma 4, so
-            # that no angle at the longer context is new to the model.
-            if kind is AsIs and not keeps_scaling:
-                no_angle_is_new = start.fewest_turns >= 1
-                if no_angle_is_new:
-                    method = AsIs()
+            if method_class is AsIs and offers_as_is:
+                method: Method | None = AsIs()
+            else:
+                method = _method_for(method_class, start, context, on_top=keeps_scaling)
             if method is None:
                 continue
             row = _advice(source, inspection, start, method, context, training, outputs, needs)
-            is_unchanged = row.schedule.computes_same(start.current(), tolerance=IN_FLOAT32)
-            changes_nothing = kind is not AsIs and is_unchanged
-            if changes_nothing:
-                passed_over[name] = f"{row.flags} changes no frequency of this model"
-                continue
-            rows.append(row)
         except RecipeError as problem:
-            passed_over[name] = str(problem)
+            reasons_by_method[name] = str(problem)
+            continue
+
+        is_unchanged = row.schedule.computes_same(start.current(), tolerance=IN_FLOAT32)
+        if is_unchanged and method_class is not AsIs:
+            reasons_by_method[name] = f"{row.flags} changes no frequency of this model"
+        else:
+            rows.append(row)
     rows.sort(key=lambda row: row.rank)
-    return ReachingMethods(rows, passed_over)
+    return ReachingMethods(rows, passed_over=reasons_by_method)
 
 
 def _replaces_scaling(recipe: Recipe) -> bool:
@@ -615,12 +629,16 @@ def _replaces_scaling(recipe: Recipe) -> bool:
 
 
 def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
-    """The options of `Target` with which some method can be written; empty where none helps.
+    """Return options of the output with which a method can be written; empty if no options help.
 
-    {"runtimes": ("vllm",)}, say, for a model that vLLM loads and transformers does not, or
-    {"allow_untested": True}.
+    For a model that vLLM loads and transformers does not load, it is {"runtimes": ("vllm",)}.
+    Another example is {"allow_untested": True}.
+
+    Args:
+        source: The model.
+        rows: Advice on methods, none of which can be written without options.
     """
-    # other runtimes, then an untested one, then both; the first that helps is taken
+    # another runtime, then an untested runtime, then both; the first options that help are returned
     candidates: list[dict[str, Any]] = []
     for name in DEFAULT_RUNTIMES:
         candidates.append({"runtimes": (name,)})
@@ -671,17 +689,19 @@ def why_scaling_is_kept(inspection: Inspection) -> str:
     return trained_scaling(inspection)
 
 
-def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
-    """Return a method with the parameter that reaches a context, as people write it.
+def _method_for(
+    method_class: type[Method], start: RopeSpec, context: int, on_top: bool
+) -> Method | None:
+    """Return the method of a class with the parameter that reaches a context.
 
-    For a model of 32k tokens, YaRN to 128k is `--yarn 4`. To 150k it is `--yarn 150k`, which is
+    For a model of 32k tokens, YaRN to 128k is `--yarn 4`. YaRN to 150k is `--yarn 150k`, which is
     easier to read than the factor 4.6875.
 
     Args:
-        kind: The class of the method.
-        start: The RoPE that it starts from; on top of a trained scaling, with that scaling.
+        method_class: The class of the method, such as YarnMethod.
+        start: The RoPE of the model before the method is applied.
         context: The context to reach, in tokens.
-        on_top: Whether it is put on top of a trained scaling.
+        on_top: Whether the model was trained with a scaling, on top of which the method is put.
 
     Returns:
         The method; None where no single parameter leads to a context, as for a file of factors.
@@ -689,44 +709,42 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
     Raises:
         RecipeError: Where the method does not fit.
     """
-    if on_top and kind is ThetaBound:
+    # without a scaling: a factor with at most two decimals, else the length
+    if not on_top:
+        method = method_class.for_context(start, context)
+        factor = context / start.context
+        has_two_decimals = round(factor, 2) == factor
+        is_allowed = factor <= LARGEST_FACTOR
+        if isinstance(method, LengthMethod) or (has_two_decimals and is_allowed):
+            return method
+        return _write_as_length(method, context)
+
+    # on top of a scaling: always the length
+    if method_class is ThetaBound:
         raise RecipeError(
             "--theta-bound is for training with another base; it does not go on top of a trained"
             " scaling"
         )
-    if on_top:
-        method = _method_on_top(kind, start, context)
-    else:
-        method = kind.for_context(start, context)
-
-    # Methods with a target length, such as --theta-for 128k. On top of a scaling, `_method_on_top`
-    # has computed with a shorter target, and the user names the real one.
-    if isinstance(method, LengthMethod):
+    method = _method_on_top(method_class, start, context)
+    if isinstance(method, LengthMethod):  # such as --theta-for 128k
         return replace(method, target=context)
-
-    # methods with a factor; on top of a scaling, they are always written with the length
-    factor = context / start.context
-    has_two_decimals = round(factor, 2) == factor
-    is_allowed = factor <= LARGEST_FACTOR
-    if has_two_decimals and is_allowed and not on_top:
-        return method
     return _write_as_length(method, context)
 
 
-def _method_on_top(kind: type[Method], start: RopeSpec, context: int) -> Method | None:
-    """Return a method that extends a model which was trained with a scaling, and keeps it.
+def _method_on_top(method_class: type[Method], start: RopeSpec, context: int) -> Method | None:
+    """Return the method of a class that widens a trained scaling, so that it reaches a context.
 
     A model with a scaling from 32k to 128k needs the factor 2 to reach 256k.
 
     Args:
-        kind: The class of the method.
+        method_class: The class of the method, such as YarnMethod.
         start: The RoPE with the trained scaling, which declares 128k in the example.
         context: The context to reach, in tokens.
     """
     # `for_context` divides by the length before the scaling. Of 32k, the factor 2 is 64k.
     length_before_scaling = start.original_context
     target_before_scaling = round(context * length_before_scaling / start.context)
-    return kind.for_context(start.unscaled(), target_before_scaling)
+    return method_class.for_context(start.unscaled(), target_before_scaling)
 
 
 def _write_as_length(method: Method | None, context: int) -> Method | None:
@@ -778,7 +796,7 @@ def _recipe(
 def _required_attention_factor(
     recipe: Recipe, inspection: Inspection, start: RopeSpec, context: int
 ) -> float | None:
-    """Return the attention factor that a recipe must give; None where it need not give one.
+    """Return the attention factor that a recipe must give; None where the recipe need not give it.
 
     Args:
         recipe: The method, without other options.
@@ -786,45 +804,46 @@ def _required_attention_factor(
         start: The RoPE that the method starts from.
         context: The length in tokens.
     """
-    # a method on top of LongRoPE: runtimes derive the attention factor from the context that the
-    # config declares
+    # A method on top of LongRoPE, as in Phi-3: runtimes derive the attention factor from the
+    # declared context over the trained context.
     form = start.form
     if recipe.on_top and isinstance(form, LongRope):
-        total_factor_of_context = context / form.original_context
-        attention_factor = longrope_attention_factor(total_factor_of_context, form.original_context)
-        return float(f"{attention_factor:.9g}")  # as many digits as the command line has
+        factor = context / form.original_context
+        attention_factor = longrope_attention_factor(factor, form.original_context)
+        return float(f"{attention_factor:.9g}")  # the command line has 9 digits
 
-    # YaRN has an attention factor, 0.1 ln(factor) + 1 by default. Some models can have no other
-    # factor than their own: DeepSeek V4 is computed without one, although it was trained with YaRN.
-    # With their settings (mscale), YaRN may give the factor of the model anyway, as for Hunyuan.
-    # Otherwise the recipe must name it.
+    # YaRN has an attention factor, 0.1 ln(factor) + 1 by default. Some models were trained with
+    # YaRN and are computed with one fixed attention factor, such as 1 for DeepSeek V4.
     is_yarn = isinstance(recipe.method, YarnMethod)
-    if is_yarn and not recipe.on_top and has_fixed_attention_factor(inspection):
-        with_settings_of_model = inherit_settings(recipe, inspection).schedule(start)
-        if with_settings_of_model.attention_factor != start.attention_factor:
-            return start.attention_factor
-    return None
+    if recipe.on_top or not is_yarn or not has_fixed_attention_factor(inspection):
+        return None
+    # Hunyuan: YaRN with the settings of the model (mscale) gives the fixed factor
+    schedule = inherit_settings(recipe, inspection).schedule(start)
+    if schedule.attention_factor == start.attention_factor:
+        return None
+    return start.attention_factor
 
 
-def _writings(
+def _plan_each_format(
     source: Source | GgufSource,
     recipe: Recipe,
     outputs: Sequence[Format] | None,
     needs: Mapping[str, Any],
 ) -> tuple[dict[str, FormatAdvice], Plan | None]:
-    """Plan an output in each format: whether the method can be written, and who supports it.
+    """Plan an output in each format, to see which formats can hold a method.
 
     Args:
         source: The model.
         recipe: The method and its modifiers.
         outputs: The formats; None for all that the model can have.
-        needs: Options of the output, such as {"runtimes": ("vllm",)}. They are for the format that
-            these runtimes read; the other format is planned without options.
+        needs: Options of the output, such as {"runtimes": ("vllm",)}. They are used only for the
+            format that these runtimes read.
 
     Returns:
-        The outcome per format, such as {"safetensors": FormatAdvice("native", verdicts), "gguf":
-        FormatAdvice("", (), "why the format cannot hold the method")}; and the plan of the first
-        format that can hold the method, None where no format can.
+        By format, the encoding and the runtimes that support it, or the reason why the format
+        cannot hold the method: {"safetensors": FormatAdvice("native", verdicts), "gguf":
+        FormatAdvice("", (), "...")}. The second value is the plan of the first format that can hold
+        the method; None where no format can.
     """
     # a checkpoint can become a checkpoint or a GGUF file, and a GGUF file only another one
     formats: Sequence[Format] = ("safetensors", "gguf")
@@ -833,25 +852,22 @@ def _writings(
     elif isinstance(source, GgufSource):
         formats = ("gguf",)
 
-    needs_are_for_gguf = _for_gguf(needs)  # else for checkpoints
+    format_of_needs = "gguf" if _for_gguf(needs) else "safetensors"
 
-    writings: dict[str, FormatAdvice] = {}
+    advice_by_format: dict[str, FormatAdvice] = {}
     first_plan = None
     for name in formats:
-        is_gguf = name == "gguf"
-        options: Mapping[str, Any] = {}
-        if needs_are_for_gguf == is_gguf:
-            options = needs
+        options = needs if name == format_of_needs else {}
         try:
             target = Target(to=name, replace=_replaces_scaling(recipe), **options)
             plan = make_plan(source, recipe, target)
         except RopeconvError as problem:
-            writings[name] = FormatAdvice(encoding="", verdicts=(), reason=str(problem))
+            advice_by_format[name] = FormatAdvice(encoding="", verdicts=(), reason=str(problem))
             continue
-        writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
+        advice_by_format[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
         if first_plan is None:
             first_plan = plan
-    return writings, first_plan
+    return advice_by_format, first_plan
 
 
 def _advice(
@@ -883,7 +899,7 @@ def _advice(
     factor = context / trained.context
     recipe = _recipe(inspection, start, method, context, on_top)
     planned = replace(recipe, context=context)
-    writings, plan = _writings(source, planned, outputs, needs)
+    writings, plan = _plan_each_format(source, planned, outputs, needs)
     if plan is not None:
         # a class like Phi-3's may declare more than the wanted length (`original_for`)
         schedule = replace(plan.schedule, context=plan.context)
@@ -966,12 +982,14 @@ class MatrixCell:
 
 @cache
 def matrix() -> tuple[MatrixCell, ...]:
-    """Return how each version of each runtime computes each family, for each way to write RoPE.
+    """Return whether each version of each runtime computes each family of models correctly.
 
-    The ways are the keys of METHODS, such as "theta" (a new base) or "yarn". A family has no cells
-    for a way that its class in transformers does not support.
+    There is a cell for each way to write RoPE into a config.json: as a new base ("theta"), or as a
+    scaling ("linear", "llama3", "yarn", "factors"). A family has no cells for a way that its class
+    in transformers does not support.
     """
-    # no checkpoint is needed: a config with the defaults of the family is extended four times
+    # instead of a checkpoint, a config with the defaults of the family is extended to 4 times its
+    # length
     factor = 4.0
     cells = []
     for family in families():
@@ -980,12 +998,12 @@ def matrix() -> tuple[MatrixCell, ...]:
         config = sample_config(family)
         spec = read_spec(config, family)
         unscaled = spec.unscaled() if spec.scaled else spec
-        # each way with a method that is written so: ("theta", ("ntk", "native")) is NTK, which
-        # config.json holds as a new base
-        for way, (name, encoding) in METHODS.items():
-            method = REGISTRY[name]  # the class of the method, such as that of NTK
+        # METHODS names a method and an encoding for each way: NTK for "theta", since NTK is written
+        # as a new base
+        for way, (method_name, encoding) in METHODS.items():
+            method_class = REGISTRY[method_name]
             try:
-                recipe = Recipe(method(factor))  # type: ignore[call-arg]
+                recipe = Recipe(method_class(factor))  # type: ignore[call-arg]
                 request = EncodeRequest(
                     schedule=recipe.schedule(unscaled),
                     spec=unscaled,
@@ -1012,8 +1030,9 @@ def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
 def letters(cells: Iterable[MatrixCell]) -> str:
     """Return the cells of a family in one row, for display.
 
-    A letter for each way to write RoPE that is exact, a dot for one that is not, such as "TL.Y.";
-    "-" where the runtime does not have the model, and "?" where nothing was tested.
+    In "TL.Y.", a letter stands for a way to write RoPE that the runtime computes exactly, and a dot
+    for any other way. The row is "-" where the runtime does not have the model, and "?" where
+    nothing was tested.
 
     Args:
         cells: The verdicts of one version of a runtime, one for each way (key of METHODS).

@@ -109,9 +109,9 @@ class OutputCheck:
             not have the model, or is a version that does not compute the schedule.
 
         Raises:
-            Disagreement: It computes another RoPE although its version should compute this one; or
-                its version is known to compute another one without an error, and the output is for
-                transformers.
+            Disagreement: transformers computes another RoPE, although its version should compute
+                the schedule; or its version is known to compute another RoPE without an error, and
+                the output is for transformers.
         """
         # what needs no transformers: a fold is the same in all layers
         try:
@@ -163,9 +163,9 @@ class OutputCheck:
     def _refuse_wrong_config(self, folder: Path) -> None:
         """Raise Disagreement where the written config.json does not give the planned frequencies.
 
-        This replaces the check by transformers for outputs that the installed one cannot load, such
-        as an EAGLE head. The file is read as the config.json of any other model would be, so a
-        mistake of the code that wrote it shows.
+        This replaces the check by transformers for outputs that the installed transformers cannot
+        load, such as an EAGLE head. The file is read as the config.json of any other model would
+        be, so a mistake of the code that wrote it shows.
         """
         result = self.plan.result
         if result.encoding not in ENCODINGS_WITH_SAME_TYPE:
@@ -194,13 +194,16 @@ class OutputCheck:
         # The status is "exact", "ignored" and so on. With "unsupported", transformers raises an
         # error, which the user sees. With "ignored" or "differs" (SILENT) it raises none.
         status = self.plan.transformers_status(version)
-        is_silent_error = status in SILENT
-        runtimes = self.plan.target.runtimes or ("transformers",)  # the values of --runtime
-        is_for_transformers = "transformers" in runtimes or ALL in runtimes
-        if not is_silent_error or not is_for_transformers:
+        if status not in SILENT:
             return
 
-        # the verdict has the reason in words
+        # --runtime names the runtimes that the output is for; without it, that is transformers
+        runtimes = self.plan.target.runtimes or ("transformers",)
+        is_for_transformers = "transformers" in runtimes or ALL in runtimes
+        if not is_for_transformers:
+            return
+
+        # the verdict on this version has the reason in words
         table_row = find(f"transformers@{version}")[0]
         verdict = self.plan.result.verdict_of(table_row)
         raise Disagreement(
@@ -215,8 +218,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """Return a function that asks transformers what it computes from the config in a folder.
 
     The function is called when the output is written. Importing transformers takes seconds, so the
-    probe, a process beside this one, begins with it now (`prefetch`). A probe that is not needed is
-    stopped: the answer is cached, and there are no weights with which layers could run.
+    probe, a process of its own, starts the import now. The probe is stopped instead if the answer
+    is cached and there are no weights to run.
 
     Args:
         plan: The plan of the output.
@@ -231,17 +234,17 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     context = plan.schedule.context
     has_code = bool(plan.result.texts)  # the modelling file of `--encoding buffers`
 
-    # The cache has answers by the text of config.json, which is known before it is written. It has
-    # no answers about an output with modelling code.
+    # The cache has answers by the text of config.json, which is known before the file is written.
+    # An output with modelling code has no answer in the cache, and its code does not exist yet.
     cache = ProbeCache()
     if not has_code:
         key = cache.key(_config_text(plan), model_type, context, loaded_as)
         is_cached = cache.get(key) is not None
-        has_layers_to_run = bool(plan.source.weights())
-        if is_cached and not has_layers_to_run:
+        has_weights_to_run = bool(plan.source.weights())
+        if is_cached and not has_weights_to_run:
             probe.stop()
         else:
-            probe.prefetch(model_type)
+            probe.prefetch(model_type)  # imports transformers and the class of the model
 
     def query(folder: Path) -> JsonObject:
         """Return what transformers computes from the config in a folder."""
@@ -280,22 +283,21 @@ def change_in_place(
             another name; another process changes it, or has changed it since it was planned; the
             filesystem cannot make space, or the disk fails. The file does not change then.
     """
-    neighbour = None
+    small_file = None
     if beside is not None:
-        neighbour = Neighbour(beside.name, beside.text)
+        small_file = Neighbour(beside.name, beside.text)
     try:
-        # `change_by_phases` is a generator: each step makes one phase of the change, and yields its
-        # name. After the phase "durable" the new bytes are on the disk, and the old ones are still
-        # in a journal. An error that is thrown into the generator then undoes the change, and is
-        # raised again here.
-        changing = change_by_phases(source.file, edit, neighbour)
-        for phase in changing:
+        # `change_by_phases` is a generator, which yields the name of each phase after the phase.
+        # After "durable", the new bytes are on the disk, and the old bytes are in a journal.
+        phases = change_by_phases(source.file, edit, small_file)
+        for phase in phases:
             if phase != "durable":
                 continue
             try:
                 verify(source.path)
             except RopeconvError as problem:
-                changing.throw(problem)
+                # the generator restores the old bytes, and raises the error again
+                phases.throw(problem)
     except OSError as problem:
         place = problem.filename or source.path
         raise RopeconvError(
@@ -372,9 +374,9 @@ def apply(
     plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufOutput):
-        # a conversion is only checked with a process that several conversions share
-        shared = probe if isinstance(probe, SharedProbe) else None
-        done = _apply_gguf(plan, options, check, advance, beside, shared)
+        # the check of a conversion uses only a process that several conversions share
+        shared_probe = probe if isinstance(probe, SharedProbe) else None
+        done = _apply_gguf(plan, options, check, advance, beside, shared_probe)
     else:
         done = _apply_checkpoint(plan, options, check, advance, probe)
 
@@ -426,36 +428,37 @@ def _apply_gguf(
     check: bool,
     advance: Advance,
     beside: SideFile | None,
-    shared: SharedProbe | None,
+    shared_probe: SharedProbe | None,
 ) -> AppliedPlan:
-    """Write a GGUF file, or change one in place, and read it back.
+    """Write a GGUF file, or change a GGUF file in place, and check the result.
 
     Args:
         plan: The plan of the file.
-        options: How it is written.
-        check: Whether it is checked; False for `--no-check`.
+        options: How the file is written.
+        check: Whether the result is checked; False for `--no-check`.
         advance: Called with the bytes done since the last call.
         beside: A small file that is written in the same step, such as a Modelfile.
-        shared: A process with transformers that checks several outputs; None for one of its own.
+        shared_probe: A process with transformers that checks several outputs; None to start a
+            process for this output.
     """
-    output_check = GgufOutputCheck(plan, shared)
+    output_check = GgufOutputCheck(plan, shared_probe)
 
     def accept(path: Path) -> None:
         """Accept a file without a check, for `--no-check`."""
 
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        # a change is checked while it can still be undone
+        # called with the changed file, while the change can still be undone
         verify_change = output_check.check if check else accept
         placed = Placed(change_in_place(plan.source, plan.edit, verify_change, beside))
     else:
-        # a new file is checked before it gets its name
-        verify_file: Verify = output_check if check else accept
-        placed = execute_plan(plan, options, verify_file, advance, beside)
+        # called with the folder of the new file, before the file gets its final name
+        verify_folder: Verify = output_check if check else accept
+        placed = execute_plan(plan, options, verify_folder, advance, beside)
     return AppliedPlan(
         path=placed.path,
         check=output_check.record,
         reason=output_check.reason,
-        was_complete=placed.was_there,
+        was_complete=placed.was_there,  # an earlier run had finished exactly this output
     )
 
 
@@ -515,23 +518,25 @@ class GgufOutputCheck:
             RopeconvError: llama.cpp cannot run the file.
         """
         if not available():
+            # "Not checked: whether llama.cpp runs it, which is not installed here; pip install ..."
             self.reason = f"whether llama.cpp runs it, which {NO_LLAMA_CPP}"
             return
 
-        # why it cannot run the file, and why that could not be found out; both empty if it runs
-        problem, why_unknown = why_not_run(path)
-        if problem:
-            assert isinstance(self.plan, ExportPlan)  # the plan of a conversion, for `converter`
-            repair = "convert it with llama.cpp and patch that, or keep safetensors"
-            if self.plan.converter is not None:  # llama.cpp has converted it
-                repair = self.plan.converter.repair
+        # both texts are empty if llama.cpp runs the file
+        why_it_fails, why_unknown = why_not_run(path)
+        if why_it_fails:
+            assert isinstance(self.plan, ExportPlan)  # the plan of a conversion
+            advice = "convert it with llama.cpp and patch that, or keep safetensors"
+            if self.plan.converter is not None:  # llama.cpp's script has converted it already
+                advice = self.plan.converter.repair
             raise RopeconvError(
-                f"llama.cpp cannot run the conversion: {problem}; {repair}; nothing was kept"
+                f"llama.cpp cannot run the conversion: {why_it_fails}; {advice}; nothing was kept"
             )
-        self.reason = why_unknown
-        if not why_unknown:
-            assert self.record is not None
-            self.record = msgspec.structs.replace(self.record, decoded=DECODED, llama_cpp=runtime())
+        if why_unknown:
+            self.reason = why_unknown
+            return
+        assert self.record is not None
+        self.record = msgspec.structs.replace(self.record, decoded=DECODED, llama_cpp=runtime())
 
 
 def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None = None) -> Plan:
@@ -597,14 +602,14 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     family = detect(config)
     spec = read_spec(config, family)
 
-    # a recipe and a plan both give the frequencies, and the factor by which queries grow with their
-    # position (log-n attention); None for models without log-n attention
+    # the factor by which queries grow with their position (log-n attention, as in Qwen 1); None for
+    # a model without it
     query_scaling: LogN | QueryScaling | None
+
+    # a recipe: its schedule (frequencies and attention factor) for this model
     if isinstance(recipe_or_plan, Recipe):
         recipe = recipe_or_plan
-        # `start` returns the RoPE that the method is applied to: `spec` itself for a recipe that
-        # keeps the scaling of the model (on_top, --as-is), else a new object without the scaling
-        keeps_scaling = recipe.start(spec) is spec
+        keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
         if spec.scaled and not keeps_scaling:
             raise RopeconvError(
                 f"the model is scaled already ({describe(spec.form)}); make a plan with"
@@ -612,6 +617,8 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
             )
         schedule = recipe.schedule(spec)
         query_scaling = schedule.log_n
+
+    # a plan: the schedule of its output, if the model is the source of the plan
     else:
         plan = recipe_or_plan
         before = plan.before
@@ -622,8 +629,8 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
                 " load the source of the plan"
             )
         schedule = plan.schedule
-        # an output may only approximate log-n, by steps as Ministral 3 has them; the patch follows
-        # the output
+        # the config of an output may approximate log-n attention by steps, as in Ministral 3; the
+        # patch computes what the output does
         result = plan.result
         query_scaling = effective_scaling(
             schedule.log_n, result.log_n_approximation, result.deviation

@@ -56,14 +56,16 @@ class ExtraShard:
 def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> ExtraShard:
     """Return the changes that add tensors to a checkpoint, as one more shard.
 
-    The index, model.safetensors.index.json, names the shards. A checkpoint in one file has none: it
-    gets one, and its file another name, since readers prefer `model.safetensors` to any index.
+    The index, model.safetensors.index.json, lists the shards. A checkpoint in one file has no
+    index, so an index is made. The file then gets the name of a shard, since readers prefer
+    `model.safetensors` to any index.
 
     Args:
         source: The checkpoint.
         tensors: The tensors by name, written as float32.
     """
-    # the new file; transformers 4 refuses one without this entry of metadata (load_state_dict)
+    # the new shard, model-rope.safetensors; transformers 4 refuses a file without the metadata
+    # {"format": "pt"} (load_state_dict)
     entries = [(name, "F32", data.shape) for name, data in tensors.items()]
     header = header_bytes(entries, {"format": "pt"})
     sizes = {name: data.nbytes for name, data in tensors.items()}
@@ -75,20 +77,19 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> E
         for data in tensors.values():
             yield np.ascontiguousarray(data, "<f4").data.cast("B")
 
-    # the index of the source; for a checkpoint in one file, a new index that has this file under
-    # its new name, model-00001-of-00001.safetensors
+    file = PlannedFile("write", SHARD, file_size, make=partial(write_blocks, blocks))
+
+    # the index of the source; for a checkpoint in one file, a new index with the new name of the
+    # file, model-00001-of-00001.safetensors
     index = source.text(INDEX)
-    renamed = dict[str, str]()
+    new_names = dict[str, str]()
     if index is None:
         total = sum(tensor.stop - tensor.start for tensor in source.tensors.values())
         index = index_text(total, dict.fromkeys(source.tensors, RENAMED))
-        renamed = {SINGLE: RENAMED}
+        new_names = {SINGLE: RENAMED}
 
-    # the same with the new shard, model-rope.safetensors
-    new_index = with_shard(index, SHARD, sizes)
-
-    file = PlannedFile("write", SHARD, file_size, make=partial(write_blocks, blocks))
-    return ExtraShard([file], {INDEX: new_index}, renamed)
+    index_with_new_shard = with_shard(index, SHARD, sizes)
+    return ExtraShard(files=[file], texts={INDEX: index_with_new_shard}, renamed=new_names)
 
 
 @dataclass(frozen=True)
@@ -100,24 +101,22 @@ class CheckpointPlan(Plan):
 
     @cached_property
     def original(self) -> OriginalRecord:
-        """The checkpoint that `restore` leads back to, and how the output differs from it.
+        """The source checkpoint, and how the output differs from it, so that `restore` undoes that.
 
-        Small files such as config.json have another text; a shard may be added; and a checkpoint in
-        one file, model.safetensors, then becomes one of several.
+        Small files such as config.json have another text. A shard may be added. A file may have
+        another name.
         """
-        # `origin` of a file is the name of the file of the source that it is copied from; empty for
-        # a file that is written anew
-        texts = {}  # small files such as config.json
+        texts = {}  # the texts of small files such as config.json, by name
         added = []  # large files that the source does not have, such as a new shard
         renamed = {}  # names in the source, by names in the output
         for file in self.files:
-            is_from_source = file.origin != ""
-            is_made = file.action in ("write", "convert")
+            # `origin` is the name of the source file that this file is copied from, or empty
+            is_copy = file.origin != ""
             if file.text is not None:
                 texts[file.name] = file.text
-            elif is_made and not is_from_source:
+            elif file.action in ("write", "convert") and not is_copy:
                 added.append(file.name)
-            if is_from_source and file.origin != file.name:
+            if is_copy and file.origin != file.name:
                 renamed[file.name] = file.origin
 
         # tensors that a fold multiplied, which cannot be restored exactly
@@ -253,33 +252,32 @@ def _lost_keys(
 ) -> Iterator[str]:
     """Yield a warning about RoPE settings of the source that the output does not have, if any.
 
-    An output may be written for the class of another family, or with other keys. Its dictionary
-    (rope_scaling or rope_parameters) then may lack a setting of the source that someone computes
-    with.
+    An output may be written for the class of another family. Its RoPE dictionary (rope_scaling or
+    rope_parameters) may then lack a setting that the source has.
 
     Args:
         config: The config.json of the source.
-        family: Its family.
-        result: The config of the output, with its family.
+        family: The family of the source.
+        result: The config of the output, with the family of the output.
         recipe: The method and its modifiers.
     """
-    # both dictionaries, e.g. {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}; if config.json
-    # has none, the first is the default of the class in transformers, and a note says so
-    before, notes_on_class_default = rope_dict(text_part(config, family), family)
-    after, _ = rope_dict(text_part(result.config, result.family), result.family)
-    if notes_on_class_default:  # config.json has no settings, so none of them can be lost
+    # RoPE dictionaries, e.g. {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}. A config.json
+    # without one gives the default of the class in transformers, with a note.
+    source_rope, notes_on_class_default = rope_dict(text_part(config, family), family)
+    output_rope, _ = rope_dict(text_part(result.config, result.family), result.family)
+    if notes_on_class_default:  # config.json has no settings that can be lost
         return
 
-    # Keys that may be missing: every output has `factor` and the like, maybe beside the dictionary;
-    # and `beta_fast` and the like belong to a scaling. --as-is keeps the scaling, so it must keep
-    # these too; any other method replaces it.
+    # Every output has keys such as `factor`, in the dictionary or beside it. Keys such as
+    # `beta_fast` belong to the scaling, which --as-is keeps and any other method replaces.
     may_be_missing = KEYS_OF_EVERY_OUTPUT
     if not isinstance(recipe.method, AsIs):
         may_be_missing = KEYS_OF_EVERY_OUTPUT | KEYS_OF_SCALING
+
     lost = []
-    for key, value in before.items():
+    for key, value in source_rope.items():
         is_setting = value is not None and not isinstance(value, dict)
-        if is_setting and key not in after and key not in may_be_missing:
+        if is_setting and key not in output_rope and key not in may_be_missing:
             lost.append(f"{key} = {shown(value)}")
     if lost:
         yield f"the output is written without {' and '.join(lost)} of the source's RoPE settings"
@@ -293,7 +291,7 @@ def _notes(
     limits: list[LengthLimit],
     sections: tuple[int, ...],
 ) -> Iterator[str]:
-    """Yield sentences on further consequences and changes, beside the schedule in the config.
+    """Yield sentences for users on consequences of a plan, and on changes beside the RoPE settings.
 
     Args:
         source: The checkpoint.
@@ -303,7 +301,7 @@ def _notes(
         limits: The limits of the length that the output raises.
         sections: The mrope_section of the source.
     """
-    # one list of frequencies for short prompts and one for long ones, as LongRoPE has
+    # LongRoPE: one list of frequencies for short prompts, and another list for long prompts
     if schedule.short_inv_freq is not None:
         yield from switch_notes(result.family, schedule.original_context, result.verdicts)
 
@@ -435,33 +433,33 @@ def _files(
 def _with_raised_limits(
     source: Source, texts: Mapping[str, str], limits: list[LengthLimit], context: int
 ) -> dict[str, str]:
-    """The texts of files in which a limit of the length is raised to the context, by name.
+    """Return the new texts of files with a limit on the length of prompts, by name of the file.
 
-    Such a limit is a number like `model_max_length` of tokenizer_config.json, with which a runtime
-    would cut or refuse prompts of the new length.
+    Such a limit is `model_max_length` in tokenizer_config.json. A runtime would cut or refuse
+    longer prompts, so the limit is raised to the context of the output.
 
     Args:
         source: The checkpoint.
-        texts: Texts of the output that differ from those of the source, with config.json.
+        texts: By name, the texts of output files that differ from the source, with config.json.
         limits: The limits of the source that are below the context.
         context: The tokens that the output declares.
     """
-    # A limit has its offset in the text of the source. config.json is written anew with other
-    # offsets, so its limits are searched for again.
+    # A limit is a number at an offset in a text. The output has another config.json, with other
+    # offsets, so the limits in that text are searched for again.
     to_raise = [limit for limit in limits if limit.file != "config.json"]
     for limit in limits_in_text("config.json", texts["config.json"]):
         if limit.tokens < context:
             to_raise.append(limit)
-
-    by_file: dict[str, list[LengthLimit]] = {}
+    limits_by_file: dict[str, list[LengthLimit]] = {}
     for limit in to_raise:
-        by_file.setdefault(limit.file, []).append(limit)
-    raised = {}
-    for name, limits_of_file in by_file.items():
-        # config.json, and files that a conversion makes, have a new text; others that of the source
+        limits_by_file.setdefault(limit.file, []).append(limit)
+
+    new_texts = {}
+    for name, limits_of_file in limits_by_file.items():
+        # the text of the output, or of the source if the output has the same
         text = texts.get(name) or source.text(name) or ""
-        raised[name] = raise_limits(limits_of_file, context, text.encode()).decode()
-    return raised
+        new_texts[name] = raise_limits(limits_of_file, context, text.encode()).decode()
+    return new_texts
 
 
 CARD_SIZE = 4096

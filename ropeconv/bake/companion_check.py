@@ -21,7 +21,8 @@ def check_companion(folder: Path) -> str:
     The sentence is such as "The adapter is as it was written: 3 files are the same byte for byte."
 
     Raises:
-        BadSource: Where the receipt of the folder is another one, or cannot be read.
+        BadSource: The folder has no receipt of an adapter or a graph, or the receipt cannot be
+            read.
         Disagreement: Where a file differs, is missing, or was added; it names the file.
     """
     receipt = read_companion(folder)
@@ -40,10 +41,14 @@ def check_companion(folder: Path) -> str:
 def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     """Return how an adapter, a graph or a set of profiles differs from its receipt.
 
-    Each difference is a clause for a message, such as "it has no adapter_config.json"; an empty
-    list means that nothing differs.
+    Args:
+        folder: The folder.
+        receipt: The receipt of the folder, which lists the files that ropeconv wrote.
+
+    Returns:
+        Clauses for a message, such as "it has no adapter_config.json"; empty if nothing differs.
     """
-    # files that the receipt lists; those for people, such as a card, may be changed
+    # files that the receipt lists; documents for people, such as a card, may be changed
     faults = []
     is_set = receipt.companion == "profiles"
     for file in receipt.files:
@@ -54,8 +59,7 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     for name in _added_files(folder, receipt):
         faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
 
-    # an adapter has no RoPE of its own: it was trained or copied for an output beside it, which
-    # must still have the same schedule
+    # an adapter or a graph was made for an output beside it, which must still have the same RoPE
     if receipt.output:
         output = folder.with_name(receipt.output)
         if has_receipt(output) and read_receipt(output).schedule.digest != receipt.schedule:
@@ -64,32 +68,37 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
 
 
 def _added_files(folder: Path, receipt: CompanionReceipt) -> list[str]:
-    """Return the files that were put into a folder since ropeconv wrote it, and that may not be.
+    """Return the files in a folder that ropeconv did not write and that a runtime may load.
 
-    Documents for people may be added, and so may whole other outputs beside the profiles of a set.
+    A document for people, such as NOTES.md, may be added. In a set of profiles (one model, baked
+    for several lengths, with a subfolder for each), a subfolder with another output may be added.
+
+    Args:
+        folder: The folder of an adapter, a graph or a set of profiles.
+        receipt: The receipt of the folder, which lists the files that ropeconv wrote.
     """
-    # the receipts themselves are in no list of files
     written = {file.name for file in receipt.files}
+    # a receipt lists neither itself nor the receipts of the profiles
     written.add(RECEIPT)
-    for member in receipt.members:
-        written.add(f"{member}/{RECEIPT}")
+    for profile in receipt.members:
+        written.add(f"{profile}/{RECEIPT}")
 
-    added = []
+    unexpected = []
     for name in sorted(set(files_of(folder)) - written):
-        may_be_added = is_document(name) or _is_of_another(folder, name, receipt)
+        may_be_added = is_document(name) or _belongs_to_other_output(folder, name, receipt)
         if not may_be_added:
-            added.append(name)
-    return added
+            unexpected.append(name)
+    return unexpected
 
 
 def member_faults(output: Path, receipt: Receipt) -> list[str]:
     """Return what is wrong with the adapter, draft or target beside an output, as clauses.
 
-    One that is not there is passed over: it may have been moved.
+    A member that is not there is passed over, since the user may have moved it.
 
     Args:
         output: The output.
-        receipt: Its receipt, which names them.
+        receipt: The receipt of the output, which names the members.
     """
     # the receipt has their names, such as "Qwen3-8B-yarn4-adapter"; `place_beside` gives the path
     # of one that is there
@@ -120,20 +129,23 @@ def _faults_of_adapter(adapter: Path, output_receipt: Receipt) -> list[str]:
     adapter_receipt = read_companion(adapter)
     if adapter_receipt is None:
         return [f"its adapter {adapter.name} has no receipt"]
+
+    # the files of the adapter, and the frequencies that it was written for
     faults = [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, adapter_receipt)]
-    if adapter_receipt.schedule != output_receipt.schedule.digest:
+    has_same_schedule = adapter_receipt.schedule == output_receipt.schedule.digest
+    if not has_same_schedule:
         faults.append(f"{adapter.name} is of another output, of another schedule")
 
-    # the output must have been written with this adapter; it has no digest of an adapter that came
-    # from the Hub, whose files were not read
-    digest_in_output = output_receipt.target.adapter_digest
-    if not digest_in_output:
+    # The copied files must have the digest that the receipt of the output records. The digest is
+    # empty for an adapter from the Hub, since its files were not read.
+    recorded_digest = output_receipt.target.adapter_digest
+    if not recorded_digest:
         return faults
     sha256_by_name = {}
     for file in adapter_receipt.files:
         if file.action == "copy":
             sha256_by_name[file.name] = file.sha256 or ""
-    if digest_in_output != copies_digest(sha256_by_name):
+    if recorded_digest != copies_digest(sha256_by_name):
         faults.append(f"{adapter.name} is not the adapter that it was written with")
     return faults
 
@@ -141,30 +153,29 @@ def _faults_of_adapter(adapter: Path, output_receipt: Receipt) -> list[str]:
 def _faults_of_pair(model: Path, kind: str, recorded_digest: str) -> list[str]:
     """Return what is wrong with a draft model or with its target, as clauses.
 
-    In speculative decoding, a small draft model proposes tokens for a large one, the target. The
-    two are written together. The receipt of the draft has a digest of the target (of its source,
-    recipe and options), and the receipt of the target has one of the draft. So a draft for another
-    target is noticed.
+    In speculative decoding, a small draft model proposes tokens for a large target model. ropeconv
+    writes the two together. The receipt of the draft has a digest of the target, and the receipt of
+    the target has a digest of the draft, so that a draft for another target is noticed.
 
     Args:
-        model: The model that is checked.
-        kind: "draft" or "target", as which of the two it is checked.
-        recorded_digest: The digest of that model, from the receipt of the other one. Empty if the
-            other one was written by an earlier version of ropeconv, without a digest.
+        model: The path of the draft or of the target.
+        kind: "draft" if `model` is the draft, "target" if it is the target.
+        recorded_digest: The digest that `model` must have, from the receipt of its partner. Empty
+            in receipts of earlier versions of ropeconv; any digest is accepted then.
     """
     try:
         receipt = read_receipt(model)
-        is_of_pair = not recorded_digest or recorded_digest == member_digest(receipt)
-        if not is_of_pair:
+        if recorded_digest and member_digest(receipt) != recorded_digest:
             return [f"{model.name} is not the {kind} that it was written with"]
 
-        # only the files of a draft are compared here; `validate` of a target compares its own
+        # The files of a draft are compared with its receipt. The files of a target are not:
+        # `validate TARGET` does that.
         if kind != "draft" or not model.is_dir():
             return []
         check_files(model, receipt)
         faults = []
-        listed = {file.name for file in receipt.files} | {RECEIPT}
-        for name in sorted(set(files_of(model)) - listed):
+        written = {file.name for file in receipt.files} | {RECEIPT}
+        for name in sorted(set(files_of(model)) - written):
             if not is_document(name):
                 faults.append(
                     f"{model.name}: {name} was added (a runtime may load it: move it out of the"
@@ -181,36 +192,35 @@ def copies_digest(digests: Mapping[str, str]) -> str:
 
 
 def place_beside(output: Path, name: str) -> Path | None:
-    """Return a member of the set of an output; None where it is not there."""
+    """Return the path of a file or folder beside an output, by its name; None if there is none."""
     if not name or Path(name).name != name:
         return None
     place = output.with_name(name)
     return place if place.exists() else None
 
 
-def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
-    """Whether a file belongs to another output, so that it is not a fault of this one.
+def _belongs_to_other_output(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
+    """Return whether a file belongs to an output that the user put into a set of profiles.
 
-    A set of profiles is a folder with a subfolder for each profile, a length that one model is
-    baked for. Users may put further outputs into that folder: subfolders that the receipt of the
-    set does not list, and that have a receipt of their own.
+    A set of profiles has a subfolder for each length that one model is baked for. Any other
+    subfolder with a receipt is another output.
 
     Args:
         folder: The folder of the set.
-        name: The name of the file in it.
+        name: The path of the file in the folder, such as "other-model/config.json".
         receipt: The receipt of the set.
     """
     subfolder, slash, _ = name.partition("/")
     if receipt.companion != "profiles" or not slash:
         return False
-    # a receipt may be damaged: a profile of the set is one that its members or its files name
-    has_files = any(file.name.startswith(f"{subfolder}/") for file in receipt.files)
-    is_profile = subfolder in receipt.members or has_files
+    # a damaged receipt may lack a profile in `members` that it still has in `files`
+    has_files_in_receipt = any(file.name.startswith(f"{subfolder}/") for file in receipt.files)
+    is_profile = subfolder in receipt.members or has_files_in_receipt
     return not is_profile and has_receipt(folder / subfolder)
 
 
 def _fault_of(folder: Path, file: FileRecord, may_lack_digest: bool = False) -> str:
-    """Return what is wrong with a file; empty where it is the recorded one.
+    """Return what is wrong with a file; empty where it is the recorded file.
 
     Args:
         folder: The folder of the file.

@@ -61,27 +61,27 @@ def draft_out(out: Path) -> Path:
 
 
 def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
-    """Plan the draft of a target, for the context of the target.
+    """Plan a draft model with the context of its target model, for speculative decoding.
 
-    In speculative decoding a small model, the draft, proposes tokens that the target accepts or
-    not. Both run at the same positions, so both are extended.
+    A draft is a small model that proposes tokens, which a larger model, the target, accepts or
+    rejects. Both run at the same positions, so both are extended.
 
     Args:
         reference: Path or Hub id of the draft: an EAGLE head, or a smaller model.
         plan: The plan of the target, from `paired`.
-        trained: Tokens that the draft was trained on; None for what it declares.
+        trained: Tokens that the draft was trained on; None for the length that it declares.
 
     Raises:
-        UsageError: Where the draft needs no change, has another format, or the method cannot be
-            repeated for its RoPE.
-        BadSource: Where it is for another target, or no draft that can be extended.
+        UsageError: The draft needs no change, has another format, or the method of the target
+            cannot be repeated for its RoPE.
+        BadSource: The draft is for another target, or cannot be extended.
     """
     source = open_source(reference)
     if isinstance(source, GgufSource) != isinstance(plan.source, GgufSource):
         raise UsageError(
             f"--draft {reference} and its target must both be GGUF files, or both be checkpoints"
         )
-    source.as_draft = True  # else the inspection refuses an EAGLE head, which is no whole model
+    source.as_draft = True  # so that `inspect_source` accepts an EAGLE head
     inspection = inspect_source(source)
     if inspection.draft and isinstance(source, Source) and not plan.is_folder:
         raise UsageError(
@@ -99,10 +99,10 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
     if doubtful_length:
         warnings.append(doubtful_length)
 
-    # The options of the target, for a place beside it. These fields go into the receipt, the record
-    # of how an output was made: the receipt of the draft names the target, with a digest of how the
-    # target was made. (`name_draft` does the same for the receipt of the target.)
-    target = dataclasses.replace(
+    # The options of the target, with another place. The receipt of the draft, the record of how it
+    # was made, has the name and the digest of the target (`drafts_for`). The receipt of the target
+    # has those of the draft (`draft`, see `name_draft`), so these are empty here.
+    draft_options = dataclasses.replace(
         plan.target,
         out=draft_out(plan.out),
         draft="",
@@ -111,33 +111,31 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
         drafts_for_digest=member_digest(plan.receipt()),
     )
     recipe = draft_recipe(inspection, plan, trained)
-    planned_draft = make_plan(source, recipe, target)
+    planned_draft = make_plan(source, recipe, draft_options)
     return dataclasses.replace(planned_draft, warnings=(*warnings, *planned_draft.warnings))
 
 
 def warn_of_length(inspection: Inspection, plan: Plan) -> str:
-    """Return a warning on a head that declares the length of its target; empty for other drafts.
+    """Return a warning on an EAGLE head whose trained length is in doubt; empty for other drafts.
 
-    A head, such as EAGLE's, is a draft of one or few layers that reads the hidden states of its
-    target. It runs at the same positions, so its config often has the length of the target, and not
-    the length of its own training.
+    A head is a draft of one or few layers that reads the hidden states of its target, at the same
+    positions. Its config often declares the length of the target, although the head was trained on
+    shorter texts.
 
     Args:
         inspection: The inspection of the draft.
         plan: The plan of the target.
     """
-    spec = inspection.first_spec
-    is_head = inspection.draft is not None
+    spec = inspection.first_spec  # the RoPE of the draft
+    is_head = inspection.draft is not None  # `draft` is the kind of head; None for a whole model
     if not is_head or spec.scaled:
         return ""
 
-    # where the trained length of the draft is from: max_position_embeddings ("declared"), the
-    # context_length of a GGUF file ("header"), or a place that says how the draft was trained
+    # "declared": the trained length is only known from max_position_embeddings in config.json;
+    # "header": from the context_length of a GGUF file
     is_only_declared = spec.original_context_source in ("declared", "header")
-    if not is_only_declared:
-        return ""
     has_length_of_target = spec.context == plan.source_spec.context
-    if not has_length_of_target:
+    if not is_only_declared or not has_length_of_target:
         return ""
     return (
         f"{inspection.source.reference} declares the {spec.context:,} tokens of its target, and"
@@ -147,46 +145,46 @@ def warn_of_length(inspection: Inspection, plan: Plan) -> str:
 
 
 def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None) -> Recipe:
-    """Return the recipe of a target for its draft, with a factor that reaches the same context.
+    """Return the recipe that extends a draft model to the context of its target model.
 
-    For a target with `--yarn 4` (32k to 128k) and a draft that was trained on 2,048 tokens, that is
-    YaRN with factor 64.
+    The recipe has the method of the target. For a target with `--yarn 4` (32k to 128k) and a draft
+    that was trained on 2,048 tokens, it is YaRN with factor 64.
 
     Args:
         inspection: The inspection of the draft.
         plan: The plan of the target.
-        trained: Tokens that the draft was trained on; None for what it declares.
+        trained: Tokens that the draft was trained on; None for the length that it declares.
 
     Raises:
-        UsageError: Where the draft covers that context, and where the method has no factor and the
-            RoPE differs.
+        UsageError: The draft has that context already, or the method has no factor and the draft
+            has another RoPE than the target.
     """
     recipe = plan.recipe
     context = plan.schedule.context
     spec = inspection.spec
     _refuse_length(inspection, context, trained)
 
-    # The length from which the method starts. The user may give it. On top of a scaling, it is the
-    # length that the draft declares. Otherwise it is the length before any scaling.
+    # the length of the draft from which the method starts
     on_top = recipe.on_top and spec.scaled
-    if trained is not None:
+    if trained is not None:  # the user gave the length
         start_length = trained
     elif on_top:
         start_length = spec.context
-    else:
+    else:  # the length before any scaling
         start_length = inspection.first_spec.original_context
 
-    # The same method for the context of the target. A method with a factor gets the one that leads
-    # there from the length of the draft. One with a target length (LengthMethod) has it already.
-    # Any other, such as a file of frequencies, fits only a draft with the RoPE of the target.
     method = recipe.method
     if isinstance(method, ScaledMethod):
+        # --yarn and others get a new factor
         method = _scale_to(method, start_length, context)
-    elif not isinstance(method, LengthMethod):
+    elif isinstance(method, LengthMethod):
+        # --theta-for and others name the context, which is the same for the draft
+        pass
+    else:
+        # a file of frequencies, for example, fits only a draft with the RoPE of the target
         _refuse_other_rope(inspection, plan, start_length)
 
-    # The recipe of the draft has `--context` if the recipe of the target has it, or if the user
-    # gave the trained length of the draft.
+    # `--context` of the draft: where the target has it, or where the user gave a trained length
     explicit_context = None
     if recipe.context is not None or trained is not None:
         explicit_context = context
@@ -238,17 +236,17 @@ def _refuse_other_rope(inspection: Inspection, plan: Plan, length: int) -> None:
 
 
 def paired(plan: Plan) -> Plan:
-    """Return the plan of a model, changed so that its receipt names a draft model beside it.
+    """Return the plan of a target model whose receipt also names the draft model beside it.
 
-    The draft of an output OUT is OUT-draft. The receipt, the record of how OUT was made, has that
-    name. The receipt of a folder is a file that is written last. The receipt of a GGUF file is in
-    its header and changes its size, so a GGUF file is planned again.
+    The draft of an output OUT is OUT-draft. The receipt is the record of how OUT was made. In a
+    folder, it is a file that is written last. In a GGUF file, it is a key of the header, so its
+    length changes the file, and the file is planned again.
 
     Args:
-        plan: The plan of the model, which is the target in speculative decoding.
+        plan: The plan of the target in speculative decoding.
 
     Raises:
-        UsageError: For a change in place.
+        UsageError: The target is changed in place, so a draft has no place beside it.
     """
     if plan.target.in_place:
         raise UsageError(
@@ -262,7 +260,7 @@ def paired(plan: Plan) -> Plan:
 
 
 def name_draft(plan: Plan, draft: Plan) -> Plan:
-    """Return the plan of a target with a receipt that has the digest of its draft, too.
+    """Return the plan of a target model whose receipt also has the digest of its draft model.
 
     Args:
         plan: The plan of the target, from `paired`.
@@ -277,21 +275,21 @@ def name_draft(plan: Plan, draft: Plan) -> Plan:
 
 
 def warn_of_vocabulary(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
-    """Return a warning on a whole model as the draft with another vocabulary; else empty.
+    """Return a warning if a draft model has another vocabulary than its target; empty otherwise.
 
-    The target checks the tokens that the draft proposes, so both need the same vocabulary. Some
-    runtimes accept a whole model with another one, so this is only a warning. A head reads the
-    hidden states of its target, and cannot run beside a model with other sizes: an error.
+    The target accepts or rejects the tokens that the draft proposes, so both need the same
+    vocabulary. Some runtimes run a smaller model with another vocabulary, so this is a warning. An
+    EAGLE head reads the hidden states of its target, so other sizes are an error.
 
     Args:
-        draft: The draft: a smaller model, or a head that reads the hidden states of its target.
-        inspection: Its inspection, in which `draft` is the kind of head, None for a whole model.
-        target: The model that it drafts for.
+        draft: A smaller model, or an EAGLE head.
+        inspection: The inspection of the draft.
+        target: The target model.
 
     Raises:
         BadSource: A head has other sizes than its target.
     """
-    is_head = inspection.draft is not None
+    is_head = inspection.draft is not None  # `draft` is the kind of head; None for a whole model
     if not is_head and isinstance(draft, GgufSource):
         # llama.cpp compares the tokens of two whole models itself (common/speculative.cpp,
         # common_speculative_are_compatible)
@@ -300,15 +298,18 @@ def warn_of_vocabulary(draft: Source | GgufSource, inspection: Inspection, targe
     sizes_of_target = _shared_sizes(target)
     for key, size in _shared_sizes(draft).items():
         target_size = sizes_of_target.get(key)
-        is_unknown = not size or not target_size  # the config does not say it
+        is_unknown = not size or not target_size  # a config lacks the key
         if is_unknown or size == target_size:
             continue
-        if is_head:  # no size may differ
+
+        # a head: all sizes must be those of the target
+        if is_head:
             raise BadSource(
                 f"--draft {draft.reference} is for a model with {key} {size}, and"
                 f" {target.reference} has {key} {target_size}; give the draft of this target"
             )
-        if key == "vocab_size":  # a whole model may have another hidden size than its target
+        # a smaller model: only the vocabulary must be that of the target
+        if key == "vocab_size":
             return (
                 f"{draft.reference} has {key} {size}, and its target has {key} {target_size};"
                 " vLLM refuses such a pair"
@@ -368,35 +369,39 @@ class AdapterPlan(FilePlan):
 
 
 def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
-    """Plan a copy of an adapter beside an output, `OUT-adapter`, with the output as its base.
+    """Plan a copy of a LoRA adapter whose config names an output of ropeconv as the base model.
+
+    The copy of the adapter for an output OUT is OUT-adapter.
 
     Args:
         reference: Path or Hub id of the adapter.
-        plan: The plan of the output.
+        plan: The plan of the output, a checkpoint.
 
     Raises:
-        UsageError: For another folder, and for factors in weights.
-        BadSource: For an adapter that has no place in the source.
-        RopeconvError: Where its place has something else than the files of this adapter.
+        UsageError: `reference` is not an adapter, or the output has the attention factor in its
+            weights.
+        BadSource: The adapter is for a model with other matrices.
+        RopeconvError: OUT-adapter exists and has other files.
     """
-    source = open_source(reference)
-    out = plan.out.with_name(f"{plan.out.name}-adapter")
     assert isinstance(plan, CheckpointPlan)
+    source = open_source(reference)
     adapter = read_adapter(source)
     if adapter is None:
         raise UsageError(
             f"--adapter {reference} has no {ADAPTER}, so it is not a PEFT adapter; give its folder"
         )
-    # a matrix of the adapter with another shape than that of the model, in words: "is for a
-    # ...q_proj.weight of 4,096 x 4,096, and that of BASE is 2,048 x 2,048"
-    misplaced = misplaced_tensor(adapter, inspect_source(plan.source))
-    if misplaced:
-        raise BadSource(f"--adapter {reference} {misplaced}; give the adapter of this model")
+    # a clause on a matrix of another shape than in the model, such as "is for a ...q_proj.weight of
+    # 4,096 x 4,096, and that of BASE is 2,048 x 2,048"; empty if all shapes fit
+    shape_difference = misplaced_tensor(adapter, inspect_source(plan.source))
+    if shape_difference:
+        raise BadSource(f"--adapter {reference} {shape_difference}; give the adapter of this model")
     scales_weights = plan.result.fold is not None
     if scales_weights:
         raise UsageError(
             "--adapter adds to weights that --encoding weights scales; choose another encoding"
         )
+
+    out = plan.out.with_name(f"{plan.out.name}-adapter")
     planned = AdapterPlan(
         source=adapter.source,
         out=out,
@@ -406,12 +411,12 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         warning=other_base(adapter, plan.source),
     )
 
-    # if nothing is there yet: refuse a place that cannot be written
+    # a free place: refuse it now if it cannot be written
     is_taken = os.path.lexists(out) and not is_empty(out)
     if not is_taken:
         refuse_early(planned, force=False)
         return planned
-    # else only the same adapter may be there, from an earlier run of the command
+    # a taken place may only have the same adapter, from an earlier run of the command
     if not has_files(planned):
         raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
     return planned
@@ -467,7 +472,8 @@ def _unlike_plan(plan: AdapterPlan, folder: Path) -> str:
 
 
 def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
-    """Raise Disagreement for an adapter that is not the given one with the output as its base.
+    """Raise Disagreement if a written adapter is not the user's adapter with the output as its
+    base.
 
     Args:
         plan: The plan of the adapter.

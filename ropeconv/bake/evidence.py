@@ -130,9 +130,9 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def compare_with_bar(self, name: str) -> BarResult | None:
         """Whether a method works without training, by a bar: "met", "missed" or "undecided".
 
-        The bar: at the new length, the loss is at most MOST_LOST (nats per token) above that of the
-        unchanged model at its trained length, and at least LEAST_FOUND (percent) of the facts that
-        were hidden in texts are found.
+        The bar: at the new length, the loss is at most MOST_LOST (nats per token) above the loss of
+        the unchanged model at its trained length, and at least LEAST_FOUND (percent) of the facts
+        that were hidden in texts are found.
 
         The interval of the answers must be above LEAST_FOUND or below it as a whole: 6 of 12
         questions are 25 to 75 %, which decides nothing.
@@ -203,40 +203,41 @@ def studies_of(on_top: str) -> list[Study]:
 def study_for(
     method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
 ) -> Study | None:
-    """Return the study whose numbers of a method are shown, and which says if it needs training.
+    """Return the study that shows best how a method works without training; None if none does.
 
-    A study has the losses and answers of several methods on one model, extended by one factor.
-
-    It is the study of the model with the longest trained context, at the nearest factor that is not
-    smaller than the wanted one; where all are smaller, at the largest. Studies of a model that
-    hardly loses anything without a method are left out, since they say nothing about methods.
+    A study has the losses and answers of several methods on one model, extended by one factor. The
+    study of the model with the longest trained context is chosen, at the smallest factor that
+    covers the wanted factor. If all factors are smaller, it is the largest factor.
 
     Args:
         method: The name of the method.
-        factor: The wanted length over the trained one.
-        on_top: The scaling that the model was trained with and keeps; empty for none.
-        among: The studies that are searched; None for all that judge methods.
+        factor: The wanted length over the trained length.
+        on_top: The kind of the scaling that the model was trained with and keeps, such as "yarn";
+            empty for a model without scaling.
+        among: The studies to choose from. None for all studies of models that lose much at a longer
+            context without a method, since only such models show whether a method works.
     """
     if among is None:
         among = [study for study in evidence().studies if not study.hardly_loses_without_method]
 
-    # studies of the method without training; on unscaled models, or on top of a trained scaling
+    # studies of the method without training, on models with a scaling or on models without one
+    needs_scaling = bool(on_top)
     possible = []
     for study in among:
-        has_scaling_alike = bool(study.on_top) == bool(on_top)
+        has_scaling = bool(study.on_top)
         was_measured = method in study.lost  # the loss of each method, by its name
-        if has_scaling_alike and not study.fine_tuned and was_measured:
+        if has_scaling == needs_scaling and was_measured and not study.fine_tuned:
             possible.append(study)
     if not possible:
         return None
 
-    # Studies with answers to questions are preferred, since these say more than losses.
+    # Studies with answers to questions are preferred, since answers say more than losses.
     # `compare_with_bar` is None for a study without answers.
     with_answers = [study for study in possible if study.compare_with_bar(method) is not None]
     preferred = with_answers or possible
-    # studies on top of the same kind of scaling, such as "yarn", are preferred to other kinds
-    on_same_kind = [study for study in preferred if study.on_top == on_top]
-    preferred = on_same_kind or preferred
+    # studies with the same kind of scaling are preferred
+    with_same_kind = [study for study in preferred if study.on_top == on_top]
+    preferred = with_same_kind or preferred
 
     # the model with the longest trained context, and its study at the nearest factor
     longest_trained = max(study.trained for study in preferred)
@@ -248,25 +249,25 @@ def study_for(
 
 
 def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None:
-    """Return a study of a method on a model that hardly needs one; None where there is none.
+    """Return a study by which a method can be sorted, though not judged; None if there is none.
 
-    Some models lose little at a longer context without any method. Their losses do not show whether
-    a method works. They still show which method is better, and show it better than the frequencies
-    of the methods do (`scripts/pages/regret.py`). So methods without another study are sorted by
-    this one.
+    Some models lose little at a longer context even without a method. A study of such a model does
+    not show whether a method works, but it shows which of two methods is better. Where a method was
+    measured only on such models, it is sorted by this study (`scripts/pages/regret.py` compares
+    that with other ways to sort).
 
     Args:
         method: The name of the method.
-        factor: The wanted length over the trained one.
-        on_top: The scaling that the model was trained with and keeps; empty for none.
+        factor: The wanted length over the trained length.
+        on_top: The kind of the scaling that the model was trained with and keeps, such as "yarn";
+            empty for a model without scaling.
     """
     weak_studies = []
     for study in evidence().studies:
-        loses_little = study.hardly_loses_without_method  # at most MOST_LOST, without any method
-        # pairs such as ("yarn", "linear"), the better method first; without any, all differences
-        # between methods may be chance
-        decides_pairs = bool(study.better)
-        if loses_little and decides_pairs:
+        # Pairs of methods with a significant difference, such as ("yarn", "linear"), the better
+        # method first. Without any pair, all differences may be chance.
+        has_significant_pairs = bool(study.better)
+        if study.hardly_loses_without_method and has_significant_pairs:
             weak_studies.append(study)
     return study_for(method, factor, on_top, among=weak_studies)
 
@@ -303,7 +304,7 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
 
     Args:
         method: The name of the method.
-        factor: The wanted length over the trained one.
+        factor: The wanted length over the trained length.
         on_top: The scaling that the model was trained with and keeps; empty for none.
     """
     study = study_for(method, factor, on_top)
@@ -359,7 +360,7 @@ EDITED = re.compile(
     re.IGNORECASE,
 )
 """Sentences of model cards which say that a scaling was added without training."""
-README_KEYS = frozenset(
+KEYS_IN_CARDS = frozenset(
     (
         "rope_type type factor original_max_position_embeddings rope_theta mrope_section"
         " mrope_interleaved partial_rotary_factor"
@@ -369,54 +370,53 @@ README_KEYS = frozenset(
 
 
 def trained_scaling(inspection: Inspection) -> str:
-    """Return why a model counts as trained with its scaling, in words; empty where it does not.
+    """Return why a model counts as trained with its scaling, in words; empty if it does not count.
 
-    Anybody can add a scaling to a config.json without training. So a scaling in the files of a
-    model counts as trained unless there is a sign that it was added: in the receipt, the card or
-    the lengths of the model (`why_edited`). Such a sign does not count where the settings of the
-    scaling say themselves that it was trained.
+    Anybody can add a scaling to a config.json without training. A scaling counts as trained unless
+    the receipt, the card or the lengths of the model show that it was added later (`why_edited`).
     """
-    # for an output of ropeconv, the model before counts: its own scaling was not trained
-    first = inspection.first_spec
-    if not first.scaled:
+    # the RoPE of the model, or for an output of ropeconv the RoPE of its source
+    spec = inspection.first_spec
+    if not spec.scaled:
         return ""
-    # dynamic scaling changes nothing inside the trained length, so nothing was trained with it
-    if isinstance(first.form, DynamicNtk):
+    # dynamic scaling changes nothing inside the trained length, so no training can have used it
+    if isinstance(spec.form, DynamicNtk):
         return ""
-    # a sign that the scaling was added later, unless the config says that it was trained, by
-    # `finetuned` among the settings of the scaling
-    says_it_was_trained = marked_as_trained(inspection)
-    sign_of_edit = "" if says_it_was_trained else why_edited(inspection)
-    if sign_of_edit:
+    # Yarn-Llama-2: its config says that the scaling was trained ("finetuned": true), which counts
+    # more than any other sign
+    if not marked_as_trained(inspection) and why_edited(inspection):
         return ""
     return (
-        f"the {first.form.kind} scaling for {first.context:,} tokens counts as trained: no receipt,"
+        f"the {spec.form.kind} scaling for {spec.context:,} tokens counts as trained: no receipt,"
         " card or length says that it was added later"
     )
 
 
 def marked_as_trained(inspection: Inspection) -> bool:
-    """Whether the settings of a model say so, as those of Yarn-Llama-2 do (`finetuned`)."""
+    """Return whether a model says that its scaling was trained, by the setting `finetuned`.
+
+    Yarn-Llama-2 has this setting.
+    """
     source = inspection.source
     if isinstance(source, GgufSource):
         return bool(source.file.get(f"{inspection.name}.rope.scaling.finetuned"))
-    return bool(_settings(inspection).get("finetuned"))
+    return bool(_rope_settings(inspection).get("finetuned"))
 
 
 def why_edited(inspection: Inspection) -> str:
-    """Return the sign that a scaling was added without training, in words; empty without one.
+    """Return how a model shows that its scaling was added without training; empty if it does not.
 
-    There are three signs: the scaling covers more tokens than the model declares; it is the very
-    edit that the publisher tells users to make for longer texts; or the card says so.
+    There are three signs: the scaling covers more tokens than the model declares; the scaling is
+    the edit that the publisher tells users to make for longer texts; or the card mentions an edit.
     """
     # 1. The scaling covers more tokens than the model declares. A publisher who trains with a
-    # scaling declares its length. A user who edits often adds only the scaling: the model still
-    # declares 32,768 tokens, and YaRN with factor 4 over 32,768 covers 131,072.
+    # scaling declares its length. A user often adds only the scaling: the model still declares
+    # 32,768 tokens, and YaRN with factor 4 over 32,768 covers 131,072.
     spec = inspection.first_spec
     covered = spec.covered_context  # trained context x factor
     declared = max(spec.context, _reached_length(inspection))
-    # LongChat does not say its trained context, which is then computed as declared / factor; that
-    # times the factor shows nothing
+    # LongChat does not declare a trained context, so ropeconv computes it as declared / factor. The
+    # covered context then follows from the declared context, and shows nothing.
     trained_follows_from_factor = spec.original_context_source == "factor"
     if covered > declared and not trained_follows_from_factor:
         return (
@@ -424,15 +424,16 @@ def why_edited(inspection: Inspection) -> str:
             " was added without them"
         )
 
-    # 2. the edit that the publisher recommends
+    # 2. The scaling is the edit that the publisher recommends.
     recommended = _published_edit(inspection)
     if recommended:
         return f"it is the edit of {recommended}"
 
-    # 3. the card; that of an output of ropeconv is its own, and not that of the model before it
+    # 3. The card mentions an edit. ropeconv writes a card for its outputs, which says nothing about
+    # the training. (`first` is the RoPE before the first run of ropeconv.)
     source = inspection.source
-    is_output = inspection.first is not None
-    if isinstance(source, Source) and not is_output:
+    is_output_of_ropeconv = inspection.first is not None
+    if isinstance(source, Source) and not is_output_of_ropeconv:
         card = source.text(CARD) or ""
         if EDITED.search(card):
             return "its card says so"
@@ -440,27 +441,28 @@ def why_edited(inspection: Inspection) -> str:
 
 
 def _published_edit(inspection: Inspection) -> str:
-    """Return where the publisher tells users to add the scaling of a model; empty where nowhere.
+    """Return the card that tells users to add the scaling of this model; empty if no card does.
 
-    Qwen's cards tell users to add {"rope_type": "yarn", "factor": 4.0,
-    "original_max_position_embeddings": 32768}. A scaling is that edit where it has no other keys,
-    so that all other numbers are the defaults.
+    The cards of Qwen tell users to add {"rope_type": "yarn", "factor": 4.0,
+    "original_max_position_embeddings": 32768} to config.json. The scaling of a model counts as this
+    edit if config.json has no further keys and the scaling has YaRN's default numbers.
     """
+    # the RoPE of the model, or for an output of ropeconv the RoPE of its source
     spec = inspection.first_spec
     form = spec.form
     if not isinstance(form, Yarn):
         return ""
 
-    # An output of ropeconv has the keys that ropeconv writes, which say nothing about the keys that
-    # the model had before.
-    is_output = inspection.first is not None
-    if not is_output:
-        settings = {key for key, value in _settings(inspection).items() if value is not None}
-        has_other_keys = not settings <= README_KEYS
-        if has_other_keys:
+    # No key beside those in the cards. For an output of ropeconv this says nothing, since ropeconv
+    # writes further keys. (`first` is the RoPE before the first run of ropeconv.)
+    is_output_of_ropeconv = inspection.first is not None
+    if not is_output_of_ropeconv:
+        keys = {key for key, value in _rope_settings(inspection).items() if value is not None}
+        keys_not_in_cards = keys - KEYS_IN_CARDS
+        if keys_not_in_cards:
             return ""
 
-    # all numbers must be the defaults
+    # the default numbers of YaRN
     usual_factor = temperature_attention_factor(form.factor)
     has_usual_factor = abs(spec.attention_factor - usual_factor) < 1e-6
     has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)
@@ -469,8 +471,8 @@ def _published_edit(inspection: Inspection) -> str:
     return recommendation_of("yarn", inspection, form.original_context, form.factor)
 
 
-def _settings(inspection: Inspection) -> JsonObject:
-    """The RoPE dictionary of a config.json; empty for other models, and of its class."""
+def _rope_settings(inspection: Inspection) -> JsonObject:
+    """Return the RoPE dictionary of a config.json; empty for a config or a model without one."""
     if not isinstance(inspection, ConfigInspection) or not isinstance(inspection.source, Source):
         return {}
     family = inspection.model_family

@@ -118,8 +118,8 @@ def execute_plan(
         verify: Called with the folder of the finished files before they are moved to their final
             names. It returns the check for the receipt, or raises to stop.
         advance: Called with the bytes done since the last call.
-        beside: A file that gets its name in one set with those of a GGUF output. It is not written
-            where the place has this output already.
+        beside: A small file that gets its final name together with a GGUF output, such as a
+            Modelfile. It is not written where the place has this output already.
 
     Raises:
         RopeconvError: For an occupied or missing place, one that another process writes to, a full
@@ -172,22 +172,22 @@ def write_ahead(
     make: Callable[[Sequence[Path], Advance], None],
     advance: Advance = lambda done: None,
 ) -> None:
-    """Write the files of several outputs together, for `execute_plan` to continue from.
+    """Write the files of several outputs in one pass, before `execute_plan` is called for each.
 
-    Such outputs are GGUF files of one model in several types (F16, Q8_0), which are converted from
-    one reading of its weights. Each file is left in a hidden folder beside the place of its output,
-    where an interrupted `execute_plan` leaves its finished files. The caller then calls
-    `execute_plan` for each plan. That finds the file, checks it, and gives it its final name.
+    The outputs are GGUF files of one model in several types (F16, Q8_0), and the weights of the
+    model are read once for all. Each file is left in the hidden folder of its output. The caller
+    then calls `execute_plan` for each plan, which finds the finished file, checks it, and gives it
+    its final name.
 
     Args:
         plans: The outputs.
         options: How each plan is executed afterwards.
-        make: Writes the files of all plans to some paths, and calls its second argument with the
+        make: Writes the files of all plans. It gets their paths, and a function to call with the
             bytes done.
         advance: Called with the bytes done since the last call.
 
     Raises:
-        RopeconvError: As `execute_plan`; no file is kept.
+        RopeconvError: A place is refused, or the disk fails. No file is kept.
     """
     with ExitStack() as opened:
         writers = []
@@ -198,23 +198,23 @@ def write_ahead(
             opened.enter_context(make_folder(plan.out.parent, options.fsync))
             hidden = opened.enter_context(locked(plan.out, keep=True))
             folders.append(hidden)
-            # the journal lists the files that an earlier run has finished; `settle` first undoes a
-            # replacement in the middle of which that run was killed
+            # An earlier run may have been killed. Its journal lists the files that it finished.
+            # `settle` undoes an exchange of files that it did not finish.
             journal = settle(hidden, OutputJournal.read(hidden.journal))
             writers.append(_begin(plan, hidden, journal, options, advance))
 
         try:
-            # Each output is one file, or none is left to write if an earlier run has finished it
-            # (`resume`). In that case nothing is written together, and `execute_plan` writes the
-            # others one by one.
-            unwritten = [writer.resume() for writer in writers]
-            all_are_unwritten = all(len(files) == 1 for files in unwritten)
+            # `resume` returns the files that are still to be written: the one file of the output,
+            # or none if an earlier run has finished it. If any is finished, nothing is done here,
+            # and `execute_plan` writes the other files.
+            files_to_write = [writer.resume() for writer in writers]
+            all_are_unwritten = all(len(files) == 1 for files in files_to_write)
             if all_are_unwritten:
                 drafts = []  # paths of the incomplete files
-                for writer, [file] in zip(writers, unwritten, strict=True):
+                for writer, [file] in zip(writers, files_to_write, strict=True):
                     drafts.append(writer.draft(file))
                 make(drafts, advance)
-                for writer, [file] in zip(writers, unwritten, strict=True):
+                for writer, [file] in zip(writers, files_to_write, strict=True):
                     writer.finish(file)
         except Exception:
             for hidden in folders:
@@ -236,7 +236,7 @@ def _publish(
         hidden: The hidden folder beside the output, which has the finished files.
         journal: The journal in it, from which a killed run is undone.
         options: How the plan is executed.
-        beside: A file that gets its name in one set with those of the output.
+        beside: A small file that gets its final name together with the output, such as a Modelfile.
 
     Raises:
         RopeconvError: A name is taken. The finished files stay in the hidden folder.
@@ -280,19 +280,22 @@ def _write(
     advance: Advance,
     beside: SideFile | None,
 ) -> None:
-    """Write the output into the hidden folder, check it, and write its receipt last.
+    """Write the files of an output into a hidden folder, check them, and write the receipt.
+
+    The receipt is the record of how the output was made.
 
     Args:
         plan: The output with all its files.
-        hidden: The hidden folder beside the output.
-        journal: The journal in it, which lists finished files.
+        hidden: The hidden folder, beside the final place of the output.
+        journal: The list of finished files in the hidden folder.
         options: How the plan is executed.
-        verify: Checks the finished files, and returns the result for the receipt or raises.
+        verify: Checks the finished files. It returns the result for the receipt, or raises.
         advance: Called with the bytes done since the last call.
-        beside: A small file that gets its final name together with the output, such as a Modelfile.
+        beside: A small file that gets its final name together with the output, such as a Modelfile;
+            None without one.
     """
-    # With `staged`, files that are copied unchanged are not written here: the caller takes them
-    # from the source, for an upload. The receipt lists all files.
+    # With `staged`, files that are copied unchanged are not written here: for an upload, the caller
+    # takes them from the source. The receipt lists all files.
     plan_to_write = plan
     if options.staged:
         not_copied = tuple(file for file in plan.files if file.action != "copy")
@@ -301,32 +304,35 @@ def _write(
     writer = _begin(plan_to_write, hidden, journal, options, advance)
     root = writer.root
 
-    # A folder has a receipt, of a model or of a companion such as an adapter. The receipt of a GGUF
-    # file is one of its keys, so it is written with the file.
-    receipt = plan.receipt() if plan.is_folder else None
-    companion = plan.companion()
+    # The receipt of a folder: of a model, or of a companion such as an adapter. (A GGUF file has
+    # its receipt in its header, which is written with the file.)
+    model_receipt = plan.receipt() if plan.is_folder else None
+    companion_receipt = plan.companion()  # None for a model
 
-    # the files, but for those that an earlier run has finished; then the check of the output
-    pending = writer.resume()
-    refuse_full(plan_to_write, pending, hidden.root, options.link)
-    writer.write(pending)
-    check = verify(root)
+    # write the files that an earlier run has not finished, and check the output
+    unfinished = writer.resume()
+    refuse_full(plan_to_write, unfinished, hidden.root, options.link)
+    writer.write(unfinished)
+    check_result = verify(root)
 
-    # The receipt comes last: it has the size and digest of every file, and the check. `record`
-    # returns the planned size and digest for a file that was not written here.
+    # The receipt comes last, since it has the size and digest of every file, and the result of the
+    # check. For a file that was not written here, `record` returns the planned size and digest.
     records = tuple(writer.record(file) for file in plan.files)
-    if receipt is not None:
-        receipt = msgspec.structs.replace(receipt, files=records, check=check)
-        write_receipt(root, receipt, options.fsync)
-    if companion is not None:
-        companion = msgspec.structs.replace(companion, files=records)
-        write_receipt(root, companion, options.fsync)
+    if model_receipt is not None:
+        model_receipt = msgspec.structs.replace(model_receipt, files=records, check=check_result)
+        write_receipt(root, model_receipt, options.fsync)
+    if companion_receipt is not None:
+        companion_receipt = msgspec.structs.replace(companion_receipt, files=records)
+        write_receipt(root, companion_receipt, options.fsync)
 
+    # the small file beside the output, such as a Modelfile
     if beside is not None:
-        place = hidden.new / beside.name
-        place.write_bytes(beside.text.encode())
+        side_path = hidden.new / beside.name
+        side_path.write_bytes(beside.text.encode())
         if options.fsync:
-            sync_file(place)
+            sync_file(side_path)
+
+    # raise if a source file has changed meanwhile, and wait until everything is on the disk
     refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)
@@ -376,9 +382,9 @@ def _begin(
 
 
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
-    """A digest of all that two runs must share, so that one can continue with files of the other.
+    """Return a digest by which a run recognises finished files of an interrupted run as its own.
 
-    This is the plan, the state of its source, and the options that change what is written.
+    It is the digest of the plan, the state of the source, and the options that change the files.
     """
     files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
     # the inode, size and time of each local file of the source
@@ -405,7 +411,7 @@ def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
 
 @contextmanager
 def _explain_disk_errors(plan: FilePlan) -> Iterator[None]:
-    """Turn errors of the disk into RopeconvError, but not those of the network."""
+    """Turn errors of the disk into RopeconvError. Errors of the network are left unchanged."""
     try:
         yield
     except OSError as problem:
@@ -484,7 +490,7 @@ class Writer:
         """Whether an earlier run has written a file, and neither it nor its source has changed.
 
         The journal has the identity of the file (inode, size, time) and a digest of samples of its
-        bytes; the samples of an unchanged copy are those of its source.
+        bytes; an unchanged copy has the samples of its source.
         """
         path = self.root / file.name
         journal_line = self.journal.finished.get(file.name)
@@ -605,21 +611,21 @@ class Writer:
             self.advance(done)
 
     def _check(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
-        """Check a written file against its plan, and return its digests.
+        """Compare a written file with its plan, and return its digests.
 
         Args:
             file: The planned file.
-            draft: The file that was written, before it gets its name.
+            draft: The path of the written file, which does not have its final name yet.
 
         Returns:
-            The digest of samples of its bytes, and its sha256; None in place of that for a large
-            file that need not be read completely.
+            The digest of samples of the file, and the sha256 of the whole file. The sha256 is None
+            for a large file that need not be read completely.
 
         Raises:
-            BadSource: It is not as planned.
+            BadSource: The file is not as planned.
         """
-        # 1. The size, and samples of 4 MB in all, which show that a file was replaced while it was
-        # copied.
+        # 1. The size, and samples of 4 MB in all. These notice a source that was replaced while it
+        # was copied.
         sample = sample_digest(draft)
         if not self._is_as_planned(file, draft, sample):
             raise BadSource(
@@ -630,14 +636,14 @@ class Writer:
         if file.text is not None:
             planned_digest = hashlib.sha256(file.text.encode()).hexdigest()
 
-        # 2. The sha256, for which the whole file is read, so only where it is needed. For a copy
-        # the user asks for it with --checksum. For a file that was made here there are two reasons:
-        # the plan has a digest to compare with, and the receipt of a folder lists digests. (The
-        # receipt of a GGUF file is inside that file, so it cannot have the digest of the file.)
+        # 2. The sha256, which takes a reading of the whole file.
         is_copy = file.action in COPIED
         if is_copy:
+            # the user asks for it with --checksum
             needs_digest = self.options.checksum
         else:
+            # The receipt of a folder lists the digests of files that were made. (A GGUF file has
+            # its receipt inside, which cannot have the digest of the file.)
             needs_digest = self.plan.is_folder or planned_digest is not None
         if not needs_digest:
             return sample, None

@@ -81,7 +81,7 @@ def _differences(actual: JsonObject, planned: JsonObject, prefix: str) -> Iterat
 
     Args:
         actual: The object in the file.
-        planned: The one that the plan of the output gives.
+        planned: The object that the plan of the output gives.
         prefix: The keys around both, such as `rope_scaling.`.
     """
     for key in dict.fromkeys((*planned, *actual)):
@@ -188,13 +188,13 @@ class FolderCheck:
             harmless = self._is_harmless(name)
             if not harmless:
                 clause += " (a runtime may load it: move it out of the folder)"
-            self.findings.differs(clause, harmless=harmless)
+            self.findings.add_difference(clause, harmless=harmless)
 
     def _compare(self, file: PlannedFile, path: Path) -> None:
         """Compare one file of the plan, each kind in its way."""
         # texts first: config.json is compared by keys, and a digest would only say that it differs
         if not path.is_file():
-            self.findings.differs(f"it has no {file.name}", harmless=is_document(file.name))
+            self.findings.add_difference(f"it has no {file.name}", harmless=is_document(file.name))
         elif file.text is not None:
             self._compare_text(file.name, path, file.text.encode())
         elif _has_weights(file.name):
@@ -207,20 +207,20 @@ class FolderCheck:
         return is_document(name) or (is_code(name) and self.findings.options.code)
 
     def _compare_text(self, name: str, path: Path, planned: bytes | None) -> None:
-        """Compare a small file with its planned text, by keys where both are JSON.
+        """Compare a small file with its planned text, key by key if both are JSON.
 
-        Every difference is recorded. It is harmless, a note and no fault, if it changes nothing
-        that is computed, or only what the user has accepted: edits (`--ignore-receipt`), or other
-        code (`--trust-remote-code`).
+        Every difference is recorded as a fault of the output, or as a harmless difference. A
+        harmless difference changes nothing that is computed, or the user has accepted it, with
+        `--ignore-receipt` (edits) or `--trust-remote-code` (other code).
 
         Args:
-            name: The name in the output.
+            name: The name of the file in the output.
             path: The file.
-            planned: The text of the plan; None for one that is too long to be read.
+            planned: The text of the plan; None for a text that is too long to be read.
         """
-        # the keys that differ, each with a sentence, e.g.
-        # [("rope_theta", "has rope_theta = 1e6, where 10000.0 belongs")]; an empty list where only
-        # the layout differs, and None where the text is not JSON
+        # The keys that differ, each with a clause for the message: [("rope_theta", "has rope_theta
+        # = 1e6, where 10000.0 belongs")]. The list is empty if only the layout differs, and None if
+        # the texts are not JSON.
         differences: list[tuple[str, str]] | None = None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
@@ -232,27 +232,27 @@ class FolderCheck:
 
         if differences is None:
             harmless = self._is_harmless(name)
-            self.findings.differs(f"{name} has other contents", harmless=harmless)
+            self.findings.add_difference(f"{name} has other contents", harmless=harmless)
             return
-        options = self.findings.options
+        accepts_edits = self.findings.options.edited
+        accepts_other_code = self.findings.options.code
         if not differences:
             clause = f"{name} has the same values in another layout"
-            self.findings.differs(clause, harmless=options.edited)
+            self.findings.add_difference(clause, harmless=accepts_edits)
             return
 
-        # A key that no runtime computes with, such as _commit_hash, is harmless where the user
-        # accepts edits. A key that names classes, such as auto_map, is harmless where the user
-        # accepts other code. Any other key changes what is computed.
         for key, clause in differences:
+            # no runtime computes with keys such as _commit_hash
             has_no_effect = key in KEYS_WITHOUT_EFFECT
+            # keys such as auto_map name the classes of the model
             names_code = name == "config.json" and key.split(".")[0] in KEYS_OF_CODE
-            is_accepted_edit = options.edited and has_no_effect
-            is_accepted_code = options.code and names_code
+            is_accepted_edit = has_no_effect and accepts_edits
+            is_accepted_code = names_code and accepts_other_code
             harmless = is_accepted_edit or is_accepted_code
-            self.findings.differs(f"{name} {clause}", harmless=harmless)
+            self.findings.add_difference(f"{name} {clause}", harmless=harmless)
 
     def _compare_other(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file with the one that it was copied from, such as a tokenizer.
+        """Compare a copied file, such as a tokenizer, with the file of the source.
 
         It is neither weights nor a text that ropeconv writes, such as config.json.
 
@@ -276,7 +276,9 @@ class FolderCheck:
             self._compare_text(file.name, path, planned_text)
 
     def _compare_weights(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file of weights, byte by byte; with --quick only a small part of it.
+        """Compare a file of weights byte by byte. With --quick, only a small part is compared.
+
+        Every difference is recorded in `self.findings`.
 
         Args:
             file: The file of the plan.
@@ -284,7 +286,9 @@ class FolderCheck:
         """
         size = path.stat().st_size
         if size != file.size:
-            self.findings.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
+            self.findings.add_difference(
+                f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
+            )
             return
 
         # model-rope.safetensors, the shard that ropeconv adds for frequencies, is small and is
@@ -297,14 +301,15 @@ class FolderCheck:
         if not quick:
             self.findings.bytes += size  # for the result: the bytes of weights that were compared
 
-        # the Hub lists the sha256 of weights, so that the source need not be downloaded for this
+        # a copy with a known sha256, as the Hub lists it: the source need not be downloaded
         if file.action == "copy" and file.sha256 is not None:
             digest = sha256(path)
             self.advance(size)
             if digest != file.sha256:
-                self.findings.differs(f"{file.name} has other contents")
+                self.findings.add_difference(f"{file.name} has other contents")
             return
 
+        # any other file: the bytes that the plan gives
         with scratch() as folder:
             ranges = self._expect_ranges(file, folder)
             differing_byte = first_difference(path, ranges, self.advance)
@@ -339,25 +344,25 @@ class FolderCheck:
         return [CopiedRange(start=0, stop=file.size, origin=planned, place=0)]
 
     def _compare_quickly(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file of weights for --quick, which reads only a small part of it.
+        """Compare a small part of a file of weights, for --quick.
 
-        For a copied file, only the header is compared. `--encoding weights` multiplies the
-        attention factor into some weights (a fold): for a file with such tensors, they are
-        compared. Other files are left out.
+        `--encoding weights` multiplies the attention factor into some tensors, which is called a
+        fold. In a file with such tensors, these tensors are compared. In a copied file, the header
+        is compared. Any other file is left out.
 
         Args:
             file: The file of the plan.
             path: The file in the output.
         """
-        # a file with a fold: only the ranges of bytes that the fold multiplies
-        ranges_with_fold = self._fold_ranges(file)
-        if ranges_with_fold:
-            multiplied = []
-            for part in ranges_with_fold:
+        # a file with a fold: only the tensors that the fold multiplies
+        ranges_of_file = self._fold_ranges(file)  # empty without a fold
+        if ranges_of_file:
+            multiplied_ranges = []
+            for part in ranges_of_file:
                 if isinstance(part, GeneratedRange) and part.multiplied:
-                    multiplied.append(part)
+                    multiplied_ranges.append(part)
             # whole=False: bytes outside of these ranges are not compared
-            differing_byte = first_difference(path, multiplied, whole=False)
+            differing_byte = first_difference(path, multiplied_ranges, whole=False)
             self._record_difference(file.name, path, differing_byte)
             return
 
@@ -369,10 +374,10 @@ class FolderCheck:
         header = read_header(path)
         if source_header is None:
             return
-        # equal dictionaries may have their tensors in another order
+        # dictionaries are equal in Python also if their tensors have another order
         has_same_order = list(header.tensors) == list(source_header.tensors)
         if header != source_header or not has_same_order:
-            self.findings.differs(f"{file.name} has another header")
+            self.findings.add_difference(f"{file.name} has another header")
 
     def _fold_ranges(self, file: PlannedFile) -> list[Range]:
         """The ranges of a shard with factors in its weights; none for other files."""
@@ -396,7 +401,7 @@ class FolderCheck:
             where = tensor_at(path, differing_byte) if name.endswith(WEIGHTS) else "something"
         except BadSource:
             where = "the header"
-        self.findings.differs(f"{where} of {name} differs from byte {differing_byte:,} on")
+        self.findings.add_difference(f"{where} of {name} differs from byte {differing_byte:,} on")
 
 
 def _has_digest(file: PlannedFile, path: Path) -> bool:
@@ -407,6 +412,7 @@ def _has_digest(file: PlannedFile, path: Path) -> bool:
 
 
 def _has_weights(name: str) -> bool:
+    """Return whether a file has weights, in safetensors or another format."""
     if name.endswith(WEIGHTS):
         return True
     return any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
@@ -461,33 +467,39 @@ class GgufCheck:
     def _compare_conversion(self, plan: ExportPlan) -> None:
         """Compare a GGUF file that was converted from a checkpoint with its plan.
 
-        The numbers of ropeconv's own converter can be computed again, tensor by tensor. Those of
-        llama.cpp's converter and quantiser cannot, so these programs are run again. With --quick
-        they are not: then only headers and a few tensors are compared.
+        The file was converted by ropeconv, or by llama.cpp's script (a StockExport). llama.cpp may
+        have quantised it.
         """
-        planned = rewrite(plan.exported.model.header, plan.edit)  # the header of the file
+        exported = plan.exported
+        planned_header = rewrite(exported.model.header, plan.edit)
         is_quantised = plan.quantisation is not None
-        by_llama_cpp_converter = isinstance(plan.exported, StockExport)
+
+        # --quick: the header and a few tensors
         if self.findings.options.quick:
             if is_quantised:
-                self._compare_quantised(plan, planned)
+                self._compare_quantised(plan, planned_header)
             else:
-                self._compare_first_shard(planned)
+                self._compare_first_shard(planned_header)
             return
 
-        # If llama.cpp's converter ran in this process, and nothing changed its tensors afterwards,
-        # their digests are known.
-        if isinstance(plan.exported, StockExport):
-            is_changed = is_quantised or bool(plan.edit.changes)
-            digests = None if is_changed else plan.exported.written_digests()
-            if digests is not None:
-                self._compare_first_shard(planned, digests=digests)
-                return
-
-        if is_quantised or by_llama_cpp_converter:
+        # quantised by llama.cpp: only running its quantiser again gives the same numbers
+        if is_quantised:
             self._compare_with_second_conversion(plan)
+            return
+
+        # converted by ropeconv: each tensor can be computed again
+        if not isinstance(exported, StockExport):
+            self._compare_first_shard(planned_header)
+            return
+
+        # Converted by llama.cpp's script. If the script ran in this process, the digests of its
+        # tensors are known, which help if the edit has changed no tensor. Otherwise the script is
+        # run again.
+        digests = None if plan.edit.changes else exported.written_digests()
+        if digests is not None:
+            self._compare_first_shard(planned_header, digests=digests)
         else:
-            self._compare_first_shard(planned)
+            self._compare_with_second_conversion(plan)
 
     def _compare_edit(self, plan: GgufPlan) -> None:
         """Compare all shards of an edited model."""
@@ -497,7 +509,7 @@ class GgufCheck:
         if len(source.shards) != len(self.file.shards):
             shards = counted(len(self.file.shards), "shard")
             belong = counted(len(source.shards), "belongs", "belong")
-            self.findings.differs(f"it has {shards}, and {belong} there")
+            self.findings.add_difference(f"it has {shards}, and {belong} there")
             return
         for number in range(1, len(source.shards)):
             self._compare_shard(source, number)
@@ -539,43 +551,48 @@ class GgufCheck:
         second_conversion: CopiedRange | None = None,
         digests: Mapping[str, str] | None = None,
     ) -> None:
-        """Compare the first or only shard of a model: its header, its end, and then its data.
-
-        The data is compared in one of four ways. With --quick only a few tensors are. With
-        `digests` each tensor is compared by its sha256. With `second_conversion` it is compared
-        with the data of another file. Otherwise the plan gives the bytes of each tensor.
+        """Compare the first or only shard of a model with its plan: header, size and data.
 
         Args:
             planned: The header that the shard should have.
-            bytes_behind: The number of bytes that may follow the last tensor.
-            second_conversion: The data in a file that llama.cpp has converted again.
-            digests: The sha256 of each tensor by name, without tensors that the edit adds.
+            bytes_behind: The number of bytes that may follow the last tensor, as in the file that
+                the shard was made from.
+            second_conversion: The data of a file that llama.cpp has converted again, with which the
+                data of the shard is compared; None where the plan gives the bytes of each tensor.
+            digests: The sha256 of each tensor by name, except for tensors that the edit adds; None
+                to compare bytes.
         """
         header = self.file.header
         path = self.file.path
         self.findings.files += 1
 
-        by_llama_cpp = second_conversion is not None
-        has_planned_tensors = self._compare_header(planned, by_llama_cpp=by_llama_cpp)
+        # the header; where it has other tensors, their data cannot be compared
+        was_made_by_llama_cpp = second_conversion is not None
+        has_planned_tensors = self._compare_header(planned, by_llama_cpp=was_made_by_llama_cpp)
         if not has_planned_tensors:
             return
-        # after the last tensor there may be nothing, or as much as in the file that the shard was
-        # made from
+
+        # the size
         end_of_data = header.data_start + planned.data_size
         actual_bytes_behind = header.size - end_of_data
         if actual_bytes_behind not in (0, bytes_behind):
-            self.findings.differs(f"it has {actual_bytes_behind:,} bytes after its last tensor")
+            self.findings.add_difference(
+                f"it has {actual_bytes_behind:,} bytes after its last tensor"
+            )
             return
 
-        # the data: with --quick only the tensors with frequencies, and small ones of the edit
+        # the data with --quick: the tensors with frequencies, and small tensors of the edit
         if self.findings.options.quick:
             self._compare_quick_tensors(path, header.tensors, header.data_start, shard=0)
             return
+
+        # the data by the digests of tensors
         if digests is not None:
             self._compare_digests(header, digests)
             return
-        # Byte by byte, by ranges that must cover the file from its first byte. The header was
-        # compared above, so its range is the file itself, which is always equal.
+
+        # The data byte by byte, by ranges that must cover the file from its first byte. The header
+        # was compared above, so its range is compared with the file itself.
         ranges: list[Range] = [CopiedRange(start=0, stop=header.data_start, origin=path, place=0)]
         if second_conversion is not None:
             ranges.append(second_conversion)
@@ -586,31 +603,31 @@ class GgufCheck:
     def _compare_header(self, planned: RewrittenHeader, by_llama_cpp: bool) -> bool:
         """Compare the header of the first shard, and return whether it has the planned tensors.
 
-        If it has other tensors, their data cannot be compared.
+        Every difference is recorded in `self.findings`.
 
         Args:
-            planned: The header that it should have.
+            planned: The header that the shard should have.
             by_llama_cpp: Whether llama.cpp wrote the header, in a layout of its own.
         """
         header = self.file.header
-        # differences of keys, such as ("llama.rope.freq_base", "it has llama.rope.freq_base = ...")
-        clauses = list(unlike_keys(header, planned))
-        self._record_keys(clauses)
+        # the keys; each difference is a key, and a clause for the message, such as
+        # ("llama.rope.freq_base", "it has llama.rope.freq_base = 1e6, where 10000.0 belongs")
+        differences_of_keys = list(unlike_keys(header, planned))
+        self._record_keys(differences_of_keys)
 
-        # equal dictionaries may have their tensors in another order
+        # the tensors; dictionaries are equal in Python also if their tensors have another order
         has_same_order = list(header.tensors) == list(planned.tensors)
         if header.tensors != planned.tensors or not has_same_order:
-            self.findings.differs(_unlike_tensors(header.tensors, planned.tensors))
+            self.findings.add_difference(_unlike_tensors(header.tensors, planned.tensors))
             return False
 
-        # ropeconv writes the keys and tensors of a header in one way, so that equal ones have equal
-        # bytes; llama.cpp writes them in another way, which is not compared
-        has_other_keys = bool(clauses)
-        if has_other_keys or by_llama_cpp:
+        # The bytes: ropeconv writes equal keys and tensors as equal bytes. The bytes of llama.cpp
+        # are other ones.
+        if differences_of_keys or by_llama_cpp:
             return True
         if not _has_layout(self.file.path, header, planned):
-            accepts_edits = self.findings.options.edited  # as --ignore-receipt does
-            self.findings.differs("its header has another layout", harmless=accepts_edits)
+            accepts_edits = self.findings.options.edited  # with --ignore-receipt
+            self.findings.add_difference("its header has another layout", harmless=accepts_edits)
         return True
 
     def _compare_digests(self, header: GgufHeader, digests: Mapping[str, str]) -> None:
@@ -620,7 +637,7 @@ class GgufCheck:
             expected[name] = hashlib.sha256(data).hexdigest()
         for name, digest in digest_tensors(self.file.path, header).items():
             if digest != expected.get(name):
-                self.findings.differs(f"{name} of {self.file.path.name} differs")
+                self.findings.add_difference(f"{name} of {self.file.path.name} differs")
             self.findings.bytes += header.tensors[name].size
             self.advance(header.tensors[name].size)
 
@@ -628,44 +645,43 @@ class GgufCheck:
         """Compare the parts of a quantised file that its quantiser does not change, for --quick.
 
         llama.cpp's quantiser sets general.file_type and general.quantization_version, may reorder
-        the keys, and chooses a type for each tensor. So the other keys and all shapes are compared,
-        and the data of tensors whose type it did not change.
+        the keys, and chooses a type for each tensor. The other keys are compared, the shapes of all
+        tensors, and the data of tensors that kept their type.
 
         Args:
             plan: The plan of the conversion.
             planned: The header of the file before it is quantised.
         """
         header = self.file.header
-        self.findings.files += 1  # files that were compared, for the result
+        self.findings.files += 1  # the number of compared files, for the result
         assert plan.quantisation is not None
 
-        # the keys
-        with_quantisation = {**planned.values, **plan.quantisation.values}
-        clauses = []
-        for key, clause in unlike_keys(header, replace(planned, values=with_quantisation)):
-            is_of_whole_header = key == ""  # such as another order of the keys
-            is_by_quantiser = key in KEYS_OF_QUANTISER
-            if not is_of_whole_header and not is_by_quantiser:
-                clauses.append((key, clause))
-        self._record_keys(clauses)
+        # The keys. `unlike_keys` yields pairs of a key and a clause for the message. The key is
+        # empty for a difference of the whole header, such as another order of the keys.
+        planned_values = {**planned.values, **plan.quantisation.values}
+        differences = []
+        for key, clause in unlike_keys(header, replace(planned, values=planned_values)):
+            if key != "" and key not in KEYS_OF_QUANTISER:
+                differences.append((key, clause))
+        self._record_keys(differences)
 
         # the names and shapes of tensors
         for name in (*planned.tensors, *header.tensors):
             actual = header.tensors.get(name)
             wanted = planned.tensors.get(name)
             if actual is None or wanted is None or actual.shape != wanted.shape:
-                self.findings.differs(f"its tensor {name} is not there or has another shape")
+                self.findings.add_difference(f"its tensor {name} is not there or has another shape")
                 return
 
         # the data of tensors that kept their type, since these were not quantised
-        same_type = {}
+        not_quantised = {}
         for name, info in header.tensors.items():
             if info.type == planned.tensors[name].type:
-                same_type[name] = info
-        self._compare_quick_tensors(self.file.path, same_type, header.data_start, shard=0)
+                not_quantised[name] = info
+        self._compare_quick_tensors(self.file.path, not_quantised, header.data_start, shard=0)
 
-        # which types the quantiser chooses is only known by quantising the file (such as F16) again
-        outtype = plan.exported.outtype
+        # the types that the quantiser chose can only be compared by running it again
+        outtype = plan.exported.outtype  # of the file before it is quantised, such as F16
         self.findings.unverified.append(
             f"to compare the types of tensors, {outtype} must be made again"
         )
@@ -675,7 +691,7 @@ class GgufCheck:
         may_describe = self.findings.options.edited or self.elsewhere
         for key, clause in clauses:
             describes = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
-            self.findings.differs(clause, harmless=describes and may_describe)
+            self.findings.add_difference(clause, harmless=describes and may_describe)
 
     def _compare_quick_tensors(
         self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int
@@ -702,7 +718,7 @@ class GgufCheck:
             expected = self._expect_data({name: info}, start, shard)
             byte = first_difference(path, expected, whole=False)
             if byte is not None:
-                self.findings.differs(f"{name} of {path.name} differs from byte {byte:,} on")
+                self.findings.add_difference(f"{name} of {path.name} differs from byte {byte:,} on")
 
     def _compare_shard(self, source: GgufFile, number: int) -> None:
         """Compare a later shard, which is copied with its header; the second has the number 1."""
@@ -713,7 +729,7 @@ class GgufCheck:
 
         has_same_content = header.values == before.values and header.tensors == before.tensors
         if not has_same_content or header.size != before.size:
-            self.findings.differs(f"{path.name} has another header")
+            self.findings.add_difference(f"{path.name} has another header")
             return
 
         # with --quick a few small tensors; else all bytes, the header among them
@@ -738,37 +754,39 @@ class GgufCheck:
             if info.offset <= offset < info.offset + info.size:
                 where = info.name
                 break
-        self.findings.differs(f"{where} of {path.name} differs from byte {place:,} on")
+        self.findings.add_difference(f"{where} of {path.name} differs from byte {place:,} on")
 
     def _expect_data(
         self, tensors: Mapping[str, TensorInfo], start: int, shard: int
     ) -> list[Range]:
-        """The bytes that the tensors of a shard should have, as ranges in their order.
+        """Return the ranges of bytes of a shard with the bytes that its tensors should have.
 
         Args:
             tensors: The tensors, by name, with their places in the shard.
             start: The byte of the shard at which its data begins.
             shard: The number of the shard, from 0.
+
+        Returns:
+            The ranges in the order of their places.
         """
-        # new tensors, such as rope_freqs.weight, which an edit adds to the first shard: their bytes
-        # are in the edit
         plan = self.plan
         ranges = list[Range]()
+
+        # tensors that the edit of the plan adds to the first shard, such as rope_freqs.weight
         added = plan.edit.added if shard == 0 else {}
         for name, data in added.items():
             if name not in tensors:
                 continue
             first = start + tensors[name].offset
             stop = first + tensors[name].size
-            # `chunks` is a function without arguments that returns an iterator of bytes
-            ranges.append(StreamedRange(first, stop, chunks=partial(iter, (data,))))
+            ranges.append(StreamedRange.with_bytes(first, stop, data))
 
-        # Other tensors. Those of a converted checkpoint are converted again. Those of an edited
-        # GGUF file are read from its source, and changed where the edit changes them.
         others = {name: info for name, info in tensors.items() if name not in added}
         if isinstance(plan, ExportPlan):
+            # a converted checkpoint: the tensors are converted again
             ranges += _convert_ranges(plan, others, start)
         elif isinstance(plan, GgufPlan):
+            # an edited GGUF file: the tensors are read from its source, and changed by the edit
             ranges += _edit_ranges(plan, others, start, shard)
         return sorted(ranges, key=lambda part: part.start)
 
@@ -958,6 +976,7 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
 
 
 def _shown(value: GgufValue) -> str:
+    """Return the value of a key for a message; for a long value, its size."""
     if len(value.raw) >= LONGEST_VALUE:
         return f"{len(value.raw):,} bytes"
     return shown(value.decode())

@@ -102,7 +102,7 @@ class Findings:
     files: int = 0
     bytes: int = 0
 
-    def differs(self, clause: str, *, harmless: bool = False) -> None:
+    def add_difference(self, clause: str, *, harmless: bool = False) -> None:
         """Record a difference as a clause, as a note where it is harmless."""
         if harmless:
             self.notes.append(clause)
@@ -189,6 +189,11 @@ class StreamedRange:
     start: int
     stop: int
     chunks: Callable[[], Iterator[bytes | memoryview]]
+
+    @classmethod
+    def with_bytes(cls, start: int, stop: int, data: bytes) -> StreamedRange:
+        """Return the range from `start` to `stop` that has the given bytes."""
+        return cls(start, stop, chunks=lambda: iter((data,)))
 
     def tasks(self) -> Iterator[Task]:
         """Yield the comparison of the range."""

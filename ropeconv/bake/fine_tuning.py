@@ -29,42 +29,42 @@ from .evidence import (
 
 
 def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) -> FineTuningRecord:
-    """Return whether a model needs fine-tuning for a recipe, and why, at the new context.
+    """Return whether a model needs fine-tuning for the new context of a recipe, and why.
 
-    That depends on how much longer the new context is than the one that the model was trained for:
-    the context that it declares, if it was trained with its scaling, else the one before any
-    scaling.
+    The answer depends on the factor between the new context and the trained context. A model that
+    was trained with its scaling was trained for the context that it declares. Any other model was
+    trained for the context before the scaling.
 
     Args:
         recipe: The method and its modifiers.
-        inspection: The model that the recipe starts from: with `--replace` its first source.
-        schedule: The schedule of the recipe for the model.
+        inspection: The inspection of the model. With `--replace`, the model before the first run of
+            ropeconv.
+        schedule: The frequencies and the context that the recipe gives the model.
     """
-    # An output of ropeconv that --as-is only writes again needs what it needed before. Its receipt,
-    # the record of how it was made, says that.
+    # `--as-is` without a longer context, for an output of ropeconv: the answer in its receipt (the
+    # record of how the output was made) still holds
     context = schedule.context
     is_as_is = isinstance(recipe.method, AsIs)
     is_only_rewritten = is_as_is and context == inspection.spec.context
-    in_receipt = inspection.fine_tuning
-    if is_only_rewritten and in_receipt is not None:
-        return in_receipt
+    answer_in_receipt = inspection.fine_tuning
+    if is_only_rewritten and answer_in_receipt is not None:
+        return answer_in_receipt
 
-    # A model that was trained with its scaling, such as Llama 3.1, where the output has the same
-    # scaling or a wider one. That may follow from an option (--as-is, --on-top), or from the new
-    # frequencies: Llama 3.1 has llama3 scaling with factor 8, which `--llama3 8 --replace` writes
-    # again.
-    trained_spec = inspection.first_spec
+    # Llama 3.1 and others that were trained with their scaling: the output keeps the scaling, or
+    # has a larger factor. The user passes --as-is or --on-top, or gives the same method again: for
+    # Llama 3.1, `--llama3 8 --replace`.
+    source_spec = inspection.first_spec
     keeps_scaling = recipe.on_top or is_as_is
     if not keeps_scaling:
-        keeps_scaling = _is_same(schedule, trained_spec) or _is_wider(schedule, trained_spec)
+        keeps_scaling = _is_same(schedule, source_spec) or _is_wider(schedule, source_spec)
     if keeps_scaling and trained_scaling(inspection):
-        trained = trained_spec.context
+        trained = source_spec.context
         factor = context / trained
-        level, reason = _on_trained_scaling(recipe, inspection, trained_spec, factor)
+        level, reason = _on_trained_scaling(recipe, inspection, source_spec, factor)
         return FineTuningRecord(level=level, factor=factor, trained=trained, reason=reason)
 
-    # every other model: it was trained for the context before any scaling
-    trained = recipe.original_context or trained_spec.original_context
+    # any other model
+    trained = recipe.original_context or source_spec.original_context
     factor = context / trained
     level, reason = _from_unscaled(recipe, inspection, trained, factor)
     return FineTuningRecord(level=level, factor=factor, trained=trained, reason=reason)
@@ -79,13 +79,15 @@ def _is_same(schedule: Schedule, trained_spec: RopeSpec) -> bool:
 
 
 def _is_wider(schedule: Schedule, trained_spec: RopeSpec) -> bool:
-    """Whether a schedule is the scaling of the training with a larger factor, as of --on-top."""
-    wider = schedule.form
-    trained = trained_spec.form
-    scalings = (InterpolatedForm, Llama3, Yarn)
-    if not (isinstance(wider, scalings) and isinstance(trained, scalings)):
+    """Return whether a schedule is the scaling of a model with a larger factor, as of --on-top."""
+    new_scaling = schedule.form
+    old_scaling = trained_spec.form
+    with_factor = (InterpolatedForm, Llama3, Yarn)
+    if not isinstance(new_scaling, with_factor) or not isinstance(old_scaling, with_factor):
         return False
-    return wider.factor > trained.factor and replace(wider, factor=trained.factor) == trained
+    has_larger_factor = new_scaling.factor > old_scaling.factor
+    with_trained_factor = replace(new_scaling, factor=old_scaling.factor)
+    return has_larger_factor and with_trained_factor == old_scaling
 
 
 def _on_trained_scaling(
@@ -103,14 +105,13 @@ def _on_trained_scaling(
         The level of fine-tuning: "none", "undecided", "recommended" or "needed"; and the reason,
         such as "on Qwen2.5-0.5B at 4 times, yarn loses 0.05 nats".
     """
-    if factor <= 1:  # no longer than in training
+    if factor <= 1:  # the context is not longer than in training
         return "none", ""
-    # --as-is declares a longer context, and adds nothing to the scaling that would reach it
+    # --as-is: the config declares a longer context, and the RoPE stays that of the shorter one
     if isinstance(recipe.method, AsIs):
         return "needed", "its RoPE does not change"
 
-    # Measurements of the method on top of this kind of scaling. (Recommendations of publishers,
-    # such as Qwen's YaRN by 4, are for models without a trained scaling.)
+    # any other method: by studies of the method on models with this kind of scaling, such as "yarn"
     kind = trained_spec.form.kind
     measured = _measured(inspection, recipe.method.name, factor, on_top=kind)
     return _training_by_measurement(measured)
@@ -127,19 +128,22 @@ def _measured(inspection: Inspection, method: str, factor: float, on_top: str = 
 
 
 def _training_by_measurement(untuned: Untuned) -> tuple[FineTuningLevel, str]:
-    """Return the training that a method needs by what was measured, and the numbers.
+    """Return the level of fine-tuning that a method needs by a study, and the reason.
 
-    The bar is a small loss, and half of the facts that were hidden in long texts found. A method
-    that meets it needs no training. A method that misses it, and finds some facts, can be used
-    without training, at a known loss. A method that finds none, or was not measured, needs
-    training.
+    Args:
+        untuned: The result of the method without training. The bar is a small loss, and half of the
+            facts that were hidden in long texts found.
     """
+    # the method loses little and finds at least half of the facts
     if untuned.result == "met":
         return "none", untuned.reason
+    # too few questions were asked to say whether the method finds half
     if untuned.result == "undecided":
         return "undecided", untuned.reason
+    # the method finds some facts, so it can be used without training, at a loss
     if untuned.result == "missed" and untuned.finds_some:
         return "recommended", untuned.reason
+    # the method finds nothing, or was not measured
     return "needed", untuned.reason
 
 
@@ -148,8 +152,8 @@ def _from_unscaled(
 ) -> tuple[FineTuningLevel, str]:
     """Return whether a model that was trained without scaling needs fine-tuning, and why.
 
-    The publisher of the model decides, else measurements of the method on other models, else the
-    author of the method.
+    The answer is taken from the publisher of the model, then from studies of the method on other
+    models, and then from the author of the method.
 
     Args:
         recipe: The method and its modifiers.
@@ -161,29 +165,30 @@ def _from_unscaled(
         The level of fine-tuning: "none", "undecided", "recommended" or "needed"; and the reason,
         such as "on Qwen2.5-0.5B at 4 times, yarn loses 0.05 nats".
     """
-    if factor <= 1:  # no longer than in training
+    if factor <= 1:  # the context is not longer than in training
         return "none", ""
 
-    # a longer context with the same RoPE, and frequencies from a file of the user
+    # the class of the method; None for an output with the same RoPE and a longer context
     method = _method_of_output(recipe, inspection.spec)
     if method is None:
         return _from_unchanged(inspection, trained)
+    # a file of the user with frequencies
     if method is InvFreq:
         return "recommended", "nothing is known of these frequencies without training"
 
-    # the publisher, who recommends YaRN up to a factor of 4 for Qwen3, for example
+    # the publisher: for Qwen3, YaRN is recommended up to a factor of 4
     recommended = recommendation_of(method.name, inspection, trained, factor)
     if recommended:
         return "none", recommended
 
-    # measurements of the method without training
+    # studies of the method without training
     measured = _measured_with_scaling(recipe, inspection, method, factor)
     level, reason = _training_by_measurement(measured)
     was_measured = measured.result is not None
     if was_measured or not method.finetuning_note:
         return level, reason
 
-    # the author of the method, who may name the largest factor without training
+    # the author of the method, who says that it works up to a factor without training
     if factor <= method.max_untuned_factor:
         level = "recommended"
     return level, f"{reason}; {method.finetuning_note}"
@@ -201,7 +206,7 @@ def _measured_with_scaling(
         recipe: The method and its modifiers.
         inspection: The inspection of the model.
         method: The class of the method.
-        factor: The wanted context over the trained one.
+        factor: The wanted context over the trained context.
     """
     of_method = _measured(inspection, method.name, factor)
     if not recipe.on_top:
@@ -236,7 +241,7 @@ def _from_unchanged(inspection: Inspection, trained: int) -> tuple[FineTuningLev
 
 
 def _method_of_output(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
-    """The method of an output: with as-is that of the scaling; None where it has no scaling."""
+    """Return the class of the method that an output has; None for an output without scaling."""
     method = recipe.method
     if isinstance(method, Dynamic):
         return REGISTRY[method.parts()[0]]

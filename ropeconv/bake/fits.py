@@ -77,15 +77,18 @@ def formulas_of(runtime: str) -> str:
 
 
 def with_own_types(fit: Fit, runtime: str, cache_type: str) -> Fit:
-    """Return a fit in llama.cpp with the words by which another runtime sets the type of KV cache.
+    """Replace llama-server's options for the type of the KV cache by the options of a runtime.
 
-    Ollama runs the same code as llama-server, but has no option `--cache-type-k q8_0`: there, one
-    sets `OLLAMA_KV_CACHE_TYPE=q8_0` before it starts.
+    Ollama runs the same code as llama-server. In place of `--cache-type-k q8_0`, it has the
+    environment variable `OLLAMA_KV_CACHE_TYPE=q8_0`.
 
     Args:
-        fit: The memory that the model takes in llama.cpp, and the options that save some.
-        runtime: The runtime that runs the file; one with llama-server's options changes nothing.
-        cache_type: The type of --cache-type; empty for the usual one.
+        fit: Whether the model fits the memory in llama.cpp, with llama-server's options.
+        runtime: The runtime that runs the file.
+        cache_type: The type of --cache-type; empty for the default type.
+
+    Returns:
+        The fit with the options of the runtime, or the same fit for llama-server itself.
 
     Raises:
         UsageError: The runtime does not have the type.
@@ -93,10 +96,10 @@ def with_own_types(fit: Fit, runtime: str, cache_type: str) -> Fit:
     cache_setting = CACHE_SETTINGS.get(runtime)
     if cache_setting is None:
         return fit
-    words_by_type = cache_setting.types  # e.g. {"q8_0": "--quantkv 1 --flashattention"}
+    words_by_type = cache_setting.types  # e.g. {"q8_0": "OLLAMA_KV_CACHE_TYPE=q8_0"}
 
-    # The type that the user chose. koboldcpp has an option for it, which the command has anyway.
-    # Other runtimes set it elsewhere, so the words are shown beside the command (`setting`).
+    # The type that the user chose. koboldcpp has it in the command. For other runtimes, the words
+    # are shown beside the command (`setting`).
     if cache_type and cache_type not in words_by_type:
         raise UsageError(
             f"--cache-type {cache_type}: {cache_setting.title} does not have it; choose one of"
@@ -105,23 +108,24 @@ def with_own_types(fit: Fit, runtime: str, cache_type: str) -> Fit:
     if cache_type and not cache_setting.in_command:
         fit = replace(fit, setting=words_by_type[cache_type])
 
-    # the advice (`thrift`) to take a smaller type, such as q8_0, so that a longer context fits
+    # `fit.thrift` is the advice to choose a smaller type, with which a longer context fits
     advice = fit.thrift
     if advice is None:
         return fit
     if advice.cache_type not in words_by_type:
         return replace(fit, thrift=None)
-    advice_for_runtime = replace(advice, option=words_by_type[advice.cache_type])
-    return replace(fit, thrift=advice_for_runtime)
+    new_advice = replace(advice, option=words_by_type[advice.cache_type])
+    return replace(fit, thrift=new_advice)
 
 
 def runtimes_with(cache_type: str, shape: ModelShape | None, is_folder: bool) -> tuple[str, ...]:
-    """Return the runtimes that can have a type of the cache, those that are usual first.
+    """Return the runtimes that offer a type of the KV cache, the most common runtimes first.
 
     Args:
-        cache_type: The type; empty for the usual one, with which the usual runtimes are returned.
-        shape: The model; None where its memory is not known.
-        is_folder: Whether it is a checkpoint, and not a GGUF file.
+        cache_type: The type, such as "q8_0"; empty for the default type, which all have. Only the
+            most common runtimes are returned then.
+        shape: The sizes of the model; None where they are not known.
+        is_folder: True for a checkpoint, False for a GGUF file.
     """
     usual = usual_runtimes(is_folder)
     if not cache_type or shape is None:
@@ -137,9 +141,9 @@ def runtimes_with(cache_type: str, shape: ModelShape | None, is_folder: bool) ->
 
 
 def _who_has(cache_type: str, shape: ModelShape, is_folder: bool) -> str:
-    """Return the message on a type of KV cache that the runtimes of a model do not have.
+    """Return the message on a type of KV cache that no runtime of a model offers.
 
-    It names the runtimes that have it: of the same format of models, else of the other one.
+    The message names the runtimes that offer the type, for another format of models if necessary.
     """
     names = runtimes_with(cache_type, shape, is_folder)
     if names:
@@ -164,38 +168,36 @@ def shown_fit(
     named: tuple[str, ...] = (),
     in_ollama: bool = False,
 ) -> Fit | None:
-    """Return whether a model fits, in the runtime whose command is shown.
+    """Return whether a model fits the memory of a machine, in a runtime that supports the model.
 
     Args:
-        shape: The model; None where its memory is not known.
+        shape: The sizes of the model; None where they are not known.
         tokens: The context in tokens.
-        verdicts: Those of its runtimes, which choose the one that is shown.
-        is_folder: Whether it is a checkpoint, and not a GGUF file.
-        options: The machine and the type of the cache.
-        named: The values of --runtime.
-        in_ollama: Whether Ollama runs it, from a Modelfile.
+        verdicts: Which runtimes support the model.
+        is_folder: True for a checkpoint, False for a GGUF file.
+        options: The machine and the type of the KV cache.
+        named: The runtimes that the user names with --runtime.
+        in_ollama: Whether Ollama runs the model, from a Modelfile.
 
     Returns:
-        The fit; None where the memory of the model or of the runtime is not known.
+        The fit; None where the sizes of the model or the memory of the runtime are not known.
 
     Raises:
         UsageError: For a `--memory` or `--cache-type` that the runtime cannot have.
     """
     if shape is None:
         return None
-    # the runtime for which a command is shown, such as "vllm" or "koboldcpp"
     cache_type = options.cache_type
-    shown = _runtime_with_type(cache_type, shape, tuple(verdicts), is_folder, named)
+    runtime = _runtime_with_type(cache_type, shape, tuple(verdicts), is_folder, named)
 
-    # its memory, by the formulas of a runtime with the same code: llama.cpp for koboldcpp
-    runtime_of_formulas = formulas_of(shown)
+    # koboldcpp and others run llama.cpp's code, so their memory follows llama.cpp's formulas
+    runtime_of_formulas = formulas_of(runtime)
     if not runtime_of_formulas:
         return None
     fit = find_fit(runtime_of_formulas, shape, tokens, chosen_machine(options), cache_type)
 
-    # the words by which the shown runtime sets the type of the KV cache: OLLAMA_KV_CACHE_TYPE=q8_0,
-    # say, where llama-server has --cache-type-k q8_0
-    runtime_to_start = "ollama" if in_ollama else shown
+    # they have other options: in Ollama, --cache-type-k q8_0 is OLLAMA_KV_CACHE_TYPE=q8_0
+    runtime_to_start = "ollama" if in_ollama else runtime
     return with_own_types(fit, runtime_to_start, cache_type)
 
 
@@ -206,28 +208,30 @@ def _runtime_with_type(
     is_folder: bool,
     named: tuple[str, ...],
 ) -> str:
-    """Return the first runtime that supports a model and has a type of the KV cache, or empty.
+    """Return a runtime that supports a model and offers a type of the KV cache.
 
     Args:
-        cache_type: The type, such as "q8_0" (`--cache-type`); empty for the usual one.
-        shape: The model.
+        cache_type: The type, such as "q8_0" (`--cache-type`); empty for the default type.
+        shape: The sizes of the model.
         verdicts: Which runtimes support the model.
-        is_folder: Whether it is a checkpoint, and not a GGUF file.
+        is_folder: True for a checkpoint, False for a GGUF file.
         named: The runtimes that the user names with --runtime, which come first.
 
+    Returns:
+        The name of the runtime; empty where no runtime supports the model.
+
     Raises:
-        UsageError: Runtimes support the model, and none of them has the type.
+        UsageError: A runtime supports the model, but none of these offers the type.
     """
-    runtimes_with_type = runtimes_with(cache_type, shape, is_folder)
-    # `shown_runtime` chooses among the named runtimes, else among `usual`
-    has_choice = bool(runtimes_with_type) or bool(named)
-    if has_choice:
-        runtime = shown_runtime(verdicts, is_folder, named, usual=runtimes_with_type)
+    # A runtime that the user names comes first, even without the type: a later check refuses it.
+    candidates = runtimes_with(cache_type, shape, is_folder)
+    if candidates or named:
+        runtime = shown_runtime(verdicts, is_folder, named, candidates=candidates)
         if runtime:
             return runtime
 
-    # a runtime that supports the model, with any type of the cache
-    supporting_runtime = shown_runtime(verdicts, is_folder, named)
-    if supporting_runtime:
+    # no candidate supports the model; does any runtime?
+    runtime_without_type = shown_runtime(verdicts, is_folder, named)
+    if runtime_without_type:
         raise UsageError(_who_has(cache_type, shape, is_folder))
     return ""

@@ -48,32 +48,33 @@ class _Weights:
     """Where each tensor is, by its name."""
 
     def tensor(self, name: str) -> Tensor:
+        """Return the entry of a tensor in the header of its file."""
         return self.files[name][1].tensors[name]
 
     def sample(self, name: str) -> Numbers:
-        """The first numbers of some rows of a tensor, float64 [rows, columns].
+        """Return the first columns of some rows of a tensor, float64 [rows, columns].
 
-        Each number of a vector, such as a bias, is a row.
+        About 64 rows are read, spread over the tensor. Each number of a vector, such as a bias, is
+        a row.
         """
-        # A tensor [4096, 1024] has 4096 rows of 1024 numbers. A vector [4096] has 4096 rows of one
-        # number: its `row_shape` is empty, and math.prod(()) is 1.
+        # a tensor [4096, 1024] has 4096 rows of 1024 numbers; for a vector [4096], `row_shape` is
+        # empty, and math.prod(()) is 1
         path, header = self.files[name]
         tensor = header.tensors[name]
         row_count, *row_shape = tensor.shape
         row_width = math.prod(row_shape)
+        sampled_width = min(row_width, SAMPLED_COLUMNS)
 
-        # the type in the file; numpy has no BF16, so its 16 bits are read as an integer, of which
-        # `widen` makes a float
+        # numpy has no BF16, so the 16 bits are read as an integer, of which `widen` makes a float
         stored_type = np.dtype(STORED[tensor.dtype])
-        row_bytes = row_width * stored_type.itemsize
-        read_bytes = min(row_width, SAMPLED_COLUMNS) * stored_type.itemsize
 
         rows = []
         tensor_start = header.data_start + tensor.start
         with open_regular(path) as file:
-            for row in sample_rows(row_count):  # up to 64 numbers of rows, spread over the tensor
-                start = tensor_start + row * row_bytes
-                raw = read_exactly(file, path.name, start, start + read_bytes)
+            for row_number in sample_rows(row_count):
+                start = tensor_start + row_number * row_width * stored_type.itemsize
+                stop = start + sampled_width * stored_type.itemsize
+                raw = read_exactly(file, path.name, start, stop)
                 rows.append(widen(np.frombuffer(raw, stored_type), tensor.dtype))
         return np.array(rows, np.float64)
 
@@ -118,7 +119,8 @@ class _FoldCheck:
                 self._compare(first, layer)
 
     def _compare(self, first: int, layer: int) -> None:
-        """Check that a fold has multiplied a layer by the same factors as another one of its kind.
+        """Check that a fold has multiplied a layer by the same factors as another layer of its
+        kind.
 
         A factor is measured for each row, from its numbers before the fold and after it.
 

@@ -244,7 +244,7 @@ def _advise_to_widen(start: PlanStart, model: GgufModel, target: Target) -> str:
         The advice, such as "pass --yarn 2 --on-top, which widens the yarn scaling that the file
         has". Empty where the wider scaling cannot be written either.
     """
-    wider = _wider_scaling(start)
+    wider = _with_method_of_scaling(start)
     if wider is None:
         return ""
     try:
@@ -255,14 +255,15 @@ def _advise_to_widen(start: PlanStart, model: GgufModel, target: Target) -> str:
     return f"pass {options}, which widens the {start.spec.form.kind} scaling that the file has"
 
 
-def _wider_scaling(start: PlanStart) -> Recipe | None:
-    """Return the recipe that reaches the same length with the kind of scaling that a file has.
+def _with_method_of_scaling(start: PlanStart) -> Recipe | None:
+    """Return a recipe for the same length with the method of the scaling that a file has already.
 
-    For `--linear 2 --on-top` of a yarn scaling it is `--yarn 2 --on-top`. It is None for a recipe
-    that does not put another method on top, and for a scaling that no option of ropeconv makes.
+    A GGUF file has one scaling, so `--linear 2 --on-top` of a yarn scaling cannot be written. This
+    function then returns `--yarn 2 --on-top`. It returns None for a recipe that is not on top of a
+    scaling or has the method of the scaling, and for a scaling that no option of ropeconv makes.
     """
     recipe = start.recipe
-    form = start.spec.form
+    form = start.spec.form  # the scaling of the file
     is_other_method = form.kind != recipe.method.name
     if not recipe.on_top or not is_other_method:
         return None
@@ -270,17 +271,17 @@ def _wider_scaling(start: PlanStart) -> Recipe | None:
     if not has_known_scaling:
         return None
 
-    # The factor over the declared context, such as 2 of `--linear 2`. `factor_over` divides by the
-    # trained context, so a method with a length is first scaled down: 256k over 128k declared
-    # tokens, of which 32k were trained, becomes 64k over 32k. Both are the factor 2.
+    # The factor over the declared context. It is 2 for `--linear 2`, and also for `--linear 256k`
+    # if 128k are declared. `factor_over` divides a length by the trained context (32k), so
+    # `relative` first writes 256k as 64k.
     declared = start.spec.context
     trained = start.spec.original_context
-    scaled_down = recipe.method.relative(declared, trained)
-    factor = scaled_down.factor_over(trained)
+    method_over_trained = recipe.method.relative(declared, trained)
+    factor = method_over_trained.factor_over(trained)
     if factor is None:
         return None
-    widening = parse_recipe(f"{form.kind}:{factor:.12g}")  # e.g. "yarn:2"
-    return Recipe(widening.method, context=recipe.context, on_top=True)
+    same_kind = parse_recipe(f"{form.kind}:{factor:.12g}")  # e.g. "yarn:2"
+    return Recipe(same_kind.method, context=recipe.context, on_top=True)
 
 
 def _draft_note(inspection: Inspection, target: Target) -> tuple[str, ...]:
@@ -316,6 +317,7 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
         return PlannedFile("copy", name, header.size)
 
     def write(target: Path, advance: Advance) -> None:
+        """Write the shard to a path."""
         # Download a shard of a file on the Hub. That may take long: `advance` raises if the run was
         # stopped meanwhile, so that nothing is written then.
         source.file.shards[shard].path()
@@ -336,7 +338,7 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
     Raises:
         BadSource: It declares another number.
     """
-    # what there is
+    # the actual numbers
     shards = len(file.shards)
     tensors = len(first.tensors)
     for later_header in file.headers[1:]:
@@ -350,7 +352,7 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
     if COUNT in first.values:
         declared_tensors = first.values[COUNT].decode()
 
-    # a file that is not split may have no such keys, or say that it is one of one
+    # a file that is not split may lack these keys, or declare one shard
     if shards == 1 and declared_shards in (0, 1):
         return
     if shards > 1 and declared_shards == shards and declared_tensors == tensors:
@@ -387,16 +389,19 @@ class ExportPlan(GgufOutput):
 
     @property
     def tensor_types(self) -> dict[str, str]:
+        """The type of each tensor, by its name, such as "Q4_K"."""
         return {name: TYPES[type].name for name, type in self.planned_types.items()}
 
     @property
     def file_type(self) -> int | None:
+        """The value of llama.cpp's key general.file_type."""
         if self.quantisation is not None:
             return self.quantisation.file_type
         return super().file_type
 
     @property
     def resume_key(self) -> str:
+        """The key by which an interrupted run is recognised, with the importance matrix."""
         imatrix = self.imatrix_record
         digest = "" if imatrix is None else imatrix.sha256
         return f"{super().resume_key} {digest}"
@@ -430,12 +435,14 @@ class ExportPlan(GgufOutput):
 
     @property
     def converter_record(self) -> ConverterRecord | None:
+        """The version and digest of llama.cpp's conversion script; None where ropeconv converts."""
         if self.converter is None:
             return None
         return ConverterRecord(self.converter.version, self.converter.sha256)
 
     @property
     def imatrix_record(self) -> ImatrixRecord | None:
+        """The name and digest of the importance matrix; None without one."""
         if self.quantisation is None or self.quantisation.imatrix is None:
             return None
         return ImatrixRecord(self.quantisation.imatrix.name, self.quantisation.imatrix.sha256)
@@ -554,7 +561,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         warnings=(
             *warnings(inspection, start),
             *result.notes,
-            *_notes(source, inspection, exported),
+            *_notes_on_conversion(source, inspection, exported),
         ),
         notes=(*start.notes, *source.conversion_notes(), *list_notes(start.schedule)),
         kv_cache=cache,
@@ -600,19 +607,20 @@ def _plan_types(exported: GgufExport, header: RewrittenHeader) -> dict[str, int]
 
 
 def _with_parts(plan: ExportPlan, groups: list[list[str]], names: list[str]) -> ExportPlan:
-    """A plan of a conversion that is split into several files, with the estimated size of each.
+    """Return a plan of a conversion whose output is split into several files.
 
     Args:
-        plan: The plan without files.
+        plan: The plan of the conversion, still without files.
         groups: The names of the tensors of each file.
-        names: The names of the files, as `model-00001-of-00003.gguf`.
+        names: The names of the files, such as `model-00001-of-00003.gguf`.
     """
-    # The size of the first file follows from the header, and the header has keys about the number
-    # of files. So the plan first gets files without sizes, and its header is made from that.
-    unsized = tuple(PlannedFile("convert", name, size=0, estimated=True) for name in names)
-    plan_in_parts = replace(plan, files=unsized)
+    # 1. The plan with files of size 0. Its header has keys about the number of files.
+    files_of_size_0 = tuple(PlannedFile("convert", name, size=0, estimated=True) for name in names)
+    plan_in_parts = replace(plan, files=files_of_size_0)
     header = rewrite(plan_in_parts.exported.model.header, plan_in_parts.edit)
-    header_size = len(header.bytes_with_reserve(0))  # in bytes; 0 since there is no earlier header
+
+    # 2. The estimated sizes, in bytes. No space is reserved in the header for later edits.
+    header_size = len(header.bytes_with_reserve(0))
     tensor_sizes = quantised_sizes(header.tensors, plan_in_parts.planned_types)
 
     writer = PartWriter(plan_in_parts, tuple(tuple(group) for group in groups))
@@ -698,7 +706,7 @@ def _data_size(
 
     Args:
         exported: The conversion of the checkpoint to GGUF, without the method.
-        header: Its header, or one with the tensors that the method adds.
+        header: The header of the file, or a header with the tensors that the method adds.
         types: The type of each tensor. Where there are none, llama.cpp will quantise the tensors
             and is not installed: the result is an estimate.
     """
@@ -775,61 +783,68 @@ def write_together(plans: Sequence[ExportPlan], targets: Sequence[Path], advance
 
 
 def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
-    """Write conversions with their edits, and let llama.cpp quantise them where that is planned.
+    """Write the files of conversions, and quantise them with llama.cpp where that is planned.
+
+    llama.cpp's quantiser reads a file and writes another file. A conversion that is quantised is
+    first written to `floats`, a temporary file. For any other conversion, `floats` is the path of
+    the output.
 
     Args:
-        conversions: The conversions, whose tensors differ only in types.
+        conversions: The conversions of one model, whose tensors differ only in types.
         advance: Called with the bytes written since the last call.
     """
-    # llama.cpp's quantiser reads a file of floats, which is written first and removed at the end
     try:
-        for each in conversions:
-            floats = each.floats
-            floats.write_bytes(each.header_bytes)
-            advance(len(each.header_bytes))
+        # the headers, and behind them the tensors of all conversions, from one reading of the model
+        for conversion in conversions:
+            conversion.floats.write_bytes(conversion.header_bytes)
+            advance(len(conversion.header_bytes))
         _write_converted_tensors(conversions, advance)
 
-        for each in conversions:
-            _write_edit(each)
-            if each.exported.quantisation is not None:
-                each.exported.quantisation.run(each.floats, each.target)
-                each.floats.unlink()
+        # the tensors that the method changes or adds, such as rope_freqs.weight
+        for conversion in conversions:
+            _write_edited_tensors(conversion)
+            quantisation = conversion.exported.quantisation
+            if quantisation is not None:
+                quantisation.run(conversion.floats, conversion.target)
+                conversion.floats.unlink()
     finally:
-        for each in conversions:
-            if each.exported.quantisation is not None:
-                each.floats.unlink(missing_ok=True)
+        # after an error, temporary files may be left
+        for conversion in conversions:
+            if conversion.exported.quantisation is not None:
+                conversion.floats.unlink(missing_ok=True)
 
 
 def _write_converted_tensors(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
-    """Write the tensors of conversions behind their headers.
+    """Write the unchanged tensors of conversions behind their headers.
 
-    Some methods change tensors, such as a fold, which multiplies weights. These changes are made
-    later (`_write_edit`).
+    Some methods change tensors: `_write_edited_tensors` does that afterwards.
 
     Args:
         conversions: The conversions, whose headers are written.
         advance: Called with the bytes written since the last call.
     """
-    # llama.cpp's converter reads the weights for each file again; ropeconv's conversions are
-    # written together, from one reading
     files_of_ropeconv = []
-    for each in conversions:
-        data_start = len(each.header_bytes)
-        if isinstance(each.exported, StockExport):
-            # it remembers a digest of each tensor that it writes, but not of those that are changed
-            # later
-            changed_later = tuple(each.edit.changes)
-            each.exported.write_data(each.floats, data_start, each.header, advance, changed_later)
-        else:
-            infos = each.header.tensors
-            file = TensorFile(each.floats, data_start, each.exported.tensors, infos)
-            files_of_ropeconv.append(file)
+    for conversion in conversions:
+        path = conversion.floats
+        data_start = len(conversion.header_bytes)
+        exported = conversion.exported
+
+        # llama.cpp's script converts one file at a time. The digests of the written tensors are
+        # kept for the check of the output, except for tensors that are changed afterwards.
+        if isinstance(exported, StockExport):
+            changed_later = tuple(conversion.edit.changes)
+            exported.write_data(path, data_start, conversion.header, advance, changed_later)
+            continue
+
+        # ropeconv writes all its files together, from one reading of the weights
+        infos = conversion.header.tensors
+        files_of_ropeconv.append(TensorFile(path, data_start, exported.tensors, infos))
     if files_of_ropeconv:
         write_tensors(files_of_ropeconv, advance)
 
 
-def _write_edit(conversion: ConversionTarget) -> None:
-    """Write the tensors that an edit changes, such as rows in another order, and those it adds.
+def _write_edited_tensors(conversion: ConversionTarget) -> None:
+    """Write the tensors that an edit changes, such as multiplied weights, and new tensors.
 
     Args:
         conversion: The conversion, whose header and tensors are written.
@@ -843,35 +858,54 @@ def _write_edit(conversion: ConversionTarget) -> None:
             file.write(data)
 
 
-def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -> list[str]:
-    """Sentences on parts of a model that llama.cpp does not have, or computes in another way."""
-    # none of these stops a conversion: llama.cpp's own converter does the same
+def _notes_on_conversion(
+    source: Source, inspection: ConfigInspection, exported: GgufExport
+) -> list[str]:
+    """Return sentences on parts of a model that llama.cpp lacks or computes in another way.
+
+    None of these stops a conversion, since llama.cpp's own converter does the same.
+
+    Args:
+        source: The checkpoint.
+        inspection: The inspection of the checkpoint.
+        exported: The conversion: a StockExport if llama.cpp's script makes it, otherwise by
+            ropeconv.
+    """
     notes = []
     spec = inspection.spec
     arch = arch_of_header(exported.model)
+
+    # converted by llama.cpp's script
     if isinstance(exported, StockExport):
         notes.append(
             f"this model is converted by {exported.converter.described}, and ropeconv writes the"
             " RoPE into the result; check the output with `ropeconv validate`"
         )
+
+    # a sliding window, for an architecture in which llama.cpp has none
     has_window = any(size is not None and size < spec.context for size in spec.windows)
     if has_window and arch.window is None:
         notes.append(
             "llama.cpp ignores the sliding window of this model: there every layer sees the whole"
             " context"
         )
+
+    # DeepSeek V3 and others: layers for multi-token prediction
     if exported.without_prediction:
         notes.append(
             "layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter"
         )
+
+    # models of sentence-transformers with a Dense layer behind the pooling
     keeps_projection = bool(exported.projections) or isinstance(exported, StockExport)
     if has_projection(source) and not keeps_projection:
         notes.append(
             "the projection of its embeddings (Dense in modules.json) is left out, as by"
             " llama.cpp's own converter: embeddings are the pooled states"
         )
-    # tokenizer.json first composes e and an accent to one character (NFC), and llama.cpp does not;
-    # `composed` is an example of a text that becomes other tokens for that reason
+
+    # tokenizer.json first composes e and an accent to one character (NFC), which llama.cpp does not
+    # do; `composed` is an example of a text that gets other tokens in llama.cpp
     if exported.composes:
         example = ""
         if exported.composed is not None:
@@ -881,15 +915,17 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             f" decomposed ones, such as e and a combining accent, becomes other tokens{example};"
             " compose such text before it is sent"
         )
-    # llama.cpp cuts some texts into other words than tokenizer.json; `recut` is an example of a
-    # text that becomes other tokens for that reason
+
+    # llama.cpp splits some texts into other words than tokenizer.json; `recut` is an example of a
+    # text that gets other tokens in llama.cpp
     if exported.recut is not None:
         notes.append(
             f"llama.cpp {exported.recut.difference}, and tokenizer.json does not: such text becomes"
             f" other tokens, for example {exported.recut.described}"
         )
+
+    # a vision model, whose vision part is a file of its own (`bake/projector.py`)
     if "vision_config" in source.config():
-        # `bake/projector.py` writes it, or gives the command
         notes.append(
             "only the language model is converted here; llama.cpp loads the vision part from a"
             " file mmproj-NAME.gguf, which --converter writes beside the output"

@@ -61,7 +61,7 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
 
     # the first difference: of what llama.cpp computes from the file, then of its keys and tensors
     schedule = _expected_schedule(plan)
-    wrong = _unlike_schedule(schedule, plan.result.kept, spec)
+    wrong = _schedule_difference(schedule, plan.result.kept, spec)
     if not wrong:
         wrong = next(_unlike_plan(plan, file), "")
     if wrong:
@@ -76,18 +76,22 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
 def run_first_layers(plan: GgufOutput, path: Path) -> LayersRecord:
     """Run the first layers of a written file in llama.cpp, and compare them with the method.
 
+    The layers of the source are run too, where llama.cpp can load the source.
+
     Args:
         plan: The plan of the output.
         path: The file that was written, or the first of its shards.
     """
-    # a file that was changed in place is no source any more, and a checkpoint is in another format
-    source = None
+    # llama.cpp cannot load a checkpoint; and after a change in place, the source file is gone
+    source_file = None
     if isinstance(plan, GgufPlan) and not plan.target.in_place:
-        source = plan.source.file
+        source_file = plan.source.file
+    # with --assume-arch-keys, an unknown architecture has the keys that all architectures have
     with assumed_keys(plan.target.assume_arch_keys):
-        return compare_gguf_layers(
-            GgufFile.open(path), source, plan.before, _expected_schedule(plan)
-        )
+        written_file = GgufFile.open(path)
+        source_spec = plan.before  # the RoPE before the method
+        schedule = _expected_schedule(plan)
+        return compare_gguf_layers(written_file, source_file, source_spec, schedule)
 
 
 def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRecord:
@@ -98,6 +102,7 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
         path: The file that was written.
         probe: The process that runs the checkpoint.
     """
+    # only for weights that transformers can load from this disk
     source = plan.source
     weights = source.weights()
     if source.generated_files():
@@ -109,15 +114,15 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
     file = GgufFile.open(path)
     schedule = _expected_schedule(plan)
     family = source.family
+    source_spec = plan.before  # the RoPE of the checkpoint
     _, vocabulary = file.tensors["token_embd.weight"].shape  # GGUF has the columns first
-    # a model_type that transformers does not know is loaded as the one that --family names
+
+    # A model_type that transformers does not know is loaded as a model_type with the same layers,
+    # such as "llama", which the user names with --family (`assumed`).
     loaded_as = family.text_type if family.assumed else ""
 
-    # The checkpoint runs in the process of the probe, with the frequencies of the method. The
-    # question has all that transformers needs for that: the files, the tokens, and how the model is
-    # built.
-    compares_states = gives_no_logits(file, arch_of(file))  # hidden states, as of an encoder
     with folder_of(source, weights=False) as config:
+        # what transformers needs to run the checkpoint with the frequencies of the method
         question = ConversionQuestion(
             source=CheckpointFiles(
                 config=str(config.absolute()),
@@ -126,13 +131,14 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
             ),
             numbers=ScheduleRecord(**schedule.to_dict()),
             ids=choose_tokens(vocabulary, schedule.original_context),
-            layers=plan.before.first_of_each_kind,
-            queries=family.weights.queries,
-            mla=plan.before.mla,  # multi-head latent attention, as in DeepSeek V3
-            states=compares_states,
+            layers=source_spec.first_of_each_kind,  # such as layer 0 with a window, 5 without
+            queries=family.weights.queries,  # the module that outputs queries, such as "q_proj"
+            mla=source_spec.mla,  # whether it has multi-head latent attention, as DeepSeek V3
+            states=gives_no_logits(file, arch_of(file)),  # whether to compare hidden states
         )
 
         ask_probe = partial(_call_in_probe, probe)
+        # with --assume-arch-keys, an unknown architecture has the keys that all architectures have
         with assumed_keys(plan.target.assume_arch_keys):
             return compare_converted_layers(file, question, schedule, ask_probe)
 
@@ -180,32 +186,32 @@ def _expected_schedule(plan: GgufOutput) -> Schedule:
 
 
 def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
-    """Compare a GGUF file that was only split into other shards with the file before.
+    """Compare a GGUF model that was split into other shards with its source.
 
     Args:
-        source: The file before.
-        path: The first of the shards.
+        source: The model before it was split.
+        path: The first of the new shards.
 
     Raises:
-        Disagreement: Where they are damaged, or where the RoPE or a tensor is not that of the
-            source.
+        Disagreement: The shards are damaged, or their RoPE or a tensor differs from the source.
     """
-    # the frequencies that llama.cpp computes from the source, and from the shards
-    before = read_file(source).spec
-    schedule = before.current()
-    file, spec = _read_back(path)
-    wrong = _unlike_schedule(schedule, before, spec)
-    if wrong:
-        raise _disagreement(wrong)
+    # the RoPE that llama.cpp computes from the source, and from the new shards
+    source_spec = read_file(source).spec
+    schedule = source_spec.current()
+    split_file, split_spec = _read_back(path)
+    difference_of_rope = _schedule_difference(schedule, source_spec, split_spec)
+    if difference_of_rope:
+        raise _disagreement(difference_of_rope)
 
-    if file.tensors.keys() != source.tensors.keys():
+    # the tensors
+    if split_file.tensors.keys() != source.tensors.keys():
         raise _disagreement(
-            f"the written files have {len(file.tensors)} tensors, and the source has"
+            f"the written files have {len(split_file.tensors)} tensors, and the source has"
             f" {len(source.tensors)}"
         )
-    nothing_edited = Edit()
-    compared = _compare_tensors(source, nothing_edited, file)
-    return _record(schedule, spec, file, compared)
+    no_edit = Edit()
+    compared = _compare_tensors(source, no_edit, split_file)
+    return _record(schedule, split_spec, split_file, compared)
 
 
 def _read_back(path: Path) -> tuple[GgufFile, RopeSpec]:
@@ -218,6 +224,7 @@ def _read_back(path: Path) -> tuple[GgufFile, RopeSpec]:
 
 
 def _record(schedule: Schedule, spec: RopeSpec, file: GgufFile, compared: int) -> GgufCheckRecord:
+    """Return the record of a check: how far frequencies differ, and how much was compared."""
     computed = spec.form.inv_freq(spec.rotary_dim)
     distance = ulp_distance(computed, schedule.inv_freq)
     return GgufCheckRecord(
@@ -229,27 +236,33 @@ def _record(schedule: Schedule, spec: RopeSpec, file: GgufFile, compared: int) -
 
 
 def _disagreement(clause: str) -> Disagreement:
+    """Return the error for a written file that is not as planned."""
     return Disagreement(
         f"{clause}; check the disk, and report it if that is sound; nothing was kept"
     )
 
 
-def _unlike_schedule(schedule: Schedule, in_windows: RopeSpec | None, spec: RopeSpec) -> str:
-    """Return how the RoPE that llama.cpp computes from a file differs from the plan; or empty.
+def _schedule_difference(
+    schedule: Schedule, source_spec: RopeSpec | None, written_spec: RopeSpec
+) -> str:
+    """Return how the RoPE that llama.cpp computes from a file differs from the plan.
 
     Args:
         schedule: The frequencies, attention factor and context that were written.
-        in_windows: The RoPE that layers with a sliding window must still have, since methods do not
-            change it; None where these layers are not compared.
-        spec: The RoPE that llama.cpp computes from the file.
+        source_spec: The RoPE of the source, which layers with a sliding window must still have,
+            since methods do not change these layers. None if these layers are not compared.
+        written_spec: The RoPE that llama.cpp computes from the written file.
+
+    Returns:
+        The difference in words; empty without a difference.
     """
-    if spec.context != schedule.context:
-        return f"the written header declares {spec.context:,} tokens, not {schedule.context:,}"
-    # `difference` always compares the layers with a window too. To leave them out, they are
-    # compared with themselves.
-    if in_windows is None:
-        in_windows = spec
-    reason = difference(schedule, in_windows, spec)
+    if written_spec.context != schedule.context:
+        return (
+            f"the written header declares {written_spec.context:,} tokens, not {schedule.context:,}"
+        )
+    # `difference` always compares layers with a window, so they are compared with themselves
+    spec_of_windows = written_spec if source_spec is None else source_spec
+    reason = difference(schedule, spec_of_windows, written_spec)
     if reason:
         return f"llama.cpp would not compute the schedule from the written header: {reason}"
     return ""
@@ -273,7 +286,7 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
 def _unlike_keys(
     plan: GgufOutput, planned_header: RewrittenHeader, file: GgufFile
 ) -> Iterator[str]:
-    """Yield the keys of a written header that differ from the planned ones, as clauses."""
+    """Yield the keys of a written header that differ from the planned header, as clauses."""
     # not compared: the space that ropeconv reserves, the keys of a split conversion about its
     # files, and the two keys that llama.cpp's quantiser sets
     ignored = {RESERVED}
@@ -294,8 +307,14 @@ def _unlike_keys(
 def _unlike_tensors(
     plan: GgufOutput, planned_header: RewrittenHeader, file: GgufFile
 ) -> Iterator[str]:
-    """Yield how the tensors of a written file differ from the planned ones, as clauses."""
-    # the planned tensors of all shards; an edit adds and removes some of the first shard only
+    """Yield how the tensors of a written file differ from the planned tensors, as clauses.
+
+    Args:
+        plan: The plan of the output.
+        planned_header: The planned header of the first shard.
+        file: The written file, with all its shards.
+    """
+    # the planned tensors of all shards; an edit of a GGUF file changes the first shard only
     planned = dict(planned_header.tensors)
     if isinstance(plan, GgufPlan):
         for later_header in plan.source.file.headers[1:]:
@@ -316,14 +335,15 @@ def _unlike_tensors(
 
 
 def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValue]:
+    """Return the keys of a header with their values, without the ignored keys."""
     return {key: value for key, value in values.items() if key not in ignored}
 
 
 def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
-    """Compare both ends of each tensor that an edit keeps, and return how many were compared.
+    """Compare the first and last bytes of each kept tensor, and return how many were compared.
 
-    Both ends show a file that is cut off or shifted, without reading all of it again. Where the
-    edit changes a tensor, such as the order of its rows, the ends of the source are changed in the
+    These bytes show a file that is cut off or shifted, without reading all of it again. Where the
+    edit changes a tensor, such as the order of its rows, the bytes of the source are changed in the
     same way first.
 
     Args:
@@ -338,13 +358,13 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
     for name, info in source.tensors.items():
         if name in edit.removed or name not in file.tensors:
             continue
-        # how much is compared at each end; of a tensor that is changed, as much as can be changed
-        # on its own, such as the rows of a head
+        # the bytes that are compared at each end; for a changed tensor, the smallest part that the
+        # change can be applied to, such as the rows of a head
         change = edit.changes.get(name)
         end_size = change.unit if change is not None else min(END_SIZE, info.size)
         first_place = 0
         last_place = info.size - end_size
-        for place in {first_place, last_place}:  # the same one for a small tensor
+        for place in {first_place, last_place}:  # the same place for a small tensor
             expected = source.read(name, place, end_size)
             if change is not None:
                 expected = change.apply(expected)

@@ -90,17 +90,16 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
 def refuse_foreign(earlier: Path, first_shard: Path, path_for_user: Path) -> None:
     """Raise RopeconvError where `--force` must not replace a file or folder.
 
-    --force deletes what it replaces. So it replaces only a model that ropeconv could write again:
-    one with a receipt (the record of how it was made), and no folder to which files were added.
-
-    The file may have moved into the hidden folder beside the output already. Then `earlier` is
-    .model.gguf.ropeconv-partial/old/model.gguf, and `path_for_user` is still model.gguf.
+    --force deletes what it replaces. It replaces only an output with a receipt (the record of how
+    the output was made), and only a folder without added files, since ropeconv can write these
+    again.
 
     Args:
         earlier: The file or folder that would be replaced: an earlier output, or one of its shards.
-        first_shard: The first of its shards, which has the receipt of a GGUF model; for a folder,
-            or a single file, the same path as `earlier`.
-        path_for_user: The path that the message names.
+        first_shard: The first shard of a split GGUF model, which has the receipt; otherwise the
+            same path as `earlier`.
+        path_for_user: The path for the message, such as model.gguf. `earlier` may be another path
+            to the same file, in the hidden folder beside the output.
     """
     if not _has_receipt(earlier, first_shard):
         raise RopeconvError(
@@ -109,7 +108,7 @@ def refuse_foreign(earlier: Path, first_shard: Path, path_for_user: Path) -> Non
         )
     if not earlier.is_dir():
         return
-    # a folder with an adapter, a graph or a set of profiles, which has a receipt of another kind
+    # the folder of an adapter, a graph or a set of profiles, which has another kind of receipt
     is_companion = read_companion(earlier) is not None
     if is_companion:
         raise RopeconvError(f"{path_for_user} exists; remove it, or choose another place with -o")
@@ -253,29 +252,31 @@ def discard_stopped_run(out: Path) -> None:
 
 @contextmanager
 def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
-    """Make and lock the hidden folder in which an output is written.
+    """Make and lock the hidden folder in which an output is written, and remove it at the end.
 
-    At the end the lock is removed, and the folder too if it is empty then. After an error it may
-    have finished files. These stay, so that the same command can continue with them. Without an
-    error the caller has moved all files away, so the folder must be empty, unless `keep` is set.
+    After an error, finished files stay in the folder, so that the same command can continue with
+    them. Without an error, the caller has moved all files out of the folder.
 
     Args:
         out: The place of the output.
-        keep: Whether the caller leaves finished files in the folder, for a later run that moves
-            them to their final names.
+        keep: Whether the caller leaves finished files in the folder also without an error, for a
+            later call that moves them to their final names.
+
+    Yields:
+        The hidden folder.
 
     Raises:
-        RopeconvError: Another process has the folder, or it cannot be removed.
-        OSError: It cannot be made.
+        RopeconvError: Another process has the folder, or the folder cannot be removed.
+        OSError: The folder cannot be made.
     """
     hidden = HiddenFolder(out)
     if hidden.root.is_symlink():
         raise RopeconvError(f"{hidden.root} is a link, and ropeconv writes there; remove it")
-    lock = _lock(hidden)
+    lock_file = _lock(hidden)
     try:
         yield hidden
     except BaseException:  # the run failed or was stopped
-        # `_remove` raises OSError for a folder with finished files, which stays
+        # `_remove` raises OSError for a folder with finished files, which then stays
         with suppress(OSError):
             _remove(hidden)
         raise
@@ -283,16 +284,15 @@ def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
         try:
             _remove(hidden)
         except OSError as problem:
-            if keep:
-                return
-            raise RopeconvError(
-                f"{out} is complete, and {hidden.root} cannot be removed ({problem.strerror});"
-                " check the disk, and remove that"
-            ) from None
+            if not keep:
+                raise RopeconvError(
+                    f"{out} is complete, and {hidden.root} cannot be removed ({problem.strerror});"
+                    " check the disk, and remove that"
+                ) from None
     finally:
-        # On NFS, the file of the lock stays in the folder until it is closed. So the folder may be
-        # empty only now, and is removed here.
-        lock.close()
+        # On NFS, the lock file stays in the folder until it is closed, so that the folder can only
+        # be removed now. Elsewhere this does nothing.
+        lock_file.close()
         with suppress(OSError):
             hidden.root.rmdir()
 
@@ -313,7 +313,11 @@ def _remove(hidden: HiddenFolder) -> None:
 
 
 def _lock(hidden: HiddenFolder) -> BinaryIO:
-    """Make the hidden folder, and open and lock its lock. Raises RopeconvError for a busy one."""
+    """Make the hidden folder, and lock the lock file in it.
+
+    Raises:
+        RopeconvError: Another process has the lock.
+    """
     path = hidden.root / LOCK
     while True:
         with suppress(FileExistsError):
@@ -421,6 +425,7 @@ class OutputJournal:
         self._apply(line)
 
     def _apply(self, line: Line) -> None:
+        """Add a line of the journal to what is known of the run."""
         if isinstance(line, Begun):
             self.stamp = line.stamp
             self.finished = {}
@@ -565,13 +570,12 @@ def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
 
 
 def _move(hidden: HiddenFolder, move: Move) -> None:
-    """Give a finished file its final name, in exchange with a file that it replaces.
+    """Move a finished file from the hidden folder to its final name, and keep a replaced file.
 
     Args:
-        hidden: The hidden folder beside the output. The finished file is in its folder `new`, and a
-            file that was replaced may be in its folder `old`.
-        move: The final name, and the inode of the file that it replaces (`old`); None if the name
-            is free.
+        hidden: The hidden folder beside the output. The finished file is in its folder `new`.
+        move: The final name (`name`), and the inode of the file that is replaced (`old`); None if
+            no file is replaced.
 
     Raises:
         RopeconvError: Another program has taken the name meanwhile.
@@ -581,15 +585,15 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
     path_in_old = hidden.old / move.name
     final_path = hidden.out.with_name(move.name)
 
-    # A file that is replaced has the final name, unless the caller has moved it into `old` already.
-    # `take_names` does that with the first of several shards, to free its name before all others.
+    # 1. The replaced file still has the final name: the two files exchange their places. (The first
+    # of several shards is moved into the folder `old` by the caller, before all others.)
     replaces_file = move.old is not None
     was_moved_away = _inode(path_in_old) is not None
     if replaces_file and not was_moved_away:
-        exchange(path_in_new, final_path, path_in_old)
+        exchange(path_in_new, final_path, spare=path_in_old)
         return
 
-    # the name is free
+    # 2. The name is free.
     try:
         rename_new(path_in_new, final_path)
     except OSError as problem:
@@ -602,16 +606,18 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
 
 
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
-    """Undo moves, from whatever state an error or a kill left: the earlier output is there again.
+    """Give the earlier output its names back, after an error or a kill in the middle of moves.
 
-    A move gives a name such as model.gguf to a new file, which was in `hidden.new` before. If it
-    replaces an earlier file, that is afterwards in `hidden.new` (the two were exchanged) or in
-    `hidden.old`. A file is recognised by its inode, which a rename keeps: `move.new` is the inode
-    of the new file, and `move.old` that of the earlier file, or None.
+    A move gives a new file its final name, such as model.gguf. Before the move, the new file is in
+    the folder `hidden.new`. After the move, an earlier file of that name is in `hidden.new` or
+    `hidden.old`. Files are recognised by their inodes, which do not change when they are renamed.
 
-    The last name is that of the first shard, without which no other shard can be loaded, or of a
-    file beside the output. It is freed first here, and restored last. So no mixture of two outputs
-    can be loaded meanwhile.
+    Args:
+        hidden: The hidden folder beside the output.
+        moves: The moves, of which any may be done. Each has the final name (`name`), the inode of
+            the new file (`new`), and the inode of the earlier file (`old`, or None). The first
+            shard of a model comes last: without it no runtime loads the others, so no mixture of
+            two models can be loaded at any time.
     """
     # 1. Each new file that has its final name goes back into the hidden folder.
     for move in reversed(moves):
@@ -622,15 +628,14 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
         if not was_moved:
             continue
 
-        # what is in `hidden.new` now: the new file too, the earlier file, or nothing
         inode_in_new = _inode(path_in_new)
         if inode_in_new == move.new:
-            # The new file has both names. On some filesystems, `rename_new` makes a hard link and
-            # then removes the first name, and it was stopped between the two.
+            # The new file has two names. On some filesystems, `rename_new` makes a hard link and
+            # then removes the first name; it was killed between the two steps.
             final_path.unlink()
         elif inode_in_new is not None:
-            # the two files were exchanged
-            exchange(path_in_new, final_path, path_in_old)
+            # the earlier file is there: the two were exchanged
+            exchange(path_in_new, final_path, spare=path_in_old)
         else:
             rename_new(final_path, path_in_new)
 
@@ -647,6 +652,7 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
 
 
 def _inode(path: Path) -> int | None:
+    """Return the inode of a path, by which a file is recognised; None if nothing is there."""
     try:
         return path.lstat().st_ino
     except FileNotFoundError:

@@ -35,6 +35,7 @@ def layer_runner(plan: CheckpointPlan, probe: Probe) -> RunLayers:
     """Return the function that compares the first layers of an output with those of its source."""
 
     def run_layers(folder: Path) -> LayersRecord:
+        """Run the first layers of an output, and return how they differ from the method."""
         try:
             with _question(plan, folder, probe) as question:
                 answer = _ask(probe, "answer", msgspec.to_builtins(question))
@@ -54,7 +55,7 @@ def _ask(probe: Probe, function: str, given: JsonObject) -> JsonObject:
 
 
 def refuse_difference(layers: LayersRecord, version: str) -> None:
-    """Raise Disagreement where the attention of a layer is not that of the method.
+    """Raise Disagreement where a layer does not have the attention that the method gives.
 
     Args:
         layers: The comparison of the first layers of each kind.
@@ -167,42 +168,42 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
 def _source_weights(
     plan: CheckpointPlan, probe: Probe, config: Path, loaded_as: str, place: Path
 ) -> list[Path]:
-    """Return safetensors files with the weights of the source, at least of its first layers.
+    """Return the paths of safetensors files with the weights of the first layers of a source.
+
+    A source on this disk has such files. For a source on the Hub, the tensors of the first layers
+    are downloaded, with only some rows of the embeddings.
 
     Args:
         plan: The plan of the output.
-        probe: The process that says which tensors of a source on the Hub are needed.
+        probe: A process with transformers, which says which tensors the first layers have.
         config: The folder with the config.json of the source.
-        loaded_as: The model_type with which transformers loads the source, such as "llama" for a
-            model type that transformers does not know (--family); empty for its own.
-        place: An empty folder for a file with these tensors.
+        loaded_as: The model_type with which transformers loads the source. The user names it with
+            --family, such as "llama", if transformers does not know the model_type of the source.
+            Empty otherwise.
+        place: An empty folder, for the downloaded tensors.
 
     Raises:
-        NoLayerRuns: No layer can run on its own.
+        NoLayerRuns: No layer can run without the others.
     """
     source = plan.source
     is_on_disk = all(source.local(name) is not None for name in source.weights())
     if is_on_disk:
         return [source.path(name) for name in source.weights()]
 
-    # A source on the Hub has gigabytes that the first layers do not need. Only their tensors are
-    # downloaded, and only the first rows of the embeddings, which have a row for each token.
-    needed_rows = _needed_rows(plan, probe, config, loaded_as)
-    fetched = place / SINGLE
-    _fetch_tensors(source, needed_rows, fetched)
-    return [fetched]
+    rows_by_tensor = _needed_rows(plan, probe, config, loaded_as)
+    downloaded = place / SINGLE
+    _fetch_tensors(source, rows_by_tensor, downloaded)
+    return [downloaded]
 
 
 def _needed_rows(
     plan: CheckpointPlan, probe: Probe, config: Path, loaded_as: str
 ) -> dict[str, int]:
-    """Ask the probe which tensors are needed to run the first layers of a source.
-
-    Only these are downloaded then.
+    """Ask transformers which tensors are needed to run the first layers of a source.
 
     Args:
         plan: The plan of the output.
-        probe: The process that is asked.
+        probe: The process with transformers.
         config: The folder with the config.json of the source.
         loaded_as: The model type with which transformers loads the source; empty for its own.
 
@@ -212,8 +213,8 @@ def _needed_rows(
     Raises:
         NoLayerRuns: No layer can run on its own.
     """
-    # The names and shapes of all tensors, but for the experts of a mixture: attention is compared,
-    # which needs none. Kimi K2 has 276,480 of them, whose names would make the question large.
+    # The names and shapes of all tensors, without the experts of a mixture, since only attention is
+    # compared. Kimi K2 has 276,480 experts, whose names would make the question large.
     shapes = {}
     for name, tensor in plan.source.tensors.items():
         if EXPERTS not in name:

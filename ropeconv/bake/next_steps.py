@@ -80,59 +80,64 @@ def run_commands(
 ) -> list[str]:
     """Return the commands that run an output with its whole context.
 
-    Such as ["vllm serve ./Qwen3-8B-yarn4 --max-model-len 131072"].
-
-    They are for the first runtime that the user named and that supports the output, else for
-    llama.cpp or a server, and for the purpose of the model. A folder without weights and a draft
-    have none.
+    For vLLM: ["vllm serve ./Qwen3-8B-yarn4 --max-model-len 131072"]. The list is empty for a
+    config.json without weights, and for the draft model of another output.
 
     Args:
         plan: The plan of the output.
         path: The output.
         modelfile: The Modelfile for Ollama; None where none was written.
-        draft: The plan of its draft; None without one.
+        draft: The plan of the draft model for speculative decoding; None without a draft.
     """
     is_draft = bool(plan.target.drafts_for or plan.draft)
     if plan.source.kind == "config" or is_draft:
         return []
-    purpose = plan_purpose(plan)
-    context = plan.context
-    projector = find_projector(plan)
-
-    # what vLLM and SGLang call the draft: the kind of a head that was trained for the target, such
-    # as "eagle3", or "draft_model" for a whole smaller model
-    kind = "draft_model"
-    if draft is not None and draft.draft is not None:
-        kind = draft.draft.name
-    speculation = ""  # of vLLM's --speculative-config
-    if draft is not None:
-        settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
-        speculation = shlex.quote(json.dumps(settings))
-
-    # The template (run.jinja) has the commands of each runtime and purpose. It puts these words
-    # into them, which are quoted for a shell.
     runtime = runtime_to_show(plan, draft)
+    purpose = plan_purpose(plan)  # such as "text" or "embedding"
+
+    # speculative decoding: what vLLM and SGLang call the kind of the draft, which is "eagle3" or
+    # the like for a head that was trained for the model, and "draft_model" for a smaller model
+    draft_path = None
+    kind_of_draft = "draft_model"
+    speculative_config = ""  # the value of vLLM's --speculative-config
+    if draft is not None:
+        draft_path = _quote(draft.out)
+        if draft.draft is not None:  # the head of the draft plan
+            kind_of_draft = draft.draft.name
+        settings = {"method": kind_of_draft, "model": str(draft.out), "num_speculative_tokens": 3}
+        speculative_config = shlex.quote(json.dumps(settings))
+
+    # The template has the commands of each runtime and purpose, with places for these words.
     text = render(
         "run.jinja",
         runtime=runtime,
         purpose=purpose,
-        schedule=_diffusion_options(plan, purpose),  # for a language model that denoises its text
-        path=shlex.quote(str(path)),
-        folder=shlex.quote(str(path.parent)),
+        path=_quote(path),
+        folder=_quote(path.parent),
         file=shlex.quote(path.name),
-        model=shlex.quote(path.stem.lower()),
-        pipeline=feature_extraction(str(path)),  # a program that runs an encoder
-        mmproj=projector and shlex.quote(str(projector)),
-        ollama=_ollama_name(path),
-        context=context,
-        modelfile=modelfile and shlex.quote(str(modelfile)),
-        draft=draft and shlex.quote(str(draft.out)),
-        kind=kind,
-        speculation=speculation,
+        context=plan.context,
         options=options_of(plan.result.verdicts, runtime),
         cache_option=_cache_option(plan, runtime),
+        # names of the model in LM Studio and in Ollama
+        model=shlex.quote(path.stem.lower()),
+        ollama=_ollama_name(path),
+        modelfile=_quote(modelfile),
+        # llama.cpp's file with the vision part; a program that runs an encoder; and options for a
+        # diffusion language model
+        mmproj=_quote(find_projector(plan)),
+        pipeline=feature_extraction(str(path)),
+        schedule=_diffusion_options(plan, purpose),
+        # speculative decoding
+        draft=draft_path,
+        kind=kind_of_draft,
+        speculation=speculative_config,
     )
     return text.splitlines()
+
+
+def _quote(path: Path | None) -> str | None:
+    """Return a path as a word for a shell; None for None."""
+    return None if path is None else shlex.quote(str(path))
 
 
 def _arch_of(plan: GgufOutput) -> Arch:
@@ -165,7 +170,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
         path: The output.
         computed_here: Whether the installed transformers computes the output; else a running server
             is compared.
-        against: The source, where that is not the one of the plan.
+        against: The source, if it is not the source of the plan.
     """
     if why_not_compared(plan) or not has_receipt(path):
         return ""
@@ -209,16 +214,20 @@ def feature_extraction(path: str) -> str:
 
 
 def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
-    """Return the runtime whose command is shown to the user; empty where none supports the output.
+    """Return the runtime with which an output is run in the commands that are shown to the user.
 
-    It must support the output, and its draft if it has one. Among such runtimes, it is the first
-    that the user named with --runtime, else vLLM, SGLang or transformers, or llama.cpp for GGUF.
+    The runtime supports the output, and the draft model if there is one. The runtimes that the user
+    names with --runtime come first, then vLLM, SGLang and transformers, or llama.cpp for GGUF.
 
     Args:
         plan: The plan of the output.
-        draft: The plan of its draft; None without one.
+        draft: The plan of the draft model for speculative decoding; None without a draft.
+
+    Returns:
+        The name, such as "vllm"; empty where no runtime supports the output.
     """
-    # the verdict of each version of a runtime, such as "vllm@0.33", that runs the draft too
+    # one verdict for each version of a runtime, such as "vllm@0.33"; with a draft, only for
+    # versions that run the draft too
     verdicts = plan.result.verdicts
     if draft is not None:
         runs_draft = {
@@ -226,15 +235,16 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         }
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
-    # with --cache-type, only runtimes that have the type of KV cache, such as q8_0
+    # with --cache-type q8_0, only runtimes that offer this type of KV cache
     target = plan.target
-    runtimes_with_type = runtimes_with(plan.asked.cache_type, plan.shape, plan.is_folder)
+    cache_type = plan.asked.cache_type  # empty without the option
+    runtimes_with_type = runtimes_with(cache_type, plan.shape, plan.is_folder)
     return shown_runtime(
         verdicts,
         plan.is_folder,
         named=target.runtimes,
         allow_untested=target.allow_untested,
-        usual=runtimes_with_type,
+        candidates=runtimes_with_type,
     )
 
 
@@ -254,23 +264,23 @@ def options_of(verdicts: Iterable[Verdict | RuntimeRecord], name: str) -> str:
 
 
 def _cache_option(plan: Plan, runtime: str) -> str:
-    """Return the option with which a runtime has the KV cache in the type of --cache-type.
+    """Return the option of a runtime that sets the type of the KV cache, as --cache-type asks.
 
-    For llama.cpp and `--cache-type q8_0` it is " --cache-type-k q8_0 --cache-type-v q8_0", with a
-    blank before it, to be put behind a command. Empty where the runtime needs no option.
+    For llama.cpp and `--cache-type q8_0` it is " --cache-type-k q8_0 --cache-type-v q8_0". It
+    begins with a blank, so that it can be appended to a command. It is empty where no option is
+    needed.
 
     Args:
-        plan: The plan of the output, with the options of the user on memory (`asked`).
+        plan: The plan of the output. `plan.asked` has the options of the user on memory.
         runtime: The name of the runtime.
     """
-    # The table MEMORY has the memory of each runtime, and its options by type of the cache. Some
-    # runtimes run llama.cpp's code, so they share its row, but have options of their own:
-    # koboldcpp has --quantkv 1.
-    row_of_runtime = formulas_of(runtime)
-    if not row_of_runtime:
+    # the runtime with the same code, which is llama.cpp for koboldcpp
+    runtime_in_table = formulas_of(runtime)
+    if not runtime_in_table:
         return ""
-    options_by_type = MEMORY[row_of_runtime].cache_options
+    options_by_type = MEMORY[runtime_in_table].cache_options
     if runtime in CACHE_SETTINGS:
+        # the same code, and another option: {"q8_0": "--quantkv 1"} for koboldcpp
         options_by_type = CACHE_SETTINGS[runtime].types
 
     option = options_by_type.get(plan.asked.cache_type, "")

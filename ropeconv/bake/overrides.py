@@ -76,30 +76,31 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
 
 
 def with_needed(plan: Plan, changes: JsonObject) -> JsonObject:
-    """Return the overrides of a plan, and further keys that a server needs to compute it exactly.
+    """Add to some changed keys of config.json the keys that a server needs to compute them exactly.
 
-    Such a key is {"original_max_position_embeddings": 4096}. The commands that ropeconv prints
-    (`override_commands`) have it too, and the JSON must say the same, since users may paste it into
-    a command of their own.
+    vLLM can be started with changes of config.json, its overrides: `--hf-overrides '{...}'`. Some
+    versions need a further key, such as {"original_max_position_embeddings": 4096}.
 
     Args:
-        plan: The output that the overrides stand for.
-        changes: The keys of config.json that it changes.
+        plan: The plan of the output that the overrides replace.
+        changes: The keys of config.json that the plan changes, with their new values.
+
+    Returns:
+        The overrides: the changes with the further keys.
 
     Raises:
-        UsageError: For a runtime without an option for overrides, and for two servers that need
-            different ones.
+        UsageError: The user names a runtime without an option for overrides, or two servers that
+            need different overrides.
     """
-    overrides_of_servers = []
-    for server in named_servers(plan):
-        # the options with which the server must be started, e.g. " --hf-overrides '{...}'"; the
-        # keys that it needs are in the JSON of its option for overrides
+    overrides_by_server = []
+    for server in named_servers(plan):  # "vllm", "sglang" or both
+        # the further options of the server, e.g. " --hf-overrides '{...}'", and the keys in them
         options = options_of(plan.result.verdicts, server)
-        override_option = FLAGS[server]
+        override_option = FLAGS[server]  # the option for overrides, such as "--hf-overrides"
         needed_keys = needed_overrides(options, override_option)
-        overrides_of_servers.append(merged(changes, needed_keys))
+        overrides_by_server.append(merged(changes, needed_keys))
 
-    first, *others = overrides_of_servers
+    first, *others = overrides_by_server
     if any(other != first for other in others):
         raise UsageError(
             "vllm and sglang need different overrides; name one of them with --runtime"
@@ -175,32 +176,33 @@ def _result_in_config(plan: Plan) -> CheckpointResult:
 
 
 def _removed_settings(before: Config, after: Config) -> Iterator[str]:
-    """Yield the settings of RoPE that a config loses, such as `rope_scaling.factor`.
+    """Yield the names of RoPE settings that a new config lacks, such as "rope_scaling.factor".
 
-    An override cannot remove a setting, so one that the new config does not have would stay.
+    A server with overrides merges them into its config and removes nothing. A setting that the new
+    config lacks would therefore still count.
 
     Args:
         before: The config of the source, with settings in rope_scaling, rope_parameters, or both.
-        after: The new config, of which the override has rope_parameters.
+        after: The new config, whose rope_parameters are the override.
     """
-    old = dict[str, object]()
+    old_settings = dict[str, object]()
     for name in ROPE_DICTIONARIES:
-        old.update(_settings(before.get(name)))
-    new = dict(_settings(after.get("rope_parameters")))
+        old_settings.update(_settings(before.get(name)))
+    new_settings = dict(_settings(after.get("rope_parameters")))
 
-    # a message names a setting with the first dictionary that the config has
+    # the dictionary that the message names: the first that the source has
     dictionaries = [name for name in ROPE_DICTIONARIES if before.get(name)]
-    first_dictionary = dictionaries[0] if dictionaries else ""
+    dictionary = dictionaries[0] if dictionaries else ""
 
-    for setting, value in old.items():
-        is_lost = setting not in new
+    for setting, value in old_settings.items():
+        is_removed = setting not in new_settings
+        # `type` is the older name of `rope_type`. It is harmless beside a `rope_type` that means
+        # the same, as "su" and "longrope" do.
         if setting == "type":
-            # `type` is the older name of `rope_type`. It stays beside the `rope_type` of the new
-            # config, which is harmless if both are the same type. "su" and "longrope" are.
-            old_type = NEW_NAMES_OF_TYPES.get(str(value), value)
-            is_lost = old_type != new.get("rope_type")
-        if is_lost:
-            yield f"{first_dictionary}.{setting}"
+            new_name = NEW_NAMES_OF_TYPES.get(str(value), value)
+            is_removed = new_name != new_settings.get("rope_type")
+        if is_removed:
+            yield f"{dictionary}.{setting}"
 
 
 def _settings(rope: object) -> Iterator[tuple[str, object]]:

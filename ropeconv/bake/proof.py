@@ -155,29 +155,29 @@ class Sample:
 
     @cached_property
     def margin(self) -> float | None:
-        """How far from 0 the mean must be to be significant; None where that cannot be tested.
+        """How far from 0 the mean must be to be significant; None for too few numbers.
 
-        It is the larger one of two margins: of Student's t, and of a bootstrap, which also holds
-        for skewed numbers. Drawing the bootstrap takes time. A mean within the margin of Student's
-        t is not significant anyway, so only that margin is returned for it.
+        It is the larger of the margin of Student's t test and the margin of a bootstrap. The
+        bootstrap also holds for skewed numbers, but takes time.
         """
         student_margin = self.student_margin
         if student_margin is None or self.error is None:
             return None
-        if abs(self.mean) <= student_margin:
-            return student_margin
+
+        # no bootstrap where the mean is not significant by Student's t test, or where all numbers
+        # are equal and so have no skew
+        is_significant_by_student = abs(self.mean) > student_margin
         has_spread = self.by_cluster.std() > 0
-        if not has_spread:  # equal numbers have no skew, which the bootstrap is for
+        if not is_significant_by_student or not has_spread:
             return student_margin
 
-        # The standard error s / sqrt(n) is for n independent numbers. Neighbours in a text are
-        # alike, so that n numbers are worth only n_eff independent ones. The error is then
-        # s / sqrt(n_eff), which is s / sqrt(n) times sqrt(n / n_eff).
-        error = self.error * math.sqrt(self.count / self.effective_count)
-        # how many standard errors from 0 the mean must be, by the bootstrap; `by_cluster` has one
-        # number for each text, or for each window where there are few texts
-        errors_needed = bootstrap_t(self.by_cluster)
-        return max(student_margin, errors_needed * error)
+        # The standard error s / sqrt(n) is for n independent numbers. Numbers from one text are
+        # alike, so n numbers count as fewer independent numbers, n_eff. The standard error is then
+        # s / sqrt(n_eff) = s / sqrt(n) * sqrt(n / n_eff).
+        standard_error = self.error * math.sqrt(self.count / self.effective_count)
+        # `by_cluster` has a number for each text, or for each window where there are few texts
+        standard_errors_from_0 = bootstrap_t(self.by_cluster)
+        return max(student_margin, standard_errors_from_0 * standard_error)
 
     @property
     def decided(self) -> bool:
@@ -186,15 +186,15 @@ class Sample:
 
 
 def effective_count(values: NDArray[np.float64], documents: NDArray[np.int64]) -> float:
-    """Return how many independent numbers the windows of a few texts are worth.
+    """Return how many independent numbers the correlated windows of a few texts are worth.
 
-    Neighbours with the correlation r are worth n (1 - r) / (1 + r) numbers. Few windows
-    underestimate r by (1 + 4 r) / n in the mean (Marriott and Pope 1954), which is added, and half
-    a standard error, 0.5 / sqrt(n), on top.
+    n windows, each with the correlation r to the window before it, are worth n (1 - r) / (1 + r)
+    independent numbers. A measured r is too small by (1 + 4 r) / n in the mean (Marriott and Pope
+    1954). This bias is added to r, and half a standard error, 0.5 / sqrt(n).
 
     Args:
         values: A number for each window, in the order of the text, float64 [n].
-        documents: The text of each, int [n].
+        documents: The number of the text of each window, int [n].
     """
     # the correlation of each window with the one before it in its text
     count = len(values)
@@ -206,7 +206,7 @@ def effective_count(values: NDArray[np.float64], documents: NDArray[np.int64]) -
     products = deviations[1:] * deviations[:-1]
     measured = float(products[is_of_same_text].sum()) / squares
 
-    # the two additions of the docstring
+    # add the bias and half a standard error
     bias = (1 + 4 * max(measured, 0.0)) / count
     half_error = 0.5 / math.sqrt(count)
     correlation = min(max(measured + (bias + half_error), 0.0), 0.95)
@@ -221,27 +221,29 @@ def _draws(count: int) -> NDArray[np.float64]:
 
 
 def bootstrap_t(values: NDArray[np.float64]) -> float:
-    """Return how many standard errors from 0 a mean must be by the bootstrap-t distribution.
+    """Return how many standard errors from 0 a mean must be to be significant, by a bootstrap.
 
-    Efron and Tibshirani 1993, chapter 12.5: n numbers with the mean m are drawn with replacement,
-    n in each draw. A draw with the mean m' and the standard deviation s' gives
+    This is the bootstrap-t of Efron and Tibshirani 1993, chapter 12.5. From n numbers with the mean
+    m, n numbers are drawn with replacement, many times. A draw with the mean m' and the standard
+    deviation s' gives
 
         t = (m' - m) / (s' / sqrt(n))
 
-    and the result is a high quantile of t: a mean above 0 is significant where it is further above
-    0, in standard errors, than nearly all draws are above m. For a mean below 0 it is the reverse.
-    For 30 normal numbers the quantile is about 4; skewed ones have a larger one on one side.
+    The result is a high quantile of t, since the mean m must be further from 0 than nearly all
+    draws are from m. For 30 normal numbers it is about 4, and for skewed numbers it is larger on
+    one side.
 
     Args:
         values: The numbers, float64 [n].
 
     Returns:
-        The quantile; 0 for so many numbers that Student's t is enough.
+        The quantile; 0 for more than MOST_DRAWN numbers, for which Student's t test is enough.
     """
     count = len(values)  # n
     if count > MOST_DRAWN:
         return 0.0
-    # m is subtracted here, so that the mean of a draw is m' - m; the sign makes one case of two
+    # m' - m is the mean of a draw from these; for m < 0 the signs are changed, so that the quantile
+    # is always on the high side
     deviations = values - values.mean()
     if values.mean() < 0:
         deviations = -deviations
@@ -253,12 +255,13 @@ def bootstrap_t(values: NDArray[np.float64]) -> float:
     mean_squares = draws @ deviations**2 / count
     variances = (mean_squares - means**2) * count / (count - 1)
 
-    # A draw that is n times the same number has s' = 0, and t would be infinite. So s' is at least
-    # a part of the standard deviation s of the numbers, s / n.
+    # A draw that is n times the same number has s' = 0, for which t would be infinite. So s' is at
+    # least s / n, where s is the standard deviation of the numbers.
     least_variance = float(deviations.var(ddof=1)) / count**2
     errors = np.sqrt(np.maximum(variances, least_variance) / count)
-    # ALPHA (0.0027) is the level of the two-sided test, so that each side has ALPHA / 2. Few skewed
-    # numbers have draws with too narrow a tail, so the quantile is read further out, at ALPHA / 20.
+
+    # The level of the tests is ALPHA (0.0027), or ALPHA / 2 for each side. Draws of few skewed
+    # numbers have too few extreme values, so the quantile is taken at ALPHA / 20 (TAIL).
     quantile = 1 - ALPHA / TAIL
     return float(np.quantile(means / errors, quantile, method="higher"))
 
@@ -267,8 +270,8 @@ def sample_of(measured: Sequence[Measured], values: Iterable[float] | None = Non
     """Return numbers with the text and the window of each, for the statistics of their mean.
 
     Args:
-        measured: The numbers, windows of one text in the order of the text.
-        values: Replace the numbers.
+        measured: The numbers with their texts and windows, in the order of the text.
+        values: Other numbers for the same windows; None for the numbers in `measured`.
     """
     if values is None:
         values = [item.value for item in measured]
@@ -299,7 +302,7 @@ def differences(own: Mapping[Any, Measured], other: Mapping[Any, Measured]) -> S
 
     Args:
         own: Numbers by the key that pairs them, such as text and window.
-        other: Those of another row or length.
+        other: The numbers of another row or length.
     """
     common_keys = [key for key in own if key in other]
     if not common_keys:
@@ -347,29 +350,27 @@ def prove(
 
 
 def judge(sample: Sample, share: bool = False) -> Proof:
-    """Return the mean of differences, its standard error, and its margin.
+    """Return the mean of the differences between two methods, with its error and its margin.
 
-    The margin is how far from 0 the mean must be to be significant. For losses it is the larger one
-    of Student's t and a bootstrap (`Sample.margin`).
-
-    Answers are right or wrong, so their differences are 1, 0 or -1. For these, McNemar's test
-    replaces the bootstrap. It counts only the questions that one row answers and the other does
-    not. It also works where all answers change in the same way, so that there is no spread for
-    Student's t.
+    The margin is how far from 0 the mean must be to be significant.
 
     Args:
-        sample: The differences between two rows, one for each window or question.
-        share: Whether they are differences of answers, whose mean is a difference of shares.
+        sample: The differences, one for each window of a text or for each question.
+        share: False for differences of losses. True for differences of answers: 1 if only the first
+            method is right, -1 if only the second is right, 0 otherwise.
     """
+    # losses: the larger margin of Student's t test and a bootstrap
     if not share:
         return Proof(sample.mean, sample.error, sample.margin, sample.count)
 
+    # Answers: the larger margin of Student's t test and McNemar's test, which counts the questions
+    # that only one method answers. McNemar's test also works if all differences are 1, so that
+    # they have no spread for Student's t test.
     error_by_mcnemar = mcnemar_error(sample)
     error = max(error_by_mcnemar, sample.error or 0.0)
-    margin = sample.student_margin  # None where there are too few differences for a test
+    margin = sample.student_margin  # None for too few differences
     if margin is not None:
-        # three standard errors, the level of all tests here (ALPHA)
-        margin = max(3 * error_by_mcnemar, margin)
+        margin = max(3 * error_by_mcnemar, margin)  # 3 standard errors are the level ALPHA
     return Proof(sample.mean, error, margin, sample.count)
 
 

@@ -12,20 +12,26 @@ from .plan import Plan
 
 
 def quality(plan: Plan) -> str:
-    """Return a sentence on how much the method of a plan was measured to help and to cost.
+    """Return a phrase on the loss of the method of a plan, by a study, for users.
 
-    Such as "loss -2.10 nats beyond the trained length, +0.02 inside it, against the unchanged
-    Qwen2.5-0.5B at 4 times". Where no study has the method, it is "not measured", with the command
-    that measures it on this model if there is one: "not measured; ropeconv eval ...".
+    With a study of the method: "loss -2.10 nats beyond the trained length, +0.02 inside it, against
+    the unchanged Qwen2.5-0.5B at 4 times". Without a study: "not measured; ropeconv eval ...", with
+    the command that measures the method on this model.
+
+    Args:
+        plan: The plan of an output.
+
+    Returns:
+        The phrase; empty for an output without a method that extends it, and for an encoder.
     """
-    # nothing to say: --as-is has no method; no study has the loss of a method within the trained
-    # context; and an encoder predicts no next token, so it has no such loss
     method = plan.recipe.method
     is_longer = plan.context > plan.before.original_context
+    # an encoder predicts no next token, so it has no such loss
     if isinstance(method, AsIs) or not is_longer or is_encoder(plan):
         return ""
 
-    # the losses of a published study, minus those of the unchanged model (BASE)
+    # A study of the method. It has the loss of each method at the new length (`beyond`) and at the
+    # trained length (`inside`). BASE is the unchanged model.
     study = shown_study(plan)
     if study is not None:
         beyond = study.beyond[method.name] - study.beyond[BASE]
@@ -40,16 +46,17 @@ def quality(plan: Plan) -> str:
             limit = f"; not measured at {factor:.3g} times"
         return f"loss {losses}, against {model}{limit}"
 
-    # The command that measures it. `eval` needs weights and the loss of the next token, which a
-    # config.json and a draft do not have. Its option --methods cannot name a method that reads
-    # factors from a file.
+    # `ropeconv eval` cannot measure a config.json without weights, a draft model, or a method that
+    # reads factors from a file
     has_no_loss = plan.source.kind == "config" or bool(plan.draft)
     reads_file = method.value is Value.FILE
     if has_no_loss or reads_file:
         return "not measured"
-    rows = f"base,{recipe_text(plan.recipe)}"
+
+    # the command, with --methods base,yarn:4 for example
+    methods = f"base,{recipe_text(plan.recipe)}"
     source = plan.source.reference
-    command = command_line("eval", source, "--methods", rows, "--text", "FILE")
+    command = command_line("eval", source, "--methods", methods, "--text", "FILE")
     return f"not measured; {command}"
 
 

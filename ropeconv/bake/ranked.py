@@ -116,30 +116,31 @@ class RankedMethods(TableSummary):
         return f"The best is {best.sentence}"
 
     def summary(self) -> dict[str, str]:
-        """Return the lines above the table of methods, by name; an empty line is not shown."""
-        # the commands to run: for the best method, and if that needs fine-tuning, for the best
-        # method that needs none
+        """Return the lines above the table of methods, by name. An empty line is not shown."""
+        # the command for the best method
         best_command = ""
         if self.best is not None:
             best_command = self.best.command
+        # the command for the best method without fine-tuning, if that is another method
         untuned_command = ""
         if self.untuned is not None and self.untuned is not self.best:
             untuned_command = self.untuned.command
+        # the methods that do not fit the model, with reasons
+        reasons = [f"{name}: {reason}" for name, reason in self.passed_over.items()]
 
-        skipped = [f"{name}: {reason}" for name, reason in self.passed_over.items()]
         return {
             "sentence": self.sentence,
             "source": self.source,
             "context": f"{self.inspection.context:,} -> {self.context:,} tokens",
             "best": best_command,
             "untuned": untuned_command,
-            # two warnings: what the training of the model means for methods, and that the layers of
-            # the model cannot see the longer context
+            # a warning on the training of the model, such as "was trained with 32,768 tokens"
             "training": self.training,
+            # a warning that the layers of the model cannot see the longer context
             "useless": self.useless,
-            # about the evaluation that the methods are sorted by
+            # a sentence on the user's own evaluation, by which the methods are sorted
             "note": self.note,
-            "passed_over": "\n".join(skipped),
+            "passed_over": "\n".join(reasons),
         }
 
     @property
@@ -208,42 +209,50 @@ class RankedMethods(TableSummary):
         return (row.flags, *measured, untuned, *supported)
 
     def records(self) -> list[JsonObject]:
-        """Return a row for each method, for a table such as that of pandas.
+        """Return a row for each method, for a pandas DataFrame.
 
         Numbers that were not measured are None. Losses are in nats per token.
         """
         rows = []
-        for row in self.methods:
-            # what the user's own evaluation has measured
-            own_evaluation = self.ranking.to_dict(row) if self.ranking else None
-            # The mean over other methods of 1 (better than that method) and -1 (worse). A method
-            # that no study compares has no score; 0 would mean as good as the others.
-            was_compared = bool(row.standing.signs)
-            score = row.standing.score if was_compared else None
-            # what a published study has measured
-            numbers = row.measured.to_dict() if row.measured else {}
+        for advice in self.methods:
+            # the numbers of the user's own evaluation, and of a published study
+            own_evaluation = self.ranking.to_dict(advice) if self.ranking else None
+            numbers = advice.measured.to_dict() if advice.measured else {}
+
+            # The mean of 1 for each method that this method is better than, and -1 for each that it
+            # is worse than, by published studies (`standing`). None if no study compares it.
+            was_compared = bool(advice.standing.signs)
+            score = advice.standing.score if was_compared else None
             rows.append(
                 {
-                    "method": row.method.name,
-                    "flags": row.flags,
-                    "works_untuned": row.works_untuned,
-                    "without_training": row.without_training,
-                    "writable": row.writable,
-                    "basis": row.basis,
-                    "recommended": row.recommended or None,
+                    "method": advice.method.name,
+                    "flags": advice.flags,
+                    # whether it works without training: True or False, and "yes", "no" or why
+                    # nobody knows, such as "not measured"
+                    "works_untuned": advice.works_untuned,
+                    "without_training": advice.without_training,
+                    # whether an output can be written
+                    "writable": advice.writable,
+                    # why it has its place in the list, such as "its publisher", with the source
+                    "basis": advice.basis,
+                    "recommended": advice.recommended or None,
                     "score": score,
+                    # the study: losses at the trained and at the new length, the loss that the
+                    # method adds at the trained length, and the hidden facts found, in percent
                     "measured_on": numbers.get("model"),
                     "loss_inside": numbers.get("loss_inside"),
                     "loss_beyond": numbers.get("loss_beyond"),
-                    "price": numbers.get("price"),  # the loss within the trained length
-                    "retrieval": numbers.get("retrieval"),  # hidden facts found, in percent
+                    "price": numbers.get("price"),
+                    "retrieval": numbers.get("retrieval"),
                     "retrieval_low": numbers.get("retrieval_low"),
                     "retrieval_high": numbers.get("retrieval_high"),
-                    "attention_factor": row.schedule.attention_factor,
-                    "effective_length": row.profile.reach.effective_length,
-                    "outside": row.profile.outside,  # dimensions with angles new to the model
+                    # the frequencies: `outside` counts dimensions with angles new to the model
+                    "attention_factor": advice.schedule.attention_factor,
+                    "effective_length": advice.profile.reach.effective_length,
+                    "outside": advice.profile.outside,
+                    # the user's own evaluation
                     "loss": own_evaluation["loss"] if own_evaluation else None,
-                    "command": row.command,
+                    "command": advice.command,
                 }
             )
         return rows
@@ -265,19 +274,17 @@ class RankedMethods(TableSummary):
 
     @property
     def training(self) -> str:
-        """A sentence on what the training of the model means for the methods; or empty.
+        """A warning on how the model was trained, where that matters for the choice of a method.
 
-        There are four cases: the model was trained with a scaling; it reaches its length by dual
-        chunk attention; it may have been trained with less context than it declares; or it surely
-        was.
+        It is empty for a model that was trained with the context that it declares.
         """
-        # 1. trained with a scaling, which methods keep
+        # Llama 3.1: trained with a scaling, which methods keep
         spec = self.inspection.spec
         why_kept = why_scaling_is_kept(self.inspection)
         if why_kept:
             return f"{why_kept}, so the methods keep the scaling (--on-top)."
 
-        # 2. dual chunk attention, as Qwen2.5-1M has
+        # Qwen2.5-1M: reaches its length by dual chunk attention
         codes = {problem.code for problem in self.inspection.problems}
         if "dual-chunk" in codes:
             return (
@@ -286,18 +293,19 @@ class RankedMethods(TableSummary):
                 " Runtimes use it in place of a method, ignore it or fail: see `ropeconv inspect`."
             )
 
-        # 3. maybe trained with less, as Qwen 2. The message of the problem is a part of a sentence:
-        # "declares 131,072 tokens and may have been trained with 32,768 (...); if so, pass
-        # --original-context 32768". Here it continues with "to the command below".
+        # Qwen 2: may have been trained with fewer tokens. The message of the problem is "declares
+        # 131,072 tokens and may have been trained with 32,768 (...); if so, pass --original-context
+        # 32768".
         for problem in self.inspection.problems:
             if problem.code == "trained":
                 return f"the model {problem.message} to the command below."
 
-        # 4. Surely trained with much less, by the table of families: Qwen2.5-1M without the key of
-        # dual chunk attention. (Qwen 3 declares 40,960 tokens for 32,768 trained ones, which is
-        # only a little more.)
+        # Qwen2.5-1M without the key of dual chunk attention: trained with much fewer tokens, by the
+        # table of families. (Qwen 3 declares 40,960 tokens and was trained with 32,768, which needs
+        # no warning.)
         is_in_table = spec.original_context_source == "family"
-        if is_in_table and spec.context > 2 * spec.original_context:
+        declares_much_more = spec.context > 2 * spec.original_context
+        if is_in_table and declares_much_more:
             return (
                 f"the model declares {spec.context:,} tokens and was trained with"
                 f" {spec.original_context:,}, over which factors count"
@@ -306,27 +314,31 @@ class RankedMethods(TableSummary):
         return ""
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data."""
-        advice = []
-        for row in self.methods:
-            document = row.to_dict()
-            if self.ranking:
-                document["measured"] = self.ranking.to_dict(row)
-            advice.append(document)
+        """Return the methods, the memory of the KV cache and warnings as JSON-ready data."""
+        methods = []
+        for advice in self.methods:
+            method = advice.to_dict()
+            if self.ranking:  # the user's own evaluation, by which the methods are sorted
+                method["measured"] = self.ranking.to_dict(advice)
+            methods.append(method)
 
-        cache = self.inspection.kv_cache
-        cache_document: JsonObject | None = None
+        # the memory of the KV cache at the wanted length and at the present length
+        cache = self.inspection.kv_cache  # None where its size is not known
+        cache_sizes: JsonObject | None = None
         if cache:
-            cache_document = cache.document(self.context, self.inspection.spec.context).to_dict()
+            present_length = self.inspection.spec.context
+            cache_sizes = cache.document(self.context, present_length).to_dict()
+
+        # that the layers cannot see the longer context, and how the model was trained
+        warnings = [text for text in (self.useless, self.training) if text]
 
         return {
             "source": self.source,
             "sorted_by": self.criterion,
-            "advice": advice,
-            "passed_over": self.passed_over,
-            "kv_cache": cache_document,
-            # that layers cannot see the longer context, and what the training means for methods
-            "warnings": [note for note in (self.useless, self.training) if note],
+            "advice": methods,
+            "passed_over": self.passed_over,  # why a method does not fit, by its name
+            "kv_cache": cache_sizes,
+            "warnings": warnings,
         }
 
 
@@ -348,12 +360,13 @@ def advised(
     outputs: Sequence[Format] | None = None,
     runtimes: Sequence[str] = (),
 ) -> RankedMethods:
-    """Return the methods with which a model reaches a length, compared and sorted.
+    """Return the methods with which a model reaches a length, the best method first.
 
     Args:
         source: The model.
         context: The wanted length in tokens.
-        measured: A result of `ropeconv eval` to sort by; None without one.
+        measured: The path of a result of `ropeconv eval`, by whose losses the methods are sorted;
+            None to sort by published studies.
         outputs: Formats that are planned; None for all that the model can have.
         runtimes: The runtimes that must compute an output, as `--runtime` names them.
 
@@ -362,20 +375,17 @@ def advised(
         RopeconvError: As `advise` does, and for a result that cannot be read.
     """
     inspection = inspect_source(source)
-    methods, passed_over = advise(source, context, outputs, inspection, runtimes)
-    if measured is None:
-        return RankedMethods(
-            inspection=inspection, context=context, methods=methods, passed_over=passed_over
-        )
-
-    # the function of the feature for `eval`, a plugin of this package, which sorts the methods by
-    # the losses in the result
-    rank_methods = hook("rank_methods")
-    ranking: MeasuredRanking = rank_methods(methods, measured, inspection, context)
+    methods, reasons_by_method = advise(source, context, outputs, inspection, runtimes)
+    ranking: MeasuredRanking | None = None
+    if measured is not None:
+        # a function of the plugin that has the command `eval`
+        rank_methods = hook("rank_methods")
+        ranking = rank_methods(methods, measured, inspection, context)
+        methods = ranking.methods  # sorted by the losses in the result
     return RankedMethods(
         inspection=inspection,
         context=context,
-        methods=ranking.methods,
-        passed_over=passed_over,
+        methods=methods,
+        passed_over=reasons_by_method,  # methods that do not fit the model
         ranking=ranking,
     )

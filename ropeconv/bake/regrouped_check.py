@@ -53,25 +53,26 @@ def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
 def without_shards(receipt: Receipt) -> Receipt:
     """Return a receipt without the facts that depend on how its source was split into shards.
 
-    A receipt records the GGUF file that an output was made from. Its keys about shards, such as
-    split.count, are left out. The byte at which its data begins, and the digest of its header, are
-    replaced by 0 and "". Two receipts are then equal if their sources have the same tensors, also
-    in other shards.
+    A receipt records the header of the GGUF file that an output was made from. Without its keys
+    about shards, such as split.count, and without facts about the bytes of the first shard, the
+    receipts for a model in one file and in three shards are equal.
     """
     original = receipt.original
     if original is None or original.gguf is None:
         return receipt
-    record = msgspec.structs.replace(
-        original.gguf,
-        keys=tuple(key for key in original.gguf.keys if not _depends_on_split(key)),
-        values=_without_split_keys(original.gguf.values),
-        version=0,
-        data_start=0,
-        tail=0,
-        sha256="",
+    gguf_record = original.gguf
+    without_shards_record = msgspec.structs.replace(
+        gguf_record,
+        keys=tuple(key for key in gguf_record.keys if not _depends_on_split(key)),
+        values=_without_split_keys(gguf_record.values),
+        # facts about the bytes of the first shard, replaced by 0 and ""
+        version=0,  # of the GGUF format
+        data_start=0,  # the byte at which the data begins
+        tail=0,  # the bytes after the last tensor
+        sha256="",  # the digest of the header
     )
-    without = msgspec.structs.replace(original, gguf=record)
-    return msgspec.structs.replace(receipt, original=without)
+    new_original = msgspec.structs.replace(original, gguf=without_shards_record)
+    return msgspec.structs.replace(receipt, original=new_original)
 
 
 def _depends_on_split(key: str) -> bool:
@@ -89,31 +90,32 @@ class RegroupedCheck(GgufCheck):
     """The comparison by the names of tensors. Its fields are those of `GgufCheck`."""
 
     def run(self) -> None:
-        """Compare the keys of the first shard, and each tensor with the planned one of its name."""
-        # an edited file: its tensors are those of the source, some of them changed by the edit
+        """Compare the keys of the model, and each tensor by its name, in whatever shard it is."""
         plan = self.plan
+        # an edited GGUF file: the tensors of its source, some of them changed by the edit
         if isinstance(plan, GgufPlan):
-            planned = self._plan_as_one_file(plan)
-            self._compare_with(plan.source.file, planned)
+            planned_header = self._plan_as_one_file(plan)
+            self._compare_with(plan.source.file, planned_header)
             return
 
-        # A conversion of a checkpoint. With --quick only its keys and shapes are compared.
-        # Otherwise it is converted again, into a temporary file whose tensors are compared.
+        # a converted checkpoint, with --quick: only its keys and shapes
         assert isinstance(plan, ExportPlan)
         if self.findings.options.quick:
             self._compare_without_converting(plan)
             return
+
+        # a converted checkpoint: the keys and tensors of a second conversion, in a temporary file
         with scratch() as folder:
-            remade = folder / "remade.gguf"
-            plan.write_whole(remade, lambda done: None)
-            file = GgufFile.open(remade)
-            header = RewrittenHeader(
-                values=file.header.values,
-                tensors=file.tensors,
-                alignment=file.header.alignment,
+            path = folder / "remade.gguf"
+            plan.write_whole(path, lambda done: None)
+            second_file = GgufFile.open(path)
+            second_header = RewrittenHeader(
+                values=second_file.header.values,
+                tensors=second_file.tensors,
+                alignment=second_file.header.alignment,
                 kept_size=0,  # the size of the data, which is not compared here
             )
-            self._compare_with(file, header)
+            self._compare_with(second_file, second_header)
 
     @staticmethod
     def _plan_as_one_file(plan: GgufPlan) -> RewrittenHeader:
@@ -161,31 +163,33 @@ class RegroupedCheck(GgufCheck):
         return names
 
     def _compare_keys(self, planned: RewrittenHeader, except_keys: tuple[str, ...]) -> None:
-        """Record the keys of the first shard that differ from the planned ones.
+        """Compare the keys of the first shard with the plan, and the later shards with no keys.
 
-        The other shards must have no keys, which are recorded too. Keys about the split itself
-        (`split.no`, `split.count`) are not compared.
+        Every difference is recorded. Keys about the split itself (`split.no`, `split.count`) are
+        not compared.
 
         Args:
             planned: The planned header.
             except_keys: Keys that may differ.
         """
-        first = self.file.header
-        actual_header = replace(first, values=_without_split_keys(first.values))
-        planned_header = replace(planned, values=_without_split_keys(planned.values))
-        clauses = []
-        for key, clause in unlike_keys(actual_header, planned_header):
+        first_header = self.file.header
+        actual = replace(first_header, values=_without_split_keys(first_header.values))
+        expected = replace(planned, values=_without_split_keys(planned.values))
+        differences = []  # each is a key, and a clause for the message
+        for key, clause in unlike_keys(actual, expected):
             if key not in except_keys:
-                clauses.append((key, clause))
-        self._record_keys(clauses)
+                differences.append((key, clause))
+        self._record_keys(differences)
 
-        # llama.cpp reads only the keys of the first shard; a later shard has at most the key of its
-        # alignment
+        # llama.cpp reads the keys of the model from the first shard only; a later shard may have
+        # the key of its alignment
         for path, header in zip(self.file.paths[1:], self.file.headers[1:], strict=True):
             values = {key: value for key, value in header.values.items() if key != ALIGNMENT}
-            has_misplaced_keys = bool(_without_split_keys(values))
-            if has_misplaced_keys:
-                self.findings.differs(f"{path.name} has keys, which belong in the first shard")
+            has_keys_of_model = bool(_without_split_keys(values))
+            if has_keys_of_model:
+                self.findings.add_difference(
+                    f"{path.name} has keys, which belong in the first shard"
+                )
 
     def _compare_infos(self, planned: RewrittenHeader, types: bool = True) -> bool:
         """Compare the shapes and types of tensors, and return whether they are the same.
@@ -199,46 +203,48 @@ class RegroupedCheck(GgufCheck):
         actual = self.file.tensors
         for name in dict.fromkeys((*planned.tensors, *actual)):
             if name not in actual:
-                self.findings.differs(f"it has no tensor {name}")
+                self.findings.add_difference(f"it has no tensor {name}")
                 return False
             if name not in planned.tensors:
-                self.findings.differs(f"it has a tensor {name}, which is not there")
+                self.findings.add_difference(f"it has a tensor {name}, which is not there")
                 return False
             has_other_shape = actual[name].shape != planned.tensors[name].shape
             has_other_type = types and actual[name].type != planned.tensors[name].type
             if has_other_shape or has_other_type:
-                self.findings.differs(f"its tensor {name} has another shape or type")
+                self.findings.add_difference(f"its tensor {name} has another shape or type")
                 return False
         return True
 
     def _compare_data(self, source: GgufFile | None, names: set[str]) -> None:
-        """Compare the bytes of some tensors with those of a source, shard by shard.
+        """Compare the bytes of the named tensors with the expected bytes, shard by shard.
+
+        With --quick, the caller names only a few small tensors.
 
         Args:
-            source: The file with the tensors of the same names. None if the edit of the plan has
-                the bytes of all these tensors, since it adds them.
+            source: The file with tensors of the same names. None if the plan itself has the bytes
+                of all named tensors, since its edit adds them.
             names: The names of the tensors to compare.
         """
         for path, header in zip(self.file.paths, self.file.headers, strict=True):
             self.findings.files += 1
-            self._compare_end(path, header, source)  # no more padding than is usual
+            self._compare_end(path, header, source)  # nothing may follow the last tensor
 
             infos = [info for name, info in header.tensors.items() if name in names]
             infos.sort(key=lambda info: info.offset)
-            ranges = [self._expected_range(info, header.data_start, source) for info in infos]
             if not self.findings.options.quick:
                 self.findings.bytes += sum(info.size for info in infos)
-            # whole=False: only the ranges of these tensors
-            place = first_difference(path, ranges, self.advance, whole=False)
-            if place is None:
+            ranges = [self._expected_range(info, header.data_start, source) for info in infos]
+            # whole=False: bytes outside of these tensors are not compared
+            differing_byte = first_difference(path, ranges, self.advance, whole=False)
+            if differing_byte is None:
                 continue
 
             # name the tensor that has this byte
-            offset = place - header.data_start
+            offset = differing_byte - header.data_start
             for info in infos:
                 if info.offset <= offset < info.offset + info.size:
-                    clause = f"{info.name} of {path.name} differs from byte {place:,} on"
-                    self.findings.differs(clause)
+                    clause = f"{info.name} of {path.name} differs from byte {differing_byte:,} on"
+                    self.findings.add_difference(clause)
                     break
 
     def _compare_end(self, path: Path, header: GgufHeader, source: GgufFile | None) -> None:
@@ -250,41 +256,40 @@ class RegroupedCheck(GgufCheck):
                 allowed = max(allowed, _bytes_after_tensors(source_header))
         extra = _bytes_after_tensors(header)
         if extra > allowed:
-            self.findings.differs(f"{path.name} has {extra:,} bytes after its last tensor")
+            self.findings.add_difference(f"{path.name} has {extra:,} bytes after its last tensor")
 
     def _expected_range(self, info: TensorInfo, data_start: int, source: GgufFile | None) -> Range:
-        """The bytes that a tensor should have, and its place in its shard.
+        """Return the range of bytes of a tensor in its shard, with the bytes that it should have.
 
         Args:
             info: The tensor.
             data_start: The byte of the shard at which data begins.
             source: The file with the tensor of the same name; None if the edit adds the tensor.
-
-        Returns:
-            A StreamedRange with bytes that the edit adds, a CopiedRange with bytes of the source,
-            or a GeneratedRange with bytes of the source that the edit changes.
         """
         start = data_start + info.offset
         stop = start + info.size
+
+        # a tensor that the edit adds, such as rope_freqs.weight
         added = self.plan.edit.added.get(info.name)
         if added is not None:
-            # `chunks` is a function without arguments that returns an iterator of bytes
-            return StreamedRange(start, stop, chunks=partial(iter, (added,)))
+            return StreamedRange.with_bytes(start, stop, added)
 
-        # the place of the tensor in the source, which may be in another shard than here
-        assert source is not None  # it is only None for tensors that the edit adds
+        # the first byte of the tensor in the source, where it may be in another shard
+        assert source is not None  # None only for tensors that the edit adds
         shard = source.shard(info.name)
         header = source.headers[shard]
         path = source.shards[shard].path()
-        place = header.data_start + header.tensors[info.name].offset
+        source_start = header.data_start + header.tensors[info.name].offset
 
-        # the change that the edit makes to the tensor; a file that was converted again has it
+        # a tensor of the source without a change; a second conversion has the changes already
         change = None
         if isinstance(self.plan, GgufPlan):
             change = self.plan.edit.changes.get(info.name)
         if change is None:
-            return CopiedRange(start=start, stop=stop, origin=path, place=place)
-        make = partial(change_piece, change, path, place)
+            return CopiedRange(start=start, stop=stop, origin=path, place=source_start)
+
+        # a tensor that the edit changes: the change is computed again, piece by piece
+        make = partial(change_piece, change, path, source_start)
         return GeneratedRange(start=start, stop=stop, make=make, unit=change.unit)
 
 

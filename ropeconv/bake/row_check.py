@@ -48,7 +48,7 @@ class _RowCheck:
     """The first numbers of all rows of tensors of the layer that is searched now."""
 
     def run(self, kinds: tuple[str, ...]) -> None:
-        """Compare where the rows of each layer came from with those of the first of its kind.
+        """Compare the order of the rows of each layer with the first layer of its kind.
 
         A conversion to GGUF may put the rows of a matrix into another order, in all layers of one
         kind into the same. Raises Disagreement where a layer has another order than the first.
@@ -77,83 +77,83 @@ class _RowCheck:
                 yield name.removeprefix(prefix)
 
     def _find_origins(self, suffix: str, layer: int) -> dict[int, Origin]:
-        """Return where some rows of a matrix in the file came from, by the number of the row.
+        """Return the rows of the checkpoint from which some rows of a matrix in the file were made.
 
-        Such as {0: ("self_attn.q_proj.weight", 0), 1: ("self_attn.q_proj.weight", 64)} for
-        `attn_q.weight` of a Llama, whose rows a conversion to GGUF interleaves. A row is found
-        again by its numbers: it has a correlation near 1 with the row that it was made of, and a
-        low one with all others.
+        A conversion to GGUF interleaves the rows of `attn_q.weight` of a Llama. The result is then
+        {0: ("self_attn.q_proj.weight", 0), 1: ("self_attn.q_proj.weight", 64), ...}: row 1 in the
+        file is row 64 in the checkpoint. A row of the file has a correlation near 1 with the row
+        that it was made from, and a low correlation with any other row.
 
         Args:
-            suffix: The matrix without the number of its layer, such as "attn_q.weight".
-            layer: The layer.
+            suffix: The name of the matrix without its layer, such as "attn_q.weight".
+            layer: The number of the layer.
         """
-        # some rows of the file, [rows, columns], divided by their lengths: the product of two such
-        # vectors is their correlation
+        # Some rows of the file, [sampled rows, columns], with length 1: the product of two vectors
+        # of length 1 is their correlation. Only the first columns are read.
         name = f"blk.{layer}.{suffix}"
         columns, row_count = self.file.tensors[name].shape  # GGUF has the columns first
         sampled_rows = sample_rows(row_count)
-        written = _normalised(self._rows_of_file(name, sampled_rows))
-        compared_columns = written.shape[1]
+        written_rows = _with_length_1(self._rows_of_file(name, sampled_rows))
+        read_columns = written_rows.shape[1]
 
-        # For each row of the file, the most similar row of the checkpoint. `highest` is the best
-        # correlation so far; rows below LEAST_CORRELATION are not the same row.
-        highest = dict.fromkeys(sampled_rows, LEAST_CORRELATION)
+        # compare them with all rows of each matrix of the layer that has as many columns
+        highest = dict.fromkeys(sampled_rows, LEAST_CORRELATION)  # the best correlation so far
         origins: dict[int, Origin] = {}
-        for tensor in self._tensors_like(layer, columns):
-            candidates = _normalised(self._all_rows(tensor, layer, compared_columns))
-            correlations = written @ candidates.T  # [sampled rows, rows of the tensor]
+        for tensor in self._matrices_with_columns(layer, columns):
+            original_rows = _with_length_1(self._all_rows(tensor, layer, read_columns))
+            correlations = written_rows @ original_rows.T  # [sampled rows, rows of the tensor]
             for row, correlations_of_row in zip(sampled_rows, correlations, strict=True):
-                nearest = int(correlations_of_row.argmax())
-                correlation = float(correlations_of_row[nearest])
+                most_similar_row = int(correlations_of_row.argmax())
+                correlation = float(correlations_of_row[most_similar_row])
                 if correlation > highest[row]:
                     highest[row] = correlation
-                    origins[row] = (tensor, nearest)
+                    origins[row] = (tensor, most_similar_row)
         return origins
 
     def _compare(self, suffix: str, layer: int, origins: dict[int, Origin]) -> None:
-        """Raise Disagreement where the rows of a layer are in another order than in the first.
+        """Raise Disagreement if a matrix has its rows in another order than in the first layer.
 
         A conversion puts the rows of a matrix into the same order in every layer. If row 1 of
         attn_q is row 64 of q_proj in the first layer, it must be row 64 of q_proj in this layer
         too.
 
         Args:
-            suffix: The matrix without the number of its layer, such as "attn_q.weight".
-            layer: The layer.
-            origins: Where rows of the first layer came from, such as
-                {1: ("self_attn.q_proj.weight", 64)} for the example.
+            suffix: The name of the matrix without its layer, such as "attn_q.weight".
+            layer: The number of the layer.
+            origins: The rows of the checkpoint from which the rows of the first layer were made. In
+                the example, {1: ("self_attn.q_proj.weight", 64)}.
         """
         name = f"blk.{layer}.{suffix}"
         prefix = layer_prefix(layer, self.source.family, self.source.tensors)
         if name not in self.file.tensors or prefix is None or not origins:
             return
 
-        # a layer may have fewer rows than the first one, in the file and in the checkpoint; those
-        # that it lacks cannot be compared
+        # a layer may have fewer rows than the first layer
         _, row_count = self.file.tensors[name].shape
         rows = [row for row in origins if row < row_count]
-        written_rows = _normalised(self._rows_of_file(name, rows))
-        for written, row in zip(written_rows, rows, strict=True):
+        written_rows = _with_length_1(self._rows_of_file(name, rows))
+        for written_row, row in zip(written_rows, rows, strict=True):
+            # the row of the checkpoint that this row must be, such as row 64 of
+            # "model.layers.5.self_attn.q_proj.weight"
             tensor, origin_row = origins[row]
             origin_name = prefix + tensor
             origin = self.source.tensors.get(origin_name)
             if origin is None or origin_row >= origin.shape[0]:
                 continue
-            # The product of two vectors of length 1 is their correlation. (`_normalised` is for
-            # several rows, [rows, columns].)
-            original_row = self._row_of_source(origin_name, origin_row, len(written))
-            original = _normalised(original_row[np.newaxis, :])[0]
-            correlation = float(written @ original)
-            has_numbers = written.any() or original.any()
+            original_numbers = self._row_of_source(origin_name, origin_row, len(written_row))
+            [original_row] = _with_length_1(original_numbers[np.newaxis, :])
+
+            # the product of two vectors of length 1 is their correlation
+            correlation = float(written_row @ original_row)
+            has_numbers = written_row.any() or original_row.any()  # not both only zeros
             if has_numbers and correlation < LEAST_CORRELATION:
                 raise Disagreement(
                     f"row {row:,} of {name} is not that of {origin_name} from which the first"
                     " layers have it; report it; nothing was kept"
                 )
 
-    def _tensors_like(self, layer: int, columns: int) -> Iterator[str]:
-        """Yield the matrices of a layer of the checkpoint with so many columns, without prefix."""
+    def _matrices_with_columns(self, layer: int, columns: int) -> Iterator[str]:
+        """Yield the names, without prefix, of matrices of a layer that have a number of columns."""
         prefix = layer_prefix(layer, self.source.family, self.source.tensors)
         if prefix is None:
             return
@@ -204,8 +204,8 @@ class _RowCheck:
         return values.reshape(len(rows), columns)
 
 
-def _normalised(rows: Numbers) -> Numbers:
-    """Rows of length 1; rows of zeros stay."""
+def _with_length_1(rows: Numbers) -> Numbers:
+    """Return rows, [rows, columns], divided by their lengths. Rows of zeros stay zeros."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 

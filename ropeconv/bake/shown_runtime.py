@@ -16,45 +16,46 @@ def shown_runtime(
     is_folder: bool,
     named: Sequence[str] = (),
     allow_untested: bool = False,
-    usual: Sequence[str] = (),
+    candidates: Sequence[str] = (),
 ) -> str:
-    """Return the runtime whose command is shown; empty where none supports the model.
+    """Return the runtime with which a model is run in the commands that are shown to the user.
 
-    1. the first runtime that the user named with --runtime, if some version supports the model;
-    2. else the first of the usual runtimes (vLLM, SGLang and transformers, or llama.cpp for GGUF)
-       whose newest version supports it.
+    1. the first runtime that the user names with --runtime, if any version supports the model;
+    2. otherwise the first candidate whose newest version supports the model.
 
     Args:
-        verdicts: From the oldest version of each runtime to the newest.
-        is_folder: Whether it is a checkpoint, and not a GGUF file.
-        named: The values of --runtime.
-        allow_untested: Whether an untested runtime counts as supported if the user named it.
-        usual: The runtimes of the second rule; empty for SERVERS or llama.cpp.
-    """
-    # `--runtime vllm@0.20` names a version too, which does not matter here
-    names = [canonical(name).partition("@")[0] for name in named]
+        verdicts: Whether each version of each runtime supports the model, the newest version last.
+        is_folder: True for a checkpoint, False for a GGUF file.
+        named: The runtimes that the user names with --runtime.
+        allow_untested: Whether an untested runtime counts as supported if the user names it.
+        candidates: The runtimes of the second rule. Empty for the default: vLLM, SGLang and
+            transformers, or llama.cpp for a GGUF file.
 
-    # by runtime, whether each version supports the model, the newest last
-    supported: dict[str, list[bool]] = {}
+    Returns:
+        The name, such as "vllm"; empty where no runtime supports the model.
+    """
+    # the name without the version: "vllm" for `--runtime vllm@0.20`
+    named_runtimes = [canonical(name).partition("@")[0] for name in named]
+
+    # by runtime, whether each version supports the model: {"vllm": [False, True]}
+    support_by_runtime: dict[str, list[bool]] = {}
     for verdict in verdicts:
         # the tables have llama.cpp with GGUF files as a runtime of its own, llama-cpp-gguf
-        name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
-        counts_untested = allow_untested and name in names
-        is_supported = verdict.status in RUNS
-        if verdict.status == UNTESTED and counts_untested:
+        runtime = verdict.runtime.partition("@")[0].removesuffix("-gguf")
+        is_supported = verdict.status in RUNS  # computed exactly or nearly so
+        if verdict.status == UNTESTED and allow_untested and runtime in named_runtimes:
             is_supported = True
-        supported.setdefault(name, []).append(is_supported)
+        support_by_runtime.setdefault(runtime, []).append(is_supported)
 
-    # the two rules of the docstring
-    for name in names:
-        some_version_does = any(supported.get(name, []))
-        if some_version_does:
-            return name
-    for name in usual or usual_runtimes(is_folder):
-        versions = supported.get(name, [])
-        newest_does = bool(versions) and versions[-1]
-        if newest_does:
-            return name
+    # 1. runtimes that the user names
+    for runtime in named_runtimes:
+        if any(support_by_runtime.get(runtime, [])):
+            return runtime
+    # 2. candidates
+    for runtime in candidates or usual_runtimes(is_folder):
+        versions = support_by_runtime.get(runtime, [])
+        if versions and versions[-1]:
+            return runtime
     return ""
 
 

@@ -41,31 +41,35 @@ from .fine_tuning import fine_tuning_for
 def first_inspection(
     source: Source, target: Target
 ) -> tuple[ConfigInspection, ConfigInspection, Source]:
-    """Inspect a checkpoint, and the checkpoint that a plan starts from.
+    """Inspect a checkpoint, and the original checkpoint to which a new plan is applied.
 
-    These are the same one, unless `--replace` is given and `source` is an output of ropeconv: then
-    the plan starts from the first checkpoint, which is that before the first run of ropeconv.
+    The two differ only with `--replace` for an output of ropeconv: the original is then the
+    checkpoint before the first run of ropeconv.
+
+    Args:
+        source: The checkpoint that the user gives.
+        target: The options of the output.
 
     Returns:
-        The inspection of `source`; the inspection of the checkpoint that the plan starts from; and
-        that checkpoint itself. An output whose frequencies are in its tensors cannot be inspected:
-        then the first inspection is that of the starting checkpoint, too.
+        The inspection of `source`, the inspection of the original checkpoint, and the original
+        checkpoint.
 
     Raises:
-        BadSource: An output cannot be undone.
+        BadSource: The original checkpoint of an output cannot be restored.
     """
-    first = source
+    original = source
     if target.replace:
-        first = first_source(source)
-    inspection_of_first = inspect_config(first)
-    if first is source:
-        return inspection_of_first, inspection_of_first, source
+        original = first_source(source)
+    original_inspection = inspect_config(original)
+    if original is source:
+        return original_inspection, original_inspection, original
 
     try:
-        inspection_of_source = inspect_config(source)
-    except BadSource:  # only its own code reads frequencies in tensors
-        inspection_of_source = inspection_of_first
-    return inspection_of_source, inspection_of_first, first
+        source_inspection = inspect_config(source)
+    except BadSource:
+        # an output with frequencies in its tensors, which only its own modelling code can read
+        source_inspection = original_inspection
+    return source_inspection, original_inspection, original
 
 
 class AlreadyExtended(RopeconvError):
@@ -105,22 +109,28 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
 
 
 def _refuse_family(inspection: Inspection, target: Target) -> None:
-    """Raise for a model for which ropeconv cannot write an output that a runtime computes.
+    """Raise where ropeconv cannot write an output of a model that a runtime computes correctly.
 
-    These are families that have no context extension, configs that contradict themselves, and text
-    models inside another model (such as one for images) that no runtime was seen to load.
+    Raises:
+        UnsupportedBake: The family of the model has no context extension.
+        BadSource: The config contradicts itself, or the model is a text model inside another model,
+            such as a vision model, and that is untested.
     """
-    # `refuse` has the reason for a family; some families can be written only as GGUF
-    is_possible = inspection.gguf_only and target.to == "gguf"
-    if inspection.refuse and not is_possible:
+    # `refuse` is the reason why a family has no context extension; empty if it has one. Some
+    # families have one only as GGUF.
+    is_possible_as_gguf = inspection.gguf_only and target.to == "gguf"
+    if inspection.refuse and not is_possible_as_gguf:
         raise UnsupportedBake(
             "a context extension",
             inspection.display_name,
             inspection.refuse,
             "or choose another model",
         )
+
+    # a checkpoint with a config.json
     if isinstance(inspection, ConfigInspection) and isinstance(inspection.source, Source):
         _refuse_contradiction(inspection, inspection.source)
+        # a clause on the model around the text model; empty if it was tested or there is none
         untested_model = unseen_wrapper(inspection.source.config(), inspection.model_family)
         if untested_model:
             raise BadSource(
@@ -217,8 +227,8 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
 
     Args:
         inspection: The inspection of the source, whose length an output must not fall below.
-        first: The inspection of the model that the plan starts from: with --replace that before
-            the first run of ropeconv, else the source too.
+        first: The inspection of the model that the plan starts from. With --replace, it is the
+            model before the first run of ropeconv; otherwise it is the source.
         recipe: The method and its modifiers.
         target: The target of the plan.
 
@@ -286,10 +296,10 @@ def _notes_on_mscale(recipe: Recipe, schedule: Schedule) -> list[str]:
 
 
 def _too_short(recipe: Recipe, spec: RopeSpec, context: int, declared: int) -> UsageError:
-    """The error for an output that would declare fewer tokens than its source, with a repair.
+    """Return the error for an output that would declare fewer tokens than its source.
 
-    `--yarn 4` of a model that was trained with 8k tokens and declares 128k gives 32k. The message
-    advises `--yarn 512k`, which is 4 times what the model declares.
+    `--yarn 4` for a model that was trained with 8k tokens and declares 128k gives 32k. The message
+    advises `--yarn 512k`, which is 4 times the declared length.
 
     Args:
         recipe: The method and its modifiers.
@@ -297,66 +307,65 @@ def _too_short(recipe: Recipe, spec: RopeSpec, context: int, declared: int) -> U
         context: The tokens that the output would declare.
         declared: The tokens that the source declares.
     """
-    # The longer context that the message advises: what the source declares times the factor of the
-    # user. It is twice that where the user gave a length (`--yarn 128k`) or the method has no
-    # factor.
+    # The length that the message advises: the declared length times the factor of the user, such as
+    # 4. For `--yarn 128k` (`method.length` is set) and methods without a factor, times 2.
     method = recipe.method
-    longer_context = 2 * declared
+    advised_length = 2 * declared
     if not method.length:
         factor = method.factor_over(spec.original_context)
         if factor is not None and factor > 1:
-            longer_context = round(declared * factor)
+            advised_length = round(declared * factor)
 
-    # the flags with which the method reaches it, such as "--yarn 512k"; empty if it cannot
-    repair = method.longer(longer_context, spec.original_context)
-    if not repair:
-        repair = f"--context {format_tokens(declared)} to keep that"
+    # the flags for this length, such as "--yarn 512k"; empty for a method without a length
+    advised_flags = method.longer(advised_length, spec.original_context)
+    if not advised_flags:
+        advised_flags = f"--context {format_tokens(declared)} to keep that"
     return UsageError(
-        f"the result declares {context:,}, less than today's {declared:,}; pass {repair},"
+        f"the result declares {context:,}, less than today's {declared:,}; pass {advised_flags},"
         f" or --context {format_tokens(context)} if you mean it"
     )
 
 
 def nothing_to_extend(inspection: Inspection, context: int) -> str:
-    """Return why no method can make a model see more, and what can be done; empty where one can.
-
-    There are two reasons: no layer has the RoPE that a method changes, or every layer has a window
-    that is shorter than the wanted context. A window that a whole family has is only a note: it is
-    a setting, which some runtimes ignore (`cannot_gain`).
+    """Return why no method can extend the context that the layers of a model see.
 
     Args:
         inspection: The inspection of the model.
         context: The tokens that the output would declare.
+
+    Returns:
+        The reason, with advice for the user; empty for a model that can be extended.
     """
     spec = inspection.spec
     if not spec.layers:
         return ""
-    # both sentences begin with "none of the 32 layers", and end with what the user can do
-    no_layer = f"none of the {counted(len(spec.layers), 'layer')}"
+    # the begin and the end of both messages
+    none_of_the_layers = f"none of the {counted(len(spec.layers), 'layer')}"
     advice = f"--as-is --context {context} declares the length without it"
 
-    # Methods change the RoPE of layers that see the whole context ("global"). Other layers have no
-    # RoPE, or see a window and have a RoPE of their own for it ("local").
+    # 1. No layer has the RoPE that methods change, which is the RoPE of "global" layers. "local"
+    # layers see a window and have another RoPE. Further layers may have no RoPE.
     has_global_layers = spec.count("global") > 0
     if not has_global_layers:
         reason = "none rotates"
         if spec.count("local"):
             reason = f"each sees a {spec.window_kind} with its own"
-        return f"{no_layer} has the RoPE that a method changes ({reason}); {advice}"
+        return f"{none_of_the_layers} has the RoPE that a method changes ({reason}); {advice}"
 
-    # one layer that sees the whole context is enough for an extension to be worthwhile
-    windows = [window for window in spec.windows if window is not None and window < context]
-    some_layer_sees_all = len(windows) < len(spec.layers)
+    # 2. Every layer has a window that is shorter than the wanted context.
+    short_windows = [window for window in spec.windows if window is not None and window < context]
+    some_layer_sees_all = len(short_windows) < len(spec.layers)
     if some_layer_sees_all:
         return ""
-    # the window of a whole family, such as Mistral's
+    # Mistral and others have the same window in all layers. Some runtimes ignore it, so this is
+    # only a note on the output (`cannot_gain`).
     if isinstance(inspection, ConfigInspection):
-        is_setting_of_family = inspection.model_family.window.layers == "all"
-        if is_setting_of_family:
+        family_has_one_window = inspection.model_family.window.layers == "all"
+        if family_has_one_window:
             return ""
     return (
-        f"{no_layer} sees the whole context, only {max(windows):,} tokens ({spec.window_kind}), so"
-        f" a method adds nothing beyond them; {advice}"
+        f"{none_of_the_layers} sees the whole context, only {max(short_windows):,} tokens"
+        f" ({spec.window_kind}), so a method adds nothing beyond them; {advice}"
     )
 
 
@@ -397,10 +406,10 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
 
 
 def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
-    """Return how the factor of a method on top of a scaling follows from two lengths, in words.
+    """Return a sentence on the factor of a method that is put on top of a scaling.
 
-    Such as "the yarn scaling is kept with factor 8 = 4 x 2 (2 = 262,144 / 131,072 declared
-    tokens)".
+    For `--yarn 2 --on-top`: "the yarn scaling is kept with factor 8 = 4 x 2 (2 = 262,144 / 131,072
+    declared tokens)".
 
     Args:
         recipe: The method and its modifiers.
@@ -410,19 +419,22 @@ def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
     method = recipe.method
     declared = source.context
     trained = source.original_context
-    # The factor over the declared context. `factor_over` divides by the trained context, so a
-    # method with a length is first scaled down: 256k over 128k declared tokens, of which 32k were
-    # trained, becomes 64k over 32k. Both are the factor 2.
-    scaled_down = method.relative(declared, trained)
-    factor = scaled_down.factor_over(trained)
+
+    # The factor over the declared context. It is 2 for `--yarn 2`, and also for `--yarn 256k` if
+    # 128k are declared. `factor_over` divides a length by the trained context (32k), so `relative`
+    # first writes 256k as 64k.
+    method_over_trained = method.relative(declared, trained)
+    factor = method_over_trained.factor_over(trained)
     if factor is None:
         return kept
     lengths = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
 
-    # two scalings of one kind become one, whose factor is the product
-    factors = total_factor(method, source)
+    # a method of another kind than the scaling: both are applied
+    factors = total_factor(method, source)  # the factors of the scaling and of the method
     if factors is None:
         return f"{kept}, and {method.name} is applied on top of it with factor {lengths}"
+
+    # the same kind: one scaling with the product of the two factors
     scaling_factor, _ = factors
     product = scaling_factor * factor
     return f"{kept} with factor {product:.6g} = {scaling_factor:.6g} x {factor:.6g} ({lengths})"
@@ -460,27 +472,29 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
 
 
 def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
-    """Return the recipe with the attention factor of its source, where the model can have no other.
+    """Give a recipe the attention factor of the model, if the model can only have this one.
 
-    In some models, norms after the rotation cancel any attention factor, and DeepSeek V4 is
-    computed without one. If such a model was trained with YaRN, it was trained without the
-    attention factor of YaRN, and so a wider YaRN must have none either.
+    YaRN usually changes the attention factor. In some models, a norm after the rotation cancels any
+    attention factor, and DeepSeek V4 is computed without one. A wider YaRN for such a model must
+    keep the attention factor of its training.
 
     Args:
         recipe: The method and its modifiers.
-        inspection: The model that it starts from.
+        inspection: The inspection of the model.
+
+    Returns:
+        The recipe, unchanged for any other model.
     """
-    # the user's own choice is kept here, and is refused later where it cannot be computed
+    # The user has chosen an attention factor. It is refused later if it cannot be computed.
     options = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
-    has_choice = any(value is not None for value in options)
-    if has_choice:
+    if any(value is not None for value in options):
         return recipe
 
-    # a method that does not extend the scaling: the user must pass --attention-factor
+    # The method does not widen the scaling of the model. The user must pass --attention-factor.
     is_yarn = isinstance(recipe.method, YarnMethod)
     was_yarn = isinstance(inspection.first_spec.form, Yarn)
-    extends_scaling = recipe.on_top or (is_yarn and was_yarn)
-    if not extends_scaling:
+    widens_scaling = recipe.on_top or (is_yarn and was_yarn)
+    if not widens_scaling:
         return recipe
 
     if not has_fixed_attention_factor(inspection):
@@ -523,34 +537,38 @@ SAME_FACTOR = 1e-6
 
 
 def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> str:
-    """Return a sentence on the settings of a scaling that `--replace` keeps and drops, or empty.
+    """Return a sentence on the settings of a scaling that `--replace` keeps and drops.
 
-    A method that is not that of the scaling drops all of them. The same method, with another
-    factor, keeps those that the user does not set, such as YaRN's beta_fast.
+    The same method with another factor keeps the settings that the user does not give, such as
+    YaRN's beta_fast. Any other method drops all settings.
 
     Args:
-        recipe: The recipe with the settings that it inherits.
-        first: The inspection of the model that it starts from.
-        schedule: The schedule of the recipe.
+        recipe: The new method, with the settings that it keeps.
+        first: The inspection of the model before the first run of ropeconv.
+        schedule: The new frequencies and attention factor.
+
+    Returns:
+        The sentence; empty where no scaling is replaced.
     """
-    source = first.first_spec
-    form = source.form
+    source = first.first_spec  # the RoPE of the model
+    form = source.form  # its scaling
     method = recipe.method
-    if not source.scaled or isinstance(method, AsIs):
+    keeps_scaling = isinstance(method, AsIs)
+    if not source.scaled or keeps_scaling:
         return ""
 
-    # the settings of the scaling that is replaced, e.g. {"beta_fast": 32.0, "beta_slow": 1.0}, and
-    # in DeepSeek's models {"mscale": 0.707, "mscale_all_dim": 0.707}
+    # the settings of the scaling, e.g. {"beta_fast": 32.0, "beta_slow": 1.0}; in DeepSeek's models
+    # also {"mscale": 0.707, "mscale_all_dim": 0.707}
     mscale_pair = _mscale_pair(first)
     settings: dict[str, object] = {}
     for name in SETTINGS.get(form.kind, ()):
         settings[name] = getattr(form, name)
     settings |= mscale_pair
 
-    is_same_method = method.name == form.kind
-    if not is_same_method:
+    # another method
+    if method.name != form.kind:
         return _describe_dropped_scaling(form, settings)
-    # the attention factor that is usual for the scaling; the source may have another one
+    # the same method; the attention factor of the model may be another one than the usual
     usual_factor = _usual_attention_factor(source, mscale_pair)
     return _describe_changed_settings(method, settings, source, schedule, usual_factor)
 
@@ -577,40 +595,43 @@ def _describe_changed_settings(
     schedule: Schedule,
     usual_factor: float,
 ) -> str:
-    """Return a sentence on what the same method, with another factor, keeps and drops; or empty.
+    """Return a sentence on the settings that change when a method replaces its own scaling.
 
-    Such as "--replace keeps beta_fast 32 and drops attention_factor 1.2 (now 1.37;
-    --attention-factor 1.2 keeps it) of the yarn scaling".
+    For a new factor of YaRN: "--replace keeps beta_fast 32 and drops attention_factor 1.2 (now
+    1.37; --attention-factor 1.2 keeps it) of the yarn scaling".
 
     Args:
         method: The method with its new settings.
-        settings: The settings of the scaling.
-        source: The RoPE of the model with the scaling.
+        settings: The settings of the old scaling.
+        source: The RoPE of the model with the old scaling.
         schedule: The new frequencies and attention factor.
-        usual_factor: The attention factor that follows from the factor of the scaling.
+        usual_factor: The attention factor that the old scaling has by default.
+
+    Returns:
+        The sentence; empty for a scaling without settings.
     """
     kept = []
     dropped = []
     for name, value in settings.items():
-        text = f"{name} {_setting_text(value)}"
+        old_text = f"{name} {_setting_text(value)}"
         new_value = getattr(method, name)
         if new_value == value:
-            kept.append(text)
+            kept.append(old_text)
         else:
-            dropped.append(f"{text} (now {_setting_text(new_value)})")
+            dropped.append(f"{old_text} (now {_setting_text(new_value)})")
 
-    # the attention factor of the source counts as a setting only where the publisher has chosen
-    # another one than the usual
-    old_factor = source.attention_factor
-    new_factor = schedule.attention_factor
-    is_set_by_publisher = abs(old_factor - usual_factor) > SAME_FACTOR
-    is_unchanged = abs(old_factor - new_factor) <= SAME_FACTOR
-    if is_set_by_publisher and is_unchanged:
-        kept.append(f"attention_factor {old_factor:.6g}")
-    elif is_set_by_publisher:
+    # The attention factor is a setting if the publisher has chosen it, so that it is not the usual
+    # one. Otherwise it follows from the factor, and is not mentioned.
+    old_attention = source.attention_factor
+    new_attention = schedule.attention_factor
+    is_chosen = abs(old_attention - usual_factor) > SAME_FACTOR
+    is_kept = abs(old_attention - new_attention) <= SAME_FACTOR
+    if is_chosen and is_kept:
+        kept.append(f"attention_factor {old_attention:.6g}")
+    elif is_chosen:
         dropped.append(
-            f"attention_factor {old_factor:.6g} (now {new_factor:.6g}; --attention-factor"
-            f" {old_factor:.12g} keeps it)"
+            f"attention_factor {old_attention:.6g} (now {new_attention:.6g}; --attention-factor"
+            f" {old_attention:.12g} keeps it)"
         )
 
     words = []
@@ -689,27 +710,29 @@ def _mscale_pair(inspection: Inspection) -> dict[str, float]:
 
 
 def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
-    """The numbers mscale and mscale_all_dim of DeepSeek's YaRN in a GGUF file: (1.0, None) if none.
+    """Return the settings mscale and mscale_all_dim of DeepSeek's YaRN from a GGUF file.
 
-    GGUF has one key for both, `yarn_log_multiplier`, which is written from mscale_all_dim. mscale
-    follows from the architecture: deepseek2 uses the same number for it, and others use 1
-    (src/llama-context.cpp:187-196).
+    GGUF has only the key `yarn_log_multiplier`, for mscale_all_dim. llama.cpp takes the same number
+    as mscale for the architecture deepseek2, and 1 for others (src/llama-context.cpp:187-196).
+
+    Returns:
+        mscale and mscale_all_dim; (1.0, None) for a file without the key.
     """
+    no_settings = 1.0, None
     arch = arch_of(source.file)
-    if not arch.log_multiplier:
-        return 1.0, None
+    reads_key = arch.log_multiplier
+    if not reads_key:
+        return no_settings
     multiplier = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier")
     if not multiplier:
-        return 1.0, None
+        return no_settings
 
-    # YaRN's mscale is in 0.1 * mscale * ln(factor) + 1. Where the graph of the architecture scales
-    # the softmax by that (`arch.softmax`), converters write 0.1 * mscale_all_dim, else
-    # mscale_all_dim.
+    # For an architecture that scales all logits by YaRN's attention factor (`arch.softmax`),
+    # converters write 0.1 * mscale_all_dim. For others they write mscale_all_dim.
     if arch.softmax:
         multiplier /= 0.1
-    # the file has a number of 32 bits, 0.70700001716 for 0.707
+    # the file has a float32, such as 0.70700001716 for 0.707
     mscale_all_dim = float(f"{multiplier:.7g}")
-    mscale = 1.0
     if arch.same_mscale:  # deepseek2
-        mscale = mscale_all_dim
-    return mscale, mscale_all_dim
+        return mscale_all_dim, mscale_all_dim
+    return 1.0, mscale_all_dim

@@ -28,36 +28,41 @@ class Group(NamedTuple):
     """The model and the factor of one study."""
 
     model: str
+
     factor: float
+    """The length over the trained context."""
+
     on_top: str
+    """The kind of the scaling that the model was trained with; empty for none."""
 
 
 def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
-    """Return the items of each study: of one model, with methods of one factor.
+    """Group measured numbers by study: the methods of one factor, on one model.
 
-    An item is one measured number, such as the loss of yarn:4 on one window of a text. The result
-    is {Group("Qwen2.5-0.5B", 4.0, ""): items, ...}.
+    An item is one measured number, such as the loss of yarn:4 on one window of a text. The items of
+    the unchanged model are in every study of the model.
 
-    The unchanged model is part of every study of the model.
+    Returns:
+        The items by model, factor, and kind of the scaling that the model was trained with, which
+        is empty for none: {Group("Qwen2.5-0.5B", 4.0, ""): [...], ...}.
     """
-    # A study compares methods with their usual settings: "yarn:4" is in one, and
-    # "yarn:4:beta_fast=16" is not.
     groups: dict[Group, list[RecordItem]] = {}
     unchanged: list[RecordItem] = []
     for item in items:
         if item.method == BASE:
             unchanged.append(item)
         elif item.factor is not None and item.row == plain_row(item):
+            # a method with default settings: "yarn:4", and not "yarn:4:beta_fast=16"
             group = Group(item.model, item.factor, item.on_top)
             groups.setdefault(group, []).append(item)
 
-    # the numbers of the unchanged model on the same set of texts as those of the methods
-    for group, members in groups.items():
-        samples = {item.sample for item in members}
+    # add the unchanged model, on the same samples (sets of texts) as the methods
+    for group, items_of_group in groups.items():
+        samples = {item.sample for item in items_of_group}
         for item in unchanged:
             is_of_model = (item.model, item.on_top) == (group.model, group.on_top)
             if is_of_model and item.sample in samples:
-                members.append(item)
+                items_of_group.append(item)
     return groups
 
 
@@ -156,40 +161,44 @@ class LossDifferences(NamedTuple):
 
 
 def _loss_differences(
-    losses: dict[Place, Items], at_length: dict[str, Items], trained: int, longest: int
+    losses: dict[Place, Items],
+    losses_at_longest: dict[str, Items],
+    trained: int,
+    longest: int,
 ) -> LossDifferences:
-    """Compare the losses of each method with those of the unchanged model, on the same tokens.
-
-    There are three differences. `beyond`, at the longest length, is how much better the method is
-    there; `errors` has its standard errors. `inside`, at the trained length, is what the method
-    costs there. `lost` is how much worse the method is at the longest length than the unchanged
-    model at its trained length.
+    """Return the loss of each method minus the loss of the unchanged model.
 
     Args:
-        losses: The losses by method and length.
-        at_length: Those at the longest length, by method.
+        losses: The losses by method and length: {("yarn", 8192): ..., ("base", 2048): ...}.
+        losses_at_longest: The losses at the longest length, by method.
         trained: The trained length in tokens.
         longest: The longest length in tokens.
     """
+    # `prove` returns the mean difference over the same tokens, with its standard error; None if two
+    # rows have no tokens in common
     unchanged_at_trained = losses.get((BASE, trained), {})
     unchanged_at_longest = losses[BASE, longest]
-    differences = LossDifferences(beyond={}, errors={}, inside={}, lost={})
-    for name, method_at_longest in at_length.items():
+    result = LossDifferences(beyond={}, errors={}, inside={}, lost={})
+    for name, method_at_longest in losses_at_longest.items():
         method_at_trained = losses.get((name, trained), {})
-        beyond = prove(method_at_longest, unchanged_at_longest)
-        if beyond is not None:
-            differences.beyond[name] = round(beyond.difference, DIGITS)
-            if name != BASE and beyond.error is not None:
-                differences.errors[name] = round(beyond.error, DIGITS)
 
-        inside = prove(method_at_trained, unchanged_at_trained)
-        if inside is not None:
-            differences.inside[name] = round(inside.difference, DIGITS)
+        # both at the longest length
+        at_longest = prove(method_at_longest, unchanged_at_longest)
+        if at_longest is not None:
+            result.beyond[name] = round(at_longest.difference, DIGITS)
+            if name != BASE and at_longest.error is not None:
+                result.errors[name] = round(at_longest.error, DIGITS)
 
-        lost = prove(method_at_longest, unchanged_at_trained)
-        if lost is not None:
-            differences.lost[name] = round(lost.difference, DIGITS)
-    return differences
+        # both at the trained length
+        at_trained = prove(method_at_trained, unchanged_at_trained)
+        if at_trained is not None:
+            result.inside[name] = round(at_trained.difference, DIGITS)
+
+        # the method at the longest length, the unchanged model at its trained length
+        across_lengths = prove(method_at_longest, unchanged_at_trained)
+        if across_lengths is not None:
+            result.lost[name] = round(across_lengths.difference, DIGITS)
+    return result
 
 
 def _finds_most(unchanged: Items | None) -> bool:
@@ -265,8 +274,8 @@ def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
 
     Older studies have only the mean difference of each method to the unchanged model, with its
     standard error. YaRN with -1.20 and NTK with -0.80, each with a margin of 0.15, differ by 0.40,
-    which is more than the sum of the margins, so that YaRN is better. The margins are those of
-    Student's t, since a bootstrap needs each number.
+    which is more than the sum of the margins, so that YaRN is better. The margins are from
+    Student's t test, since a bootstrap needs each number.
 
     Args:
         losses: The mean of each method.

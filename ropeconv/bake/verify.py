@@ -95,34 +95,39 @@ def plan_again(comparison: Comparison) -> Plan:
 
 
 def _target_again(comparison: Comparison) -> Target:
-    """The target options with which an output was made, from its receipt.
+    """Return the options with which an output was made, from its receipt.
+
+    Args:
+        comparison: The output, its receipt (the record of how it was made) and its source.
 
     Raises:
-        BadSource: The converter or the importance matrix that it names is not here.
+        BadSource: The conversion script or the importance matrix of the run is not on this disk.
     """
-    # The format of the output, which a receipt always has. The option --to is only for checkpoints:
-    # a GGUF file always becomes a GGUF file here.
     receipt = comparison.receipt
+    # the format of the output; the option --to does not go with a GGUF file as the source
     to: Format | None = receipt.target.to
     if isinstance(comparison.source, GgufSource):
         to = None
 
-    # files that the receipt names by their digests; where they are is noted in the state of the
-    # user, which `find_again` checks
-    converter = None
+    # llama.cpp's conversion script: the receipt has its digest, and the user's state its last path
+    converter_script = None
     if receipt.converter is not None:
         digest = receipt.converter.sha256
-        noted_path = remembered_converter(digest)
-        converter = find_again(digest, noted_path).script
+        last_path = remembered_converter(digest)
+        converter_script = find_again(digest, last_path).script
+
+    # the importance matrix, with which llama.cpp quantised the file
     imatrix = None
     if receipt.imatrix is not None:
         imatrix = _find_imatrix(receipt.imatrix, comparison)
+
+    # all other options are those of the receipt
     return copied(
         Target,
         receipt.target,
         to=to,
         out=comparison.baked,
-        converter=converter,
+        converter=converter_script,
         imatrix=imatrix,
     )
 
@@ -147,18 +152,19 @@ def _find_imatrix(record: ImatrixRecord, comparison: Comparison) -> Path:
 
 
 def unlike_plan(plan: Plan, receipt: Receipt, ignore_shards: bool = False) -> list[str]:
-    """Return the keys of a receipt that differ from those that its plan gives, except for paths.
+    """Return the keys in which the receipt of an output differs from the receipt of its plan.
 
-    Such as ["schedule", "list of files"]; empty for a receipt that is as planned.
+    A receipt is the record of how an output was made. The result is ["schedule", "list of files"],
+    for example, and empty if nothing differs. Paths are not compared.
 
     Args:
-        plan: The plan of the output, which was made again.
+        plan: The plan of the output, which was made again from the source.
         receipt: The receipt in the output.
-        ignore_shards: Whether facts about shards are not compared, since the tensors of its source
-            may have been in other shards.
+        ignore_shards: True to leave out facts about shards, for a model whose tensors may have been
+            in other shards when the output was made.
     """
-    # the planned receipt goes through JSON, as the recorded one did, so that numbers have the same
-    # rounding
+    # the planned receipt is written as JSON and parsed, so that its numbers have the rounding of
+    # the recorded receipt
     planned_receipt = parse_receipt(embedded(plan.receipt()), "the plan")
     recorded_receipt = receipt
     if ignore_shards:
@@ -171,9 +177,9 @@ def unlike_plan(plan: Plan, receipt: Receipt, ignore_shards: bool = False) -> li
         if key not in NOT_COMPARED and planned[key] != recorded[key]:
             unlike.append(key)
 
-    # The files, and how each was made ("copy", "convert"). The user may now give the same model in
-    # another layout, such as safetensors in place of Meta's. Then files are copied that were
-    # converted before, and only their names are compared.
+    # The files, and how each was made ("copy" or "convert"). The user may give the source in
+    # another layout than before, such as safetensors in place of Meta's .pth files. The same files
+    # are then copied in place of converted, so only the names are compared.
     was_converted = receipt.source.kind in KINDS_TO_CONVERT
     is_converted = plan.source.kind in KINDS_TO_CONVERT
     compares_actions = was_converted == is_converted
@@ -197,6 +203,7 @@ def _list_files(
 
 
 def _plain(receipt: Receipt) -> JsonObject:
+    """Return a receipt as JSON data, without the source of the original model."""
     data: JsonObject = json.loads(json.dumps(receipt.to_dict()))
     if receipt.original is not None:
         data["original"].pop("source")
@@ -206,29 +213,31 @@ def _plain(receipt: Receipt) -> JsonObject:
 def verify_output(
     comparison: Comparison, options: Options | None = None, advance: Advance = lambda done: None
 ) -> Verification:
-    """Compare every file of an output with the one that its recipe and its source give.
+    """Compare every file of an output with the file that its recipe and its source give.
 
-    Nothing in the output is run.
+    No code in the output is run.
 
     Args:
-        comparison: The output, its receipt and its source.
-        options: How it is compared.
+        comparison: The output, its receipt (the record of how it was made) and its source.
+        options: How the output is compared; None for the defaults.
         advance: Called with the bytes of weights that were compared since the last call.
 
     Raises:
-        BadSource: Where files are not those of the receipt, where the output brings foreign code,
-            and where recipe and source do not give this output.
-        Disagreement: Where a file differs, or cannot be compared.
+        BadSource: A file differs from the receipt, the output has foreign code, or the recipe and
+            the source do not give this output.
+        Disagreement: A file differs from the plan, or cannot be compared.
     """
-    # what costs nothing: small files against the receipt, and code that is not ropeconv's
     options = options or Options()
-    baked = comparison.baked
-    if not is_gguf(baked):
-        if not options.edited:
-            check_files(baked, comparison.receipt, weights=False)
-        needs_trust(baked, options.code)
+    output = comparison.baked
 
-    # everything against a plan from the source, since a receipt may have been edited too
+    # small files of a folder, by the digests in its receipt, unless the user accepts edits; and
+    # Python code that ropeconv did not write, unless the user trusts it
+    if not is_gguf(output):
+        if not options.edited:
+            check_files(output, comparison.receipt, weights=False)
+        needs_trust(output, options.code)
+
+    # all files, by a new plan from the source, since a receipt may be edited too
     plan = plan_again(comparison)
     findings = Findings(options)
     if isinstance(plan, GgufOutput):
@@ -236,21 +245,24 @@ def verify_output(
     else:
         _verify_receipt(comparison, plan, findings)
         if isinstance(plan, CheckpointPlan):
-            FolderCheck(folder=baked, plan=plan, findings=findings, advance=advance).run()
+            FolderCheck(folder=output, plan=plan, findings=findings, advance=advance).run()
 
-    # Other outputs that were written with this one, beside it: an adapter, a draft model, or the
-    # model that this one is the draft of. If these are as their receipts say, the draft is compared
-    # with its own source too, which takes longer.
-    faults = member_faults(baked, comparison.receipt)
+    # Outputs beside this output: its adapter, its draft model, or the model that it is the draft
+    # of. They are compared with their receipts first, and then the draft with its source.
+    faults = member_faults(output, comparison.receipt)
     if not faults:
         faults = _draft_faults(comparison, options)
     for fault in faults:
-        findings.differs(fault)
-    return findings.result(baked)
+        findings.add_difference(fault)
+    return findings.result(output)
 
 
 def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
-    """Return in clauses how the draft model beside an output differs, if its source is found."""
+    """Return what is wrong with the draft model beside an output, as clauses.
+
+    The draft is compared with its source. Without a draft, or if the source of the draft is not on
+    this disk, the list is empty.
+    """
     draft = place_beside(comparison.baked, comparison.receipt.target.draft)
     if draft is None:
         return []
@@ -260,7 +272,7 @@ def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
 
     # the draft is an output too, with its own source and receipt
     try:
-        # a draft with a draft would be compared without end
+        # drafts that name each other would be compared without end
         if read_receipt(draft).target.draft:
             return [f"its draft {draft.name} names a draft of its own"]
         verify_output(Comparison.open(draft, source), options)
@@ -274,26 +286,33 @@ def _verify_receipt(
 ) -> None:
     """Compare the receipt of an output with its plan; `ignore_shards` is as in `unlike_plan`."""
     for key in unlike_plan(plan, comparison.receipt, ignore_shards):
-        findings.differs(f"its receipt has another {key}")
+        findings.add_difference(f"its receipt has another {key}")
 
 
 def _verify_gguf(
     comparison: Comparison, plan: GgufOutput, findings: Findings, advance: Advance
 ) -> None:
-    """Compare a GGUF model with its plan, which was made again: its receipt, keys and tensors.
+    """Compare a GGUF model with a new plan of it: its receipt, its keys and its tensors.
 
-    A model that was split into other shards later is compared tensor by tensor, by their names.
+    Args:
+        comparison: The model, its receipt (the record of how it was made) and its source.
+        plan: The plan, which was made again from the source.
+        findings: Where differences are recorded.
+        advance: Called with the bytes of tensors that were compared since the last call.
     """
     file = GgufSource(comparison.baked).file
+
+    # The receipt, without facts about shards for a model that may have been split or merged since
+    # it was written. This does not change what llama.cpp computes.
     was_split_again = is_regrouped(file, plan)
     has_shards = len(file.shards) > 1
     _verify_receipt(comparison, plan, findings, ignore_shards=was_split_again or has_shards)
 
-    # Keys that only describe the model, such as its name, come from the place of the source. They
-    # may differ where the user now gives the source from another place.
+    # Keys that only describe the model, such as its name, follow from the place of the source. They
+    # may differ if the user gives the source from another place than before.
     source_has_moved = _is_elsewhere(comparison.receipt.source, comparison.source)
 
-    # shard by shard, or each tensor by its name, in whatever shard it is
+    # keys and tensors: shard by shard, or each tensor by its name, in whatever shard it is
     check_class = RegroupedCheck if was_split_again else GgufCheck
     check = check_class(
         file=file, plan=plan, findings=findings, elsewhere=source_has_moved, advance=advance
@@ -330,54 +349,53 @@ def _is_elsewhere(recorded: SourceRecord, given: Source | GgufSource) -> bool:
 
 
 def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | None:
-    """Return the plan of a change in place if an earlier run of the same command has made it.
+    """Return the plan of a change in place if the same command has changed the file before.
 
-    So the same command twice changes a file once: a second `--yarn 2 --on-top --in-place` does not
-    double the factor again. To find that out, the command is planned once more. The receipt of that
-    plan (source, method, target and schedule) is compared with the receipt in the file.
+    A second `--yarn 2 --on-top --in-place` must not double the factor again. The command is planned
+    once more, and the receipt of the plan (source, method, options, schedule) is compared with the
+    receipt in the file.
 
     Args:
-        source: The file.
+        source: The GGUF file.
         recipe: The method and its modifiers.
-        target: A target in place.
+        target: The options of the command, with `in_place`.
 
     Returns:
-        The plan; None where the file was changed in another way, or not at all.
+        The plan; None if the file was changed in another way, or not at all.
     """
-    # A file without a receipt was not changed by ropeconv. With --replace the change is made again:
-    # it starts from the file before any change, so the result is the same.
+    # A file without a receipt was not changed by ropeconv. --replace starts from the file before
+    # all changes, so it can be run twice.
     has_receipt = RECEIPT in source.file.header.values
     if target.replace or not has_receipt:
         return None
 
-    # Plan the command once more. The file has the change already, so the plan must start from the
-    # file before it, which --replace does. But --on-top and --as-is cannot be combined with it;
-    # their plan starts from the changed file.
-    keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
-    target_again = replace(target, replace=not keeps_scaling)
+    # Plan the command once more. The plan starts from the file before the change (--replace), where
+    # that is possible. With --on-top and --as-is it starts from the changed file.
+    starts_from_changed_file = recipe.on_top or isinstance(recipe.method, AsIs)
+    target_again = replace(target, replace=not starts_from_changed_file)
     try:
-        restore_plan(source, in_place=True)  # raises if the file was changed by something else too
-        receipt = read_receipt(source.path)
+        restore_plan(source, in_place=True)  # raises if another program has changed the file too
+        recorded = read_receipt(source.path)
         plan = make_plan(source, recipe, target_again)
     except RopeconvError:
         return None
 
-    # all keys must be as the command would write them; a plan with --on-top has other keys anyway
+    # the keys of the file must be as planned; a plan with --on-top has the factor twice, so its
+    # keys are not compared
     if not recipe.on_top and _other_keys(source, plan):
         return None
 
-    # Compare the two receipts, without two fields that differ for the same command too:
+    # compare the receipts, after making two fields equal that differ for the same command:
     # 1. --replace, which was added above
     planned = plan.receipt()
-    recorded_target = replace(receipt.target, replace=planned.target.replace)
-    recorded = msgspec.structs.replace(receipt, target=recorded_target)
-    # 2. the schedule and its encoding, where the plan started from the changed file: with
-    # `--yarn 2 --on-top`, it has the factor twice
-    if keeps_scaling:
+    recorded_target = replace(recorded.target, replace=planned.target.replace)
+    recorded_with_replace = msgspec.structs.replace(recorded, target=recorded_target)
+    # 2. the schedule and its encoding, for a plan that starts from the changed file
+    if starts_from_changed_file:
         planned = msgspec.structs.replace(
-            planned, schedule=receipt.schedule, encoding=receipt.encoding
+            planned, schedule=recorded.schedule, encoding=recorded.encoding
         )
-    is_same_change = made_from(recorded) == made_from(planned)
+    is_same_change = made_from(recorded_with_replace) == made_from(planned)
     return plan if is_same_change else None
 
 

@@ -50,8 +50,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 
     Args:
         inspection: The model that the user gave.
-        start: The recipe for it, its schedule, and the RoPE that it starts from, which with
-            --replace is an earlier one than that of the model.
+        start: The recipe, its schedule, and the RoPE that the recipe starts from. With --replace,
+            it is the RoPE before the first run of ropeconv.
     """
     recipe = start.recipe
     schedule = start.schedule
@@ -97,36 +97,37 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 
 
 def cannot_gain(spec: RopeSpec, context: int) -> str:
-    """Return why an extension of RoPE does not extend what a model sees, and what would.
-
-    All layers with RoPE of such a model have a sliding window below the new context. The text is
-    empty for other models.
+    """Return a warning on a model whose layers with RoPE all have a window below the new context.
 
     Args:
-        spec: The RoPE of the model.
+        spec: The RoPE of the model. A "global" layer has the RoPE that methods change, with or
+            without a window, and a "none" layer has no RoPE.
         context: The tokens that the output declares.
+
+    Returns:
+        The warning, with advice for the user; empty for any other model.
     """
-    # the widest window of the layers with RoPE; None where one of them sees everything
+    # the widest window of the layers with RoPE; None if one of these layers has no window
     window = spec.rotating_window
     if window is None or window >= context:
         return ""
     window_text = f"{window:,} tokens ({spec.window_kind})"
     layers_with_rope = spec.count("global")
     layers_without_rope = spec.count("none")
+
+    # Mistral 7B v0.1: all layers have RoPE and a window
     if not layers_without_rope:
         return (
             f"every layer that rotates sees only {window_text}, so the extension adds nothing"
             " beyond them; set sliding_window to null first if the model was trained without it"
         )
 
-    # Llama 4 and others have layers without RoPE that see everything: only the declared context
-    # limits those
+    # Llama 4: further layers see the whole context, without RoPE. "the 36 layers that rotate see
+    # 8,192 tokens (chunks), and the 12 that see the whole context have no RoPE: ..."
     with_rope = counted(layers_with_rope, "layer that rotates sees", "layers that rotate see")
     without_rope = counted(
         layers_without_rope, "that sees the whole context has", "that see the whole context have"
     )
-    # "the 36 layers that rotate see 8,192 tokens (chunks), and the 12 that see the whole context
-    # have no RoPE: ..."
     return (
         f"the {with_rope} {window_text}, and the {without_rope} no RoPE: the extension changes only"
         f" the former; `--as-is --context {context}` raises the context without it"
@@ -153,26 +154,30 @@ trained with.
 
 
 def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Problem]:
-    """Yield a problem for each runtime that computes a checkpoint wrongly, if a new config helps.
+    """Yield a problem for each runtime that computes a model wrongly, if a new config helps.
 
-    Such as "vLLM 0.33: ignored, it reads rope_parameters only", with the repair "--as-is --runtime
-    vllm": flags of `ropeconv apply` that write a config which this runtime computes. There are none
-    for GGUF files. Weights are not read.
+    Each problem has a repair: flags of `ropeconv apply` that write the new config. The problem
+    "vLLM 0.33: ignored, it reads rope_parameters only" has the repair "--as-is --runtime vllm".
+
+    Args:
+        source: The model. Nothing is yielded for a GGUF file.
+        inspection: The inspection of the model.
     """
+    # `refuse` is the reason why the family of the model has no context extension
     if inspection.refuse:
         return
     if not isinstance(source, Source) or not isinstance(inspection, ConfigInspection):
         return
 
-    # the ways to write the config again, of which the first that helps is the repair
     config = source.config()
-    candidates = _candidates(inspection)
-    names = dict.fromkeys(version.name for version in runtimes())
-    for name in names:
+    candidates = _new_writings(inspection)
+    names_of_runtimes = dict.fromkeys(version.name for version in runtimes())
+    for name in names_of_runtimes:
         version = newest(name)  # such as vllm@0.33
         verdict = _last_verdict(inspection.verdicts, version)
         if verdict.status not in WRONG:
             continue
+        # the first new config that this runtime computes
         for candidate in candidates:
             if _would_compute(version, config, inspection, candidate):
                 message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
@@ -181,7 +186,7 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
 
 
 def _last_verdict(verdicts: Sequence[Verdict], version: Runtime) -> Verdict:
-    """The last verdict on a version of a runtime."""
+    """Return the last verdict that is about a version of a runtime."""
     for verdict in reversed(verdicts):
         if verdict.covers(version):
             return verdict
@@ -200,74 +205,79 @@ class NewWriting(NamedTuple):
     """Whether the key of dual chunk attention is removed ("drop") or stays (None)."""
 
 
-def _candidates(inspection: ConfigInspection) -> list[NewWriting]:
-    """Other ways to write a checkpoint for its context, with which more runtimes may compute it."""
-    # The same RoPE, written for every version of transformers (rope_scaling and rope_parameters).
-    # Where the config has contradicting settings (problems of IN_DOUBT), and ropeconv cannot repair
-    # that, nobody knows with which of them the model was trained.
-    candidates = []
+def _new_writings(inspection: ConfigInspection) -> list[NewWriting]:
+    """Return ways to write a config for the same context that more runtimes may compute."""
+    ways = []
+    # Not if the config has contradicting settings that ropeconv cannot repair: nobody knows with
+    # which of them the model was trained. IN_DOUBT has the codes of such problems.
     rope_is_known = True
     for problem in inspection.problems:
         if problem.code in IN_DOUBT and problem.repair is None:
             rope_is_known = False
     if rope_is_known:
-        candidates.append(NewWriting("--as-is", Recipe(AsIs())))
+        # the same RoPE in rope_scaling and in rope_parameters, for all versions of transformers
+        ways.append(NewWriting("--as-is", Recipe(AsIs())))
+        # Qwen2.5-1M: without the key of dual chunk attention, which some runtimes refuse
         if any(problem.code == "dual-chunk" for problem in inspection.problems):
             flags = "--as-is --dual-chunk drop"
-            candidates.append(NewWriting(flags, Recipe(AsIs()), dual_chunk="drop"))
+            ways.append(NewWriting(flags, Recipe(AsIs()), dual_chunk="drop"))
 
-    # A new base (NTK) instead of the scaling, since every runtime can compute another base. This is
-    # only for weights that were trained without a scaling. That is known for an output of ropeconv:
-    # its receipt has the RoPE of the model before the first run (`first`).
+    # A new base (NTK) in place of the scaling, since every runtime can compute another base. This
+    # is only for an output of ropeconv whose model was trained without a scaling. The receipt of
+    # the output has the RoPE before the first run of ropeconv (`first`).
     spec = inspection.spec
-    before_ropeconv = inspection.first
-    was_trained_unscaled = before_ropeconv is not None and not before_ropeconv.scaled
+    spec_before_ropeconv = inspection.first
+    was_unscaled = spec_before_ropeconv is not None and not spec_before_ropeconv.scaled
     is_extended = spec.scaled and spec.context > spec.original_context
-    if was_trained_unscaled and is_extended:
+    if was_unscaled and is_extended:
         factor = spec.context / spec.original_context
         has_few_digits = round(factor, 2) == factor
         value = f"{factor:g}" if has_few_digits else factor_text(spec.context)
-        candidates.append(NewWriting(f"--ntk {value} --replace", Recipe(Ntk(factor))))
-    return candidates
+        ways.append(NewWriting(f"--ntk {value} --replace", Recipe(Ntk(factor))))
+    return ways
 
 
 def _would_compute(
     runtime: Runtime, config: Config, inspection: ConfigInspection, candidate: NewWriting
 ) -> bool:
-    """Whether a runtime would compute a checkpoint exactly if its config were written in a new way.
+    """Return whether a runtime would compute a checkpoint correctly from a new config.
 
     Args:
         runtime: A version of the runtime.
-        config: The config.json of the checkpoint.
+        config: The present config.json of the checkpoint.
         inspection: The inspection of the checkpoint.
-        candidate: The new way to write it.
+        candidate: The new way to write the config.
     """
-    # --as-is keeps the scaling; any other method replaces it, and starts without it
+    # the RoPE that the method is applied to: with --as-is the present scaling, otherwise none
     recipe = candidate.recipe
-    spec = inspection.spec
-    if not isinstance(recipe.method, AsIs):
+    if isinstance(recipe.method, AsIs):
+        spec = inspection.spec
+    else:
         spec = inspection.spec.unscaled()
+
+    # write the new config in memory; "drop" removes the key of dual chunk attention (Qwen2.5-1M)
     target = Target(runtimes=(runtime.key,), dual_chunk=candidate.dual_chunk)
     try:
-        result = select(
-            EncodeRequest(
-                schedule=recipe.schedule(spec),
-                spec=spec,
-                family=inspection.model_family,
-                config=config,
-                target=target,
-                judge=inspection.judge,
-            )
+        request = EncodeRequest(
+            schedule=recipe.schedule(spec),
+            spec=spec,
+            family=inspection.model_family,
+            config=config,
+            target=target,
+            judge=inspection.judge,
         )
+        result = select(request)
     except (RopeconvError, RecipeError):
         return False
     return result.verdict_of(runtime).status in GOOD
 
 
 def modelfile_of(plan: Plan) -> Path:
-    """Return the path of the Modelfile of an output.
+    """Return the path of the Modelfile with which Ollama runs an output.
 
-    Raises UsageError for folders and several files, RopeconvError where another one exists.
+    Raises:
+        UsageError: The output is a folder, or one of several GGUF files of a model.
+        RopeconvError: The path has a Modelfile that ropeconv did not write for this output.
     """
     if plan.is_folder:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
@@ -280,6 +290,7 @@ def modelfile_of(plan: Plan) -> Path:
         )
 
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
+    # a Modelfile that is there now, and not one that was moved away while the output is written
     _refuse_other_modelfile(plan, path_for_user=path, existing=path)
     return path
 
@@ -299,7 +310,7 @@ def _refuse_other_modelfile(plan: Plan, path_for_user: Path, existing: Path) -> 
         # the Modelfile of an earlier output may have another context
         context = re.compile(r"num_ctx \d+")
         existing_text = context.sub("", existing.read_text(errors="replace"))
-        if existing_text == context.sub("", _text(plan)):
+        if existing_text == context.sub("", _modelfile_text(plan)):
             return
     raise RopeconvError(
         f"{path_for_user} exists and has other contents; move it away, or leave --ollama out"
@@ -312,7 +323,7 @@ def planned_modelfile(plan: Plan) -> SideFile:
     Raises as `modelfile_of`.
     """
     path = modelfile_of(plan)
-    return SideFile(path.name, _text(plan), partial(_refuse_other_modelfile, plan, path))
+    return SideFile(path.name, _modelfile_text(plan), partial(_refuse_other_modelfile, plan, path))
 
 
 def write_modelfile(plan: Plan) -> Path:
@@ -321,7 +332,7 @@ def write_modelfile(plan: Plan) -> Path:
     Raises as `modelfile_of`.
     """
     path = modelfile_of(plan)
-    text = _text(plan)
+    text = _modelfile_text(plan)
     if not path.exists() or path.read_bytes() != text.encode():
         write_file(path, text)
     return path
@@ -345,17 +356,21 @@ projector.
 """
 
 
-def _text(plan: Plan) -> str:
-    """The text of a Modelfile: that of the source with the new context, else one of its own.
+def _modelfile_text(plan: Plan) -> str:
+    """Return the text of the Modelfile of an output, with which Ollama runs it.
 
-    Raises RopeconvError for a name that would be several lines of it.
+    It is the Modelfile of the source with the new context, or a new text if the source has no
+    Modelfile.
+
+    Raises:
+        RopeconvError: The name of the output has a line break, which a Modelfile cannot hold.
     """
     folder = plan.out.parent
     model = f"./{plan.out.name}"
-    _refuse_lines(model)
+    _refuse_lines(model)  # raises for a line break
     context = plan.schedule.context
 
-    # the vision part of a multimodal model, which lies beside it as a file of its own
+    # the file with the vision part of a multimodal model, beside the source
     projector = ""
     projector_path = projector_beside(plan.source)
     if projector_path is not None:
@@ -363,20 +378,20 @@ def _text(plan: Plan) -> str:
     if plan.source.modelfile is None:
         return render("Modelfile.jinja", path=model, context=context, projector=projector)
 
-    # Otherwise the Modelfile of the source, with three changes.
-    # 1. The limits of the context (`num_ctx 4096`), which must be the new context at least. This is
-    # first, since a limit is replaced at its offset in the unchanged text.
+    # The Modelfile of the source, with three changes.
+    # 1. Raise low limits of the context, such as `num_ctx 4096`. A limit has its offset in the
+    # text, so this comes before other changes.
     content = plan.source.modelfile.text.encode()
     limits = limits_in("Modelfile", (content,))
     low_limits = [limit for limit in limits if limit.tokens < context]
     if low_limits:
         content = raise_limits(low_limits, context, content)
 
-    # 2. its paths, such as that after FROM, as seen from the folder of the output
+    # 2. Replace the path of the model, and write other paths as seen from the new folder.
     source_folder = Path(plan.source.modelfile.name).parent
     text = _move_text(content.decode(), source_folder, folder, model)
 
-    # 3. lines that it lacks: a second FROM for the projector, and num_ctx
+    # 3. Add missing lines: a second FROM for the projector, and num_ctx.
     has_only_model = len(FROM.findall(text)) == 1
     if projector and has_only_model:
         text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {projector}\n", text, count=1)
@@ -386,26 +401,26 @@ def _text(plan: Plan) -> str:
 
 
 def _move_text(text: str, old_folder: Path, new_folder: Path, model: str) -> str:
-    """The text of a Modelfile in another folder, with another model.
+    """Return the text of a Modelfile for another folder and another model.
 
-    A Modelfile names files in lines such as `FROM ./model.gguf` and `ADAPTER ./lora.gguf`. Their
-    paths are relative to its folder.
+    A Modelfile names files in lines such as `FROM ./model.gguf` and `ADAPTER ./lora.gguf`. The
+    paths are relative to the folder of the Modelfile.
 
     Args:
-        text: The text.
-        old_folder: The folder that it is in.
-        new_folder: The folder that it moves to.
-        model: The path of the other model, for the first FROM.
+        text: The text of the old Modelfile.
+        old_folder: The folder of the old Modelfile.
+        new_folder: The folder of the new Modelfile.
+        model: The path of the new model, for the first FROM.
     """
     first_from = FROM.search(text)
 
     def move_line(line: re.Match[str]) -> str:
-        """Return such a line with its path as seen from the new folder."""
+        """Return a line with its path as seen from the new folder."""
         path = line["path"]  # "./model.gguf"
         is_first_from = first_from is not None and line.start() == first_from.start()
         if is_first_from:
             return line[0].replace(path, model)
-        # `FROM llama3` has the name of a model in place of a file, which stays
+        # `FROM llama3` names a model of Ollama in place of a file, so it stays unchanged
         file = old_folder / path.strip("\"'")
         if os.path.isabs(path) or not file.exists():
             return line[0]

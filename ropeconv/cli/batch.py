@@ -64,23 +64,24 @@ class BatchView:
 
     def show_plans(self) -> None:
         """Print the plans of --dry-run, and what publishing the outputs would do."""
-        # each plan as an entry of a list on the screen, and as a part of the document of --json
-        entries = []
-        documents = []
+        entries = []  # for the list on the screen
+        documents = []  # for --json
         for unit, plan in self.batch.plans:
-            choice = self.batch.validation_of(plan)  # whether `apply` would validate the output
-            entries.append(BatchEntry(unit.label, plan, validating=choice.sentence))
-            documents.append(plan.to_dict() | {"validating": choice.to_dict()})
+            validation = self.batch.validation_of(plan)  # whether `apply` would validate the output
+            entries.append(BatchEntry(unit.label, plan, validating=validation.sentence))
+            documents.append(plan.to_dict() | {"validating": validation.to_dict()})
 
-        # on the screen: the plans, and at the end of a list what its outputs have in common
+        # each plan, in one line of a list (`short`) or in full
         if not self.screen.as_json:
             for unit, plan in self.batch.plans:
                 self._show_planned(unit, plan)
+        # the end of a list: what the outputs have in common, such as the runtimes
         if self.short:
             self._show_end(entries, planned=True)
-        # what would be published; then the document, which is only printed with --json
+
         publication = self._show_publication()
-        self._print_document(documents, publication)
+        if self.screen.as_json:
+            self._print_document(documents, publication)
 
     def write(self, probe: Probe | None) -> None:
         """Write the outputs, print each when it is finished, and publish them if that is asked.
@@ -99,25 +100,31 @@ class BatchView:
             documents.append(output.to_dict())
             self._show_written(unit, entry, output)
 
-        # a list ends with what its outputs have in common, such as runtimes
+        # the end of a list: what the outputs have in common, such as the runtimes
         if self.is_list:
             self._show_end(entries, planned=False)
 
         url = self.batch.publish()
-        publication = {"published": url} if url else {}
-        self._print_document(documents, publication)
-        if url and not screen.as_json:
+        if screen.as_json:
+            publication = {"published": url} if url else {}
+            self._print_document(documents, publication)
+        elif url:
             screen.copyable(url)
 
-        # Of several outputs, each failure was printed when it came. For a single output
-        # (`one_failure_ends_all`) a failure ends the command, but for a validation that failed,
-        # after which the output is kept. That is printed here.
+        # A single output whose validation failed is kept, and the failure is printed here. (Of
+        # several outputs, each failure was printed when it came. Any other failure of a single
+        # output has ended the command.)
         if self.batch.one_failure_ends_all:
             for _, problem in self.batch.failures:
                 complain(str(problem))
 
     def _show_planned(self, unit: OutputUnit, plan: Plan) -> None:
-        """Print the plan of one output: only its path, a line of a list, or all of it."""
+        """Print the plan of one output: its path with --quiet, one line in a list, or all of it.
+
+        Args:
+            unit: The output, as the user asked for it.
+            plan: The plan of the output.
+        """
         screen = self.screen
         if screen.quiet:
             screen.copyable(str(plan.out))
@@ -126,17 +133,19 @@ class BatchView:
             show_entry(BatchEntry(unit.label, plan), screen)
             return
 
-        # the plan, whether it fits the machine, and how its method was measured
-        self._separate(unit)
+        # the plan, whether the output fits the machine, and a study of its method
+        self._print_separator_before(unit)
         show_plan(plan, screen, self.explain)
         if plan.fit:
             screen.say(f"Fits: {plan.fit.sentence}")
         measured = quality(plan)
         if measured:
             screen.say(f"Quality: {measured}")
-        screen.note(self.batch.validation_of(plan).sentence)
-        # an output that is only published has no place on this disk
-        if not self.batch.publication_if_not_kept(plan):
+        screen.note(self.batch.validation_of(plan).sentence)  # whether `apply` validates the output
+
+        # the files that `apply` would write; an output may only be published, and not kept here
+        is_kept = not self.batch.publication_if_not_kept(plan)
+        if is_kept:
             verb = "change" if plan.target.in_place else "write"
             screen.copyable(f"Would {verb} {plan.out}")
             if plan.with_ollama:
@@ -145,23 +154,29 @@ class BatchView:
             screen.copyable(f"Would write {self.batch.adapter.out}")
 
     def _show_written(self, unit: OutputUnit, entry: BatchEntry, output: Output) -> None:
-        """Print an output that was written, and the commands that follow."""
+        """Print an output that was written, and the commands that follow.
+
+        Args:
+            unit: The output, as the user asked for it.
+            entry: The output, as an entry of a list.
+            output: The output with the results of its checks.
+        """
         screen = self.screen
-        # on stderr, also with --json: why transformers or llama.cpp was not asked about the output
+        # on stderr: why transformers or llama.cpp did not check the output; empty if it did
         why_not_checked = output.reason
         if why_not_checked and not self.short:
             screen.note(f"Not checked: {why_not_checked}.")
         if screen.as_json:  # one document for all outputs is printed at the end
             return
 
-        # with --quiet only where the output is; in a list one line; else all of it
         if screen.quiet:
-            url = output.published  # on the Hub; empty for an output on this disk
-            screen.copyable(url or str(output.path))
+            # only the place: a page on the Hub, or a path
+            screen.copyable(output.published or str(output.path))
         elif self.short:
+            # one line in a list
             show_entry(entry, screen)
         else:
-            self._separate(unit)
+            self._print_separator_before(unit)
             show_plan(entry.plan, screen, self.explain)
             show_outcome(output, screen)
         if output.adapter:
@@ -190,8 +205,8 @@ class BatchView:
         upload = merge([planned_upload(plan) for plan in plans])
         return {"publication": show_preview(upload, publication, self.screen)}
 
-    def _separate(self, unit: OutputUnit) -> None:
-        """Print an empty line before all outputs but the first."""
+    def _print_separator_before(self, unit: OutputUnit) -> None:
+        """Print an empty line before an output, unless it is the first."""
         first_unit, _ = self.batch.plans[0]
         if unit is not first_unit:
             self.screen.say("")
@@ -203,8 +218,6 @@ class BatchView:
             documents: The documents of the outputs.
             more: Further keys, about all of them.
         """
-        if not self.screen.as_json:
-            return
         further_keys = dict(more)
         if self.batch.adapter:
             further_keys["adapter"] = str(self.batch.adapter.out)

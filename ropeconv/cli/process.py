@@ -94,9 +94,20 @@ def run(app: Callable[..., object]) -> int:
 
 
 def _report(problem: BaseException) -> int:
-    """Print the failure of a command, and return its exit code."""
+    """Print why a command ended, if it failed, and return the exit code of the process.
+
+    Args:
+        problem: The exception that the command raised.
+
+    Raises:
+        BrokenPipeError: The program that reads the output, such as `head`, has ended. The caller
+            returns the exit code for this case.
+    """
+    # `ropeconv inspect ... | head`: nobody reads a message
     if isinstance(problem, BrokenPipeError) and reader_gone():
         raise problem
+
+    # not a failure: the command chose its exit code
     if isinstance(problem, typer.Exit):
         sys.stdout.flush()
         return problem.exit_code
@@ -104,8 +115,9 @@ def _report(problem: BaseException) -> int:
         sys.stdout.flush()
         return _code_of_exit(problem.code)
 
-    # with ROPECONV_DEBUG=1
-    if print_traceback(problem):
+    # with ROPECONV_DEBUG=1, a traceback in place of a message
+    was_printed = print_traceback(problem)
+    if was_printed:
         return getattr(problem, "exit_code", 1)
 
     if isinstance(problem, KeyboardInterrupt):
@@ -118,9 +130,11 @@ def _report(problem: BaseException) -> int:
         message, code = explain_failure(problem)
     complain(message)
 
-    # shells report a program that a signal has ended as 128 plus the number of the signal
+    # `_received` has the signals other than Ctrl-C that asked the process to end, such as SIGTERM.
+    # Shells expect 128 plus the number of the signal.
     if code == CTRL_C and _received:
-        return 128 + _received[0]
+        first_signal = _received[0]
+        return 128 + first_signal
     return code
 
 

@@ -88,11 +88,13 @@ def printable_json(text: str) -> str:
 
 
 def _python_escape(match: re.Match[str]) -> str:
+    """Return a character as an escape of Python, such as `\\x1b`."""
     quoted = repr(match[0])
     return quoted[1:-1]
 
 
 def _json_escape(match: re.Match[str]) -> str:
+    """Return a character as an escape of JSON, such as `\\u001b`."""
     code = ord(match[0])
     return f"\\u{code:04x}"
 
@@ -236,7 +238,7 @@ class Screen:
 
     @contextmanager
     def stopping(self, afterwards: str) -> Iterator[Callable[[], bool]]:
-        """Let a long run end with a whole step at Ctrl-C, and at once at a second Ctrl-C.
+        """Let a long run finish its current step at Ctrl-C, and end at once at a second Ctrl-C.
 
             with screen.stopping("the results so far are kept") as should_stop:
                 for step in steps:
@@ -244,10 +246,11 @@ class Screen:
                         break
 
         Args:
-            afterwards: The consequence of Ctrl-C, as the end of a sentence for the user.
+            afterwards: The consequence of Ctrl-C, for the message "Stopping: {afterwards}."
 
         Yields:
-            A function that the run calls between two steps. It returns True once after Ctrl-C.
+            A function that the run calls between two steps. The first call after Ctrl-C returns
+            True. All other calls return False.
 
         Raises:
             StopRequest: At a second Ctrl-C.
@@ -281,6 +284,7 @@ class Screen:
             yield show
 
     def _console(self, stderr: bool = False) -> Console:
+        """Return a console of rich for stdout or stderr; lines are cut only on a terminal."""
         from rich.console import Console
 
         stream = sys.stderr if stderr else sys.stdout

@@ -66,12 +66,11 @@ def inspect_command(
             show_adapter(adapter, screen)
         return
 
-    # the runtimes that are installed here, or in the environment of --python, are asked what they
-    # compute from the config
+    # vLLM and mlx-lm are asked what they compute from the config, if they are installed here or in
+    # the environment of --python
     if python and isinstance(opened, GgufSource):
         raise UsageError("--python does not go with a GGUF file; leave it out")
-    every_runtime = None
-    with asking_installed(every_runtime, python, tell=screen.note):
+    with asking_installed(names=None, python=python, tell=screen.note):  # None: both of them
         inspection = inspect_opened(opened)
         problems = list(repairs(opened, inspection))
     if screen.as_json:

@@ -169,9 +169,8 @@ def archs_command(screen: Screen) -> None:
 
     table = arch_table()
     if screen.as_json:
-        # By architecture of draft models, a description for people. Some of these architectures
-        # have no RoPE of their own, and the table describes them. Others are of a kind of draft,
-        # such as "eagle3", which is described with the kinds.
+        # descriptions of the architectures of draft models, by name: the table has them for some,
+        # and for the others their kind has one, such as "eagle3"
         drafts = dict(table.drafts)
         for arch in table.draft_arch.values():
             kind = find_kind(arch.draft)
@@ -188,13 +187,15 @@ def archs_command(screen: Screen) -> None:
 
     rows = []
     for arch in table.arch.values():
-        # how llama.cpp uses the tensors rope_freqs and rope_factors_long; where the table has
-        # nothing, it refuses a file with such a tensor
+        # how llama.cpp uses the tensors rope_freqs and rope_factors_long; empty where llama.cpp
+        # refuses a file with this tensor
         freqs = arch.freqs or "refused"
         factors = arch.factors or "refused"
-        reads_betas = "yes" if arch.betas else ""  # the keys yarn_beta_fast and yarn_beta_slow
-        same_network = ", ".join(arch.carriers)  # other architectures, for the option --carrier
-        rows.append((arch.name, str(arch.pairs), freqs, factors, reads_betas, same_network))
+        # whether llama.cpp reads the keys yarn_beta_fast and yarn_beta_slow
+        reads_betas = "yes" if arch.betas else ""
+        # architectures with the same layers, which can be named with --carrier
+        carriers = ", ".join(arch.carriers)
+        rows.append((arch.name, str(arch.pairs), freqs, factors, reads_betas, carriers))
     columns = ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier")
     screen.table(table.display_name, columns, rows, optional=("betas", "pairs"))
 
@@ -258,26 +259,29 @@ def runtimes_command(
 
 
 def _find_runtimes(names: list[str]) -> list[Runtime]:
-    """Return the versions of runtimes with these names, such as "vllm" or "vllm@0.33".
+    """Return the versions of the runtimes that the user names with --runtime.
+
+    Args:
+        names: The values of --runtime: "vllm" for all versions, or "vllm@0.33" for one version.
 
     Raises:
-        UsageError: One of them reads GGUF files, and the tables here are about checkpoints.
+        UsageError: A runtime only reads GGUF files. `ropeconv list runtimes` shows how runtimes
+            read the config.json of a checkpoint.
     """
     from ...runtimes.gguf_readers import find_any
     from ...runtimes.runtime import Runtime
 
-    found = []
+    versions = []
     for name in names:
-        # each row is a version of a runtime of checkpoints, or of a reader of GGUF files
-        for row in find_any(name):
-            if not isinstance(row, Runtime):
+        for version in find_any(name):
+            if not isinstance(version, Runtime):  # a reader of GGUF files
                 raise UsageError(
-                    f"--runtime {name}: {row.title} reads GGUF files, and these tables are of"
+                    f"--runtime {name}: {version.title} reads GGUF files, and these tables are of"
                     " checkpoints; `ropeconv inspect FILE.gguf` and every plan of a GGUF file have"
                     " its status"
                 )
-            found.append(row)
-    return found
+            versions.append(version)
+    return versions
 
 
 def _show_runtime_list(named: list[Runtime], screen: Screen) -> None:
@@ -309,7 +313,7 @@ def _show_runtime_matrix(named: list[Runtime], screen: Screen) -> None:
     """Print a line per model family and a column per runtime.
 
     Args:
-        named: Only these; empty for the newest version of each.
+        named: The runtimes to print; empty for the newest version of each runtime.
         screen: Where it is printed.
     """
     from ...bake.advice import matrix as all_cells

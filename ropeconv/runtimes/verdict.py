@@ -17,7 +17,7 @@ from ..formats.jsontext import JsonObject
 from ..models.config import geometry, text_part, text_parts
 from ..models.family import Family
 from ..models.schema import Config
-from ..models.wrappers import is_where_transformers_reads, wrapper_of, wrapper_types
+from ..models.wrappers import transformers_finds_text_model, wrapper_of, wrapper_types
 from ..rope.errors import shown
 from ..rope.forms import Form, LongRope, Vector, Yarn
 from ..rope.lengths import format_factor
@@ -750,7 +750,7 @@ def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Findin
 
     # The class of transformers for the wrapper reads the text model in one place of the config,
     # such as text_config, and so do all runtimes. (None: transformers has no class for it.)
-    is_where_class_reads = is_where_transformers_reads(config, family, wrapper)
+    is_where_class_reads = transformers_finds_text_model(config, family, wrapper)
     if is_where_class_reads is False:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"

@@ -259,7 +259,7 @@ class InvFreq(Method):
         )
 
 
-def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
+def method_from_lists(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
     """A method from lists of numbers by their names, as a file has them.
 
     Args:

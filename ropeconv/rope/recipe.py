@@ -187,8 +187,7 @@ def _multiply_factors(
     schedule_for_8 = schedule_of(method_for_8, unscaled)
     attention_growth = schedule_for_8.attention_factor / schedule_for_4.attention_factor
     softmax_growth = schedule_for_8.softmax_scale / schedule_for_4.softmax_scale
-    # For MLA in llama.cpp, the attention factor is on queries and keys as a whole, so the logits
-    # have its square.
+    # for MLA, llama.cpp multiplies whole logits by the square of the attention factor
     if spec.softmax_follows:
         softmax_growth *= attention_growth**2
 
@@ -216,8 +215,7 @@ def _multiply_frequencies(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) 
     """
     scaling = spec.current()
     softmax_scale = scaling.softmax_scale * method.softmax_scale
-    # For MLA in llama.cpp, the attention factor is on queries and keys as a whole, so the logits
-    # have its square.
+    # for MLA, llama.cpp multiplies whole logits by the square of the attention factor
     if spec.softmax_follows:
         softmax_scale *= method.attention_factor**2
 
@@ -539,8 +537,8 @@ class Recipe:
         if self.log_n is not None:
             log_n = LogN(self.log_n, self.log_n_length or original)
 
-        # For MLA in llama.cpp, the attention factor is on queries and keys as a whole, so the
-        # logits have its square. (Without `on_top`, the softmax scale has no such part.)
+        # For MLA, llama.cpp multiplies whole logits by the square of the attention factor
+        # (`softmax_follows`). A modifier that changes the factor changes the softmax scale too.
         softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
             softmax_scale *= (attention_factor / schedule.attention_factor) ** 2

@@ -213,7 +213,7 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
 
     # most runtimes prefer a key of the dictionary to the formula, such as "attention_factor"
     attention_factor = _first_attention_factor(rope, rules, factor, by_formula)
-    # vLLM multiplies it by one more key
+    # SGLang and vLLM multiply it by one more key
     if rules.times_attn_factor:
         attention_factor *= number(rope, "attn_factor", 1.0)
     return attention_factor

@@ -215,8 +215,8 @@ def unknown_key(
     """Return the first key of a config whose effect in a runtime ropeconv does not know.
 
     The code of the runtime reads this key for the family, and no rule of ropeconv describes it. It
-    may change the RoPE, so the verdict is then "unknown" and not "exact". The result is empty if
-    there is no such key.
+    may change the RoPE, so the verdict is then "unknown" and not "exact". The result is empty
+    without an unknown key.
 
     Args:
         part: The text part of a config.
@@ -254,7 +254,7 @@ def unknown_key(
 def _keys_with_known_effect(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """Return all keys of a config.json whose effect on the RoPE ropeconv describes.
 
-    The result may have other words too, which are no keys.
+    The result may have words that are not keys too.
 
     Args:
         family: The family of the model.

@@ -621,8 +621,8 @@ def judge_with_option(
         without: The verdict on the server without the option.
 
     Returns:
-        The verdict; None if the option does not help, or if no such config was run with it in
-        ropeconv's laboratory.
+        The verdict; None if the option does not help, or if ropeconv's laboratory has not run a
+        similar config with it.
     """
     if not _was_run_in_laboratory(planned, option):
         return None
@@ -789,8 +789,8 @@ def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Findin
         if wrapper in types_of_statement:
             return None
 
-    # 3. the runtime has the multimodal classes of transformers (`wrappers`): a class that was run in
-    # transformers, in versions that have it
+    # 3. the runtime has the multimodal classes of transformers (`wrappers`): a class that was run
+    # in transformers, in versions that have it
     if runtime.wrappers and class_finds_text_model:
         class_in_transformers = wrapper_types()[wrapper]
         was_run = bool(class_in_transformers.run)
@@ -897,8 +897,8 @@ def _rotation_finding(
         kind: The rope type, for the message.
 
     Returns:
-        A status and its reason, such as ("differs", "it rotates the whole head, and ..."); None where
-        the runtime rotates the right dimensions.
+        A status and its reason, such as ("differs", "it rotates the whole head, and 64 dimensions
+        of 128 rotate").
     """
     # Phi rotates a part of each head: "differs" or "refused" in runtimes that do not support it,
     # and empty in other runtimes

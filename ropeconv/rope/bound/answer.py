@@ -350,7 +350,7 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
         skip: 0 for the first wide interval, 1 for the second, and so on.
 
     Returns:
-        The two ends; (inf, inf) where there is no such interval.
+        The two ends; (inf, inf) if there are fewer intervals.
 
     Raises:
         RecipeError: For lengths beyond 2^27.

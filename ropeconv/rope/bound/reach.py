@@ -279,7 +279,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
 
     A violation is a distance m at which B(m) = (d - r)/2 + sum_i cos(m theta_i) is negative, for a
     head of d dimensions of which r rotate. The effective length ends before the first violation. If
-    there is none below the length, the search goes on up to 2^24 tokens (2^23 for a head of 512
+    there is none below the length, the search continues up to 2^24 tokens (2^23 for a head of 512
     dimensions).
 
     Args:

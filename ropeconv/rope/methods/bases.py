@@ -225,7 +225,7 @@ def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: floa
 
     The bound is (d - r)/2 + sum_i cos(m theta_i) >= 0 at every distance m below the length, for
     heads of d dimensions, of which r rotate, and theta_i = base^(-2i/r). The bases that keep it
-    form intervals. Of each interval that is at least 1 % wide, one base is tried.
+    form intervals. One base of each interval is tried, if the interval is at least 1 % wide.
 
     Args:
         target: The length in tokens.

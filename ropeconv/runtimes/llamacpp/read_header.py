@@ -359,7 +359,7 @@ def _divide_form(
     """Return the formula of the frequencies of a GGUF file whose rope tensors divide them.
 
     Args:
-        form: The formula by the keys of the header alone.
+        form: The formula that the keys of the header give.
         lists: The divisors for short and for long contexts, each [rotary_dim / 2]; the same object
             twice for the one tensor rope_freqs; None without rope tensors.
         original: The tokens from which on the long list is used.

@@ -174,25 +174,28 @@ def _multiply_factors(
     """
     if factor is None:
         return None
-    # `widen` gives the method with the factor of the scaling (4) times a number, and with the other
-    # settings of the scaling; None for a scaling by another method
-    method_for_4 = method.widen(spec.form, factor=1.0, explicit=explicit)
-    method_for_8 = method.widen(spec.form, factor=factor, explicit=explicit)
-    if method_for_4 is None or method_for_8 is None:
+    # `widen` gives the method with the factor of the scaling times a number, here 4 and 4 * 2, and
+    # with the other settings of the scaling; None for a scaling by another method
+    method_by_scaling_factor = method.widen(spec.form, factor=1.0, explicit=explicit)
+    method_by_product = method.widen(spec.form, factor=factor, explicit=explicit)
+    if method_by_scaling_factor is None or method_by_product is None:
         return None
 
     # The model may have another attention factor than the method gives for 4. So its attention
-    # factor grows by the same ratio as the method's from 4 to 8, and so does the softmax scale.
-    schedule_for_4 = schedule_of(method_for_4, unscaled)
-    schedule_for_8 = schedule_of(method_for_8, unscaled)
-    attention_growth = schedule_for_8.attention_factor / schedule_for_4.attention_factor
-    softmax_growth = schedule_for_8.softmax_scale / schedule_for_4.softmax_scale
+    # factor grows by the ratio of the method's attention factors for 8 and for 4. So does the
+    # softmax scale.
+    schedule_by_scaling_factor = schedule_of(method_by_scaling_factor, unscaled)
+    schedule_by_product = schedule_of(method_by_product, unscaled)
+    attention_growth = (
+        schedule_by_product.attention_factor / schedule_by_scaling_factor.attention_factor
+    )
+    softmax_growth = schedule_by_product.softmax_scale / schedule_by_scaling_factor.softmax_scale
     # for MLA, llama.cpp multiplies whole logits by the square of the attention factor
     if spec.softmax_follows:
         softmax_growth *= attention_growth**2
 
     return replace(
-        schedule_for_8,
+        schedule_by_product,
         attention_factor=spec.attention_factor * attention_growth,
         softmax_scale=spec.softmax_scale * softmax_growth,
     )

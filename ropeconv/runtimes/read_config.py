@@ -647,30 +647,35 @@ def _trained_context(
     if isinstance(form, LongRope) and form.original_context < declared:
         return TrainedLength(form.original_context, "config")
 
-    # position interpolation, case 1: the RoPE dictionary has it
+    # position interpolation
     if isinstance(form, InterpolatedForm):
+        # 1. the RoPE dictionary has the trained length
         original = rope.get(key)
         if original:
             return TrainedLength(int(original), "config")
-        # 2. Vicuna 16k and LongChat: the config declares it, and the extended length beside it
+
+        # 2. Vicuna 16k and LongChat declare the trained length, and the extended one beside it
         if part.get("max_sequence_length") == declared * form.factor:
             return TrainedLength(declared, "config")
-        # 3. Most others declare the extended length: it is the declared length over the factor.
+
+        # 3. most others declare the extended length, which is divided by the factor
         quotient = max(1, round(declared / form.factor))
         if quotient >= SHORTEST_TRAINED:
             return TrainedLength(quotient, "factor")
-        # 4. Some declare it, as the documentation of transformers 4.31 asked for: 2048 with a
-        # factor of 8. The quotient 256 is too short, since no model was trained for so few tokens.
+
+        # 4. Some declare the trained length, as the documentation of transformers 4.31 asked for:
+        # 2048 with a factor of 8. They are known by the quotient, since no model was trained for
+        # only 256 tokens.
         if declared >= SHORTEST_TRAINED:
             return TrainedLength(declared, "factor")
         return TrainedLength(quotient, "factor")
 
-    # no scaling, Qwen2.5-1M: dual chunk attention has it among its settings
+    # no scaling; the dual chunk attention of Qwen2.5-1M has the trained length in its settings
     original = (part.get(DUAL_CHUNK) or {}).get(key)
     if original and original < declared:
         return TrainedLength(int(original), "config")
-    # the list of the family: for a declared length, the trained one and the source of that; with a
-    # `doubt` it may be another one
+    # the list of the family has pairs of a declared and a trained length; with a `doubt`, a pair
+    # may not hold for this model
     for known in family.trained:
         is_certain = known.doubt is None
         if known.declared == declared and is_certain:

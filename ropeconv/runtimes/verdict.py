@@ -1221,8 +1221,8 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         longrope = _rules_of_lists(runtime, family)
         if longrope is None:
             continue
-        rule = longrope.lists  # e.g. "window": by the context window of the server
-        names_by_rule.setdefault(rule, []).append(runtime.display_name)
+        # the rule is e.g. "window": by the context window of the server
+        names_by_rule.setdefault(longrope.lists, []).append(runtime.display_name)
         option = longrope.whole_prompt  # empty without such an option
         if option:
             options_for_whole_prompts.append(f"{runtime.title} with {option}")

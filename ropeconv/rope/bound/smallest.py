@@ -211,11 +211,11 @@ class Sweep:
         self.pool = distances
 
     def _jump(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
-        """Return how far up the search for a base can jump, and the distance that rules out so far.
+        """Return the ln b up to which no base fits, and the distance that rules these bases out.
 
-        The sums of cosines at some distances are negative for a base. Each sum stays negative for
-        some larger bases too, which do not fit either. The search continues where the sum that
-        stays negative longest may no longer be negative.
+        The sums of cosines at some distances (witnesses) are negative for a base. Each sum stays
+        negative for some larger bases too, which do not fit either. The witness whose sum stays
+        negative longest rules out the most bases.
 
         Args:
             witnesses: Distances with a negative sum at the base, int64 [n].
@@ -234,7 +234,7 @@ class Sweep:
         first_steps, _ = self._safe_steps(distances, log_bases, curvatures)
         log_bases += first_steps
 
-        # the 16 with the largest steps go on, each until its sum is zero up to rounding
+        # the 16 with the largest steps continue, each until its sum is zero up to rounding
         moving = np.argsort(-first_steps)[:MOST_WALKING]  # indices of witnesses
         while len(moving):
             steps, sums = self._safe_steps(distances[moving], log_bases[moving], curvatures[moving])

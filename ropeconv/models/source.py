@@ -313,7 +313,7 @@ class Source(Origin, ABC):
 
         Raises:
             UnknownModelType: No family has the model_type, and none can be derived.
-            BadSource: Whatever else `detect` raises for a wrong config.
+            BadSource: The config is wrong in another way.
         """
         family_of_user = self.treat_as  # the value of --family; empty without it
         if self._derived is not None and not family_of_user:

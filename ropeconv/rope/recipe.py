@@ -519,8 +519,8 @@ class Recipe:
         For YaRN by 4 and a checkpoint of 32k tokens, these are YaRN's frequencies, 1.139 and 128k.
 
         Args:
-            spec: The RoPE that the method is applied to: that of the unscaled model, or with
-                `on_top` that of the scaled model.
+            spec: The RoPE that the method is applied to: the RoPE of the unscaled model, or with
+                `on_top` the RoPE of the scaled model.
             source: The RoPE of the checkpoint, which short prompts keep with `keep_short`; by
                 default the same as `spec`.
 
@@ -565,8 +565,8 @@ class Recipe:
         """Return the frequencies and factors of the method, before the modifiers of the recipe.
 
         Args:
-            spec: The RoPE that the method is applied to: that of the unscaled model, or with
-                `self.on_top` that of the scaled model.
+            spec: The RoPE that the method is applied to: the RoPE of the unscaled model, or with
+                `self.on_top` the RoPE of the scaled model.
             spec_with_lengths: The same, with the trained length and the context that the recipe
                 sets.
 

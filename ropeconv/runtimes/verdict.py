@@ -452,12 +452,12 @@ class RuleReading:
 
     @cached_property
     def finding_on_model(self) -> Finding | None:
-        """Why the runtime does not run the model, whatever its RoPE dictionary says; else None."""
+        """Why the runtime does not run the model, whatever its RoPE is; None if it does."""
         return _model_finding(self.planned.config, self.planned.part, self.rules)
 
     @cached_property
     def finding_on_rope(self) -> tuple[Status, str, str] | None:
-        """Why the runtime does not compute the planned RoPE from the RoPE dictionary; else None.
+        """Why the runtime does not compute the planned RoPE from the config; None if it does.
 
         It is a status, its reason, and the place in the code of the runtime that shows it:
         ("ignored", "it has no code for this type", "vllm/model_executor/...").
@@ -483,7 +483,7 @@ class RuleReading:
         return None
 
     def _finding_on_type(self, type_rules: TypeRules) -> Finding | None:
-        """Return why the runtime does not compute the planned RoPE for a rope type; else None.
+        """Return why the runtime does not compute the planned RoPE; None if it does.
 
         Args:
             type_rules: How the runtime reads the rope type of the config.
@@ -609,7 +609,7 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
 def judge_with_option(
     planned: PlannedConfig, runtime: Runtime, option: ServerOption, without: Verdict
 ) -> Verdict | None:
-    """Return the verdict "exact" on a server that computes the RoPE with an option; else None.
+    """Return the verdict "exact" if a server computes the planned RoPE with an option.
 
     Such an option is vLLM's `--model-impl transformers`, with which vLLM runs the classes of
     transformers in place of its own.
@@ -885,7 +885,7 @@ def _type_finding(types: TypeRules, rope: Config, schedule: Schedule) -> Finding
 def _rotation_finding(
     types: TypeRules, config: Config, family: Family, kind: str
 ) -> Finding | None:
-    """Return why a runtime rotates other dimensions of a head than the model needs; else None.
+    """Return why a runtime rotates other dimensions of a head than the model; None if it does not.
 
     With some rope types, some runtimes support only models that rotate the whole head, or only
     models that rotate the pairs (i, i + r/2).
@@ -934,7 +934,7 @@ def _factor_lists_finding(types: TypeRules, rope: Config) -> Finding | None:
 def _schedule_finding(
     schedule: Schedule, before: RopeSpec, spec: RopeSpec, type_rules: TypeRules
 ) -> Finding | None:
-    """Return a status and its reason if a runtime computes another RoPE than planned; else None.
+    """Return why a runtime computes another RoPE than the planned one; None if it does not.
 
     Args:
         schedule: The planned frequencies and factors.
@@ -943,8 +943,8 @@ def _schedule_finding(
         type_rules: The rules of the runtime for the rope type.
 
     Returns:
-        The status "ignored" if the runtime computes RoPE without any scaling, so that the model
-        works up to its old context; or "differs".
+        A status and its reason: "ignored" if the runtime computes RoPE without any scaling, so that
+        the model works up to its old context; or "differs".
     """
     reason = difference(schedule, before, spec)
     if not reason:

@@ -361,7 +361,7 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     if first_wide is not None and skip == 0:
         return first_wide.begin, min(first_wide.end, first_wide.begin * (1 + WIDTH))
 
-    # Else search all wide intervals. No base below the smallest base is in one of them, nor below
+    # Otherwise search all wide intervals. No base below the smallest base is in one of them, nor below
     # the first wide interval, where that is known.
     if first_wide is not None:
         lowest_base = first_wide.begin
@@ -418,9 +418,9 @@ def _smallest(
         if from_table is not None:
             return from_table
 
-    # 2. Else the base is searched. The tables are for heads all of whose dimensions rotate. For
-    # such a head, the search begins at the last length in the table and its base: a longer length
-    # has no smaller base.
+    # 2. Another base is searched. The tables are for heads in which all dimensions rotate. For such
+    # a head, the search begins at the last length in the table and its base: a longer length has no
+    # smaller base.
     known_length_and_base = (1, 1.0)
     all_dimensions_rotate = sums.unrotated == 0
     if proof is None and all_dimensions_rotate:

@@ -361,8 +361,8 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     if first_wide is not None and skip == 0:
         return first_wide.begin, min(first_wide.end, first_wide.begin * (1 + WIDTH))
 
-    # Otherwise search all wide intervals, from the first wide interval on where it is known, and from
-    # the smallest base on where it is not.
+    # Otherwise search all wide intervals: from the first wide interval on where it is known, and
+    # from the smallest base on where it is not.
     if first_wide is not None:
         lowest_base = first_wide.begin
     else:

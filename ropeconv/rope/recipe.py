@@ -245,12 +245,12 @@ def _multiply_frequencies(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) 
             product, form=form, short_inv_freq=short, original_context=longest_short_prompt
         )
 
-    # 2. the scaling is only an attention factor: the formula is that of the method
+    # 2. the scaling is only an attention factor: the result has the formula of the method
     scaling_keeps_frequencies = spec.form == unscaled.form
     if scaling_keeps_frequencies:
         return replace(product, form=method.form)
 
-    # 3. the method is only another base (--theta 1e6): the formula is the scaling's, with this base
+    # 3. the method is only another base (--theta 1e6): the formula of the scaling, with this base
     if method.form is not None and method.form == spec.base_form(method.form.theta):
         with_new_base = replace(spec.form, theta=method.form.theta)
         inv_freq = with_new_base.inv_freq(spec.rotary_dim)

@@ -254,7 +254,7 @@ def unknown_key(
 def _keys_with_known_effect(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """Return all keys of a config.json whose effect on the RoPE ropeconv describes.
 
-    The result may have words that are not keys too.
+    The result also has words that are not keys, which do no harm.
 
     Args:
         family: The family of the model.

@@ -74,7 +74,7 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
     # a pair of frequency 0 has the cosine 1 at every distance, so it is a part of the constant
     constant = unrotated + count_zero(inv_freq)
     rotating = inv_freq[inv_freq > 0]
-    # the other cosines are at least -1 each, so a large constant keeps every sum positive
+    # the other cosines are at least -1 each, so with a large constant no sum is negative
     if constant >= len(rotating):
         return
 

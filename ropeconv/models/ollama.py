@@ -194,12 +194,12 @@ def _parameter(value: object) -> str:
 
 
 def name_in(reference: str) -> OllamaName | None:
-    """Return the parts of a name of a model of Ollama; None for a path, a Hub id and the like.
+    """Return the parts of the name of an Ollama model; None for a path, a Hub id and the like.
 
     llama3.1:8b has the model "llama3.1" and the tag "8b". Names are `model`, `model:tag`,
     `owner/model:tag`, `host/owner/model:tag`, and the address of a page of ollama.com.
     """
-    match = NAME.fullmatch(reference)
+    match = NAME.fullmatch(reference)  # the pattern of all these forms
     if match is None:
         return None
     for part in match.groups():
@@ -207,18 +207,18 @@ def name_in(reference: str) -> OllamaName | None:
             return None
     host, namespace, model, tag = match.groups()
 
-    # Without a tag, owner/name and hf.co/owner/name are ids on the Hub. Only the address of a page,
-    # ollama.com/owner/name, is a name of Ollama.
-    if tag is None:
-        is_page = "ollama.com/" in reference or reference.startswith("ollama://")
-        is_owner_and_name = host is None and namespace is not None
-        if is_owner_and_name and not is_page:
-            return None
-        is_at_other_host = host is not None and host != HOST  # HOST is registry.ollama.ai
-        if is_at_other_host:
-            return None
+    # owner/name is an id on the Hub, and ollama.com/owner/name is a page of Ollama
+    is_page = "ollama.com/" in reference or reference.startswith("ollama://")
+    is_owner_and_name = host is None and namespace is not None
+    if tag is None and is_owner_and_name and not is_page:
+        return None
 
-    # the first part of a/b/c:tag is a host only with a dot or a port, else it is a folder
+    # hf.co/owner/name without a tag is an id on the Hub too
+    is_at_other_host = host is not None and host != HOST  # HOST is registry.ollama.ai
+    if tag is None and is_at_other_host:
+        return None
+
+    # folder/owner/model:tag is a path; hosts have a dot or a port, such as localhost:5000
     if host is not None and "." not in host and ":" not in host:
         return None
     return OllamaName(

@@ -55,9 +55,11 @@ def _open(reference: str) -> Source | GgufSource:
     Args:
         reference: As `resolve_reference` returns it, so never the address of a page on the Hub.
     """
-    # an address is of another site, or of a model in Ollama's registry
-    is_address = re.match("(?!hf:|ollama:)[a-z]+://", reference) is not None
-    if is_address and ollama.find(reference) is None:
+    # Web addresses are refused, such as https://example.com/model. Two of them name a model in
+    # Ollama's store: https://ollama.com/library/llama3.1, and ollama://llama3.1.
+    has_scheme = re.match("[a-z]+://", reference) is not None
+    is_known_scheme = reference.startswith(("hf://", "ollama://"))
+    if has_scheme and not is_known_scheme and ollama.find(reference) is None:
         raise BadSource(
             f"{reference} is not the address of a model on huggingface.co; download it, and give"
             " its path"
@@ -67,7 +69,8 @@ def _open(reference: str) -> Source | GgufSource:
     kind = kind_of(path)
     if kind == "missing":
         return _open_elsewhere(reference, path)
-    # compiled graphs of Core ML are folders too, such as Llama.mlpackage
+    # compiled graphs may be folders too, such as Llama.mlpackage of Core ML; FROZEN has the endings
+    # of all compiled graphs
     is_graph_folder = path.suffix in FROZEN
     if kind == "folder" and not is_graph_folder:
         folder = FolderSource(path)
@@ -86,28 +89,32 @@ def _open(reference: str) -> Source | GgufSource:
 
 
 def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
-    """Open the source of a reference that is not a path: in Ollama's store, or on the Hub.
+    """Open a model in Ollama's store or on the Hub; raise BadSource if there is none.
 
     The forms overlap, so the order decides: `a/b/c.gguf` may be a file on the Hub or a missing
     path, and `a/b` may be a model of Ollama or a repository.
+
+    Args:
+        reference: As the user wrote it.
+        path: The same as a path, at which nothing exists.
     """
     # 1. a model in Ollama's store
     stored = ollama.find(reference)
     if stored is not None:
         return OllamaGguf(stored)
 
-    # 2. a GGUF file on the Hub, owner/name/file.gguf; with a folder `owner` here, it is a mistyped
-    # path
+    # 2. a GGUF file on the Hub, owner/name/file.gguf. If a folder "owner" is on this disk, the
+    # reference is taken as the path of a missing file.
     hub_file = re.fullmatch(HUB_FILE, reference)
-    first_part = Path(reference.split("/")[0])
-    if hub_file and not first_part.exists():
+    owner_folder = Path(reference.split("/")[0])
+    if hub_file and not owner_folder.exists():
         repository, revision, file = hub_file.groups()
         _check_address(reference, repository, revision, file)
         return HubGguf(HubShard.find(repository, file, revision))
 
-    # 3. a missing file, by the end of its name
+    # 3. a path whose file is missing, by the end of its name
     if has_gguf_name(reference):
-        return GgufSource(path)  # says that the file is missing
+        return GgufSource(path)  # raises the error about a missing file
     if is_graph(reference):
         raise BadSource(
             f"{reference} does not exist; give the path of a graph, or of the folder of an export"

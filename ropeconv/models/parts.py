@@ -158,33 +158,34 @@ def _is_inside(path: KeyPath, outer: KeyPath) -> bool:
 
 
 def _objects_in(config: Config, language_model: KeyPath = ()) -> Iterator[Part]:
-    """Yield the objects in a config that may be models, the outer ones first.
+    """Yield the objects in a config, such as vision_config, the outer ones first.
 
-    An object with two sizes, such as hidden_size and num_hidden_layers, is a model. The objects
-    inside of a model are its settings, such as rope_parameters, and are not yielded.
+    An object with two keys of sizes, such as hidden_size and num_hidden_layers, is the config of a
+    model. The objects inside of it are settings, such as rope_parameters, and are not yielded.
 
     Args:
         config: The config.
-        language_model: The path of the language model where it is known, which may have fewer
-            sizes; empty where it is not.
+        language_model: The path of the language model, which is a model also with fewer sizes;
+            empty where the path is not known.
     """
-    objects_to_open = [Part((), config)]  # those of one depth
-    count = 0
-    for _ in range(DEEPEST):  # 5 levels, which also ends for a config that is nested on purpose
-        next_objects = []
-        for outer in objects_to_open:
+    # a config may be nested or long on purpose, so at most 5 levels and 256 objects are searched
+    objects_of_level = [Part((), config)]
+    yielded = 0
+    for _ in range(DEEPEST):
+        objects_of_next_level = []
+        for outer in objects_of_level:
             for key, value in outer.config.items():
-                if not isinstance(value, dict) or count >= MOST_PARTS:
+                if not isinstance(value, dict) or yielded >= MOST_PARTS:
                     continue
-                count += 1
+                yielded += 1
                 part = Part((*outer.path, str(key)), value)
                 yield part
 
                 is_language_model = bool(language_model) and part.path == language_model
                 is_model = is_language_model or _count_sizes(value) >= 2
                 if not is_model:
-                    next_objects.append(part)
-        objects_to_open = next_objects
+                    objects_of_next_level.append(part)
+        objects_of_level = objects_of_next_level
 
 
 def _count_sizes(config: Config) -> int:

@@ -91,32 +91,35 @@ def modelfile_in(reference: str) -> Path | None:
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
-    """Return the Modelfile of a reference: the file itself, or that of a model of Ollama.
+    """Return the Modelfile at a path, or the Modelfile of a model in Ollama's store.
 
-    A Modelfile with `FROM llama3.1:8b` gets the template and the parameters of that model too, as
-    `ollama create` does.
+    A Modelfile with the line `FROM llama3.1:8b` gets the template and the parameters of that model
+    too, as `ollama create` does.
 
     Args:
-        reference: The path of a Modelfile, or a name of Ollama. For any other reference, such as
-            the path of a GGUF file, the result is None.
+        reference: The path of a Modelfile, or the name of a model of Ollama. For any other
+            reference, such as the path of a GGUF file, the result is None.
     """
     path = modelfile_in(reference)
-    if path is not None:
-        text = read_text(path, path.name)
-        base = _model_of_from_line(path, text)
-        is_file = _file_beside(path, base) is not None
-        stored_base = None if is_file else ollama.find(base)
-        if stored_base is not None:  # FROM ./file.gguf inherits nothing
-            text = _inherit(text, stored_base.modelfile)
-        return Modelfile(str(path), text)
+    if path is None:
+        # a file or folder hides a model of Ollama with the same name, and has no Modelfile
+        if expand_home(reference).exists():
+            return None
+        model = ollama.find(reference)
+        if model is None:
+            return None
+        return Modelfile(model.name.short, model.modelfile)
 
-    # another file of the user goes before a model of Ollama with the same name
-    if expand_home(reference).exists():
-        return None
-    stored = ollama.find(reference)
-    if stored is None:
-        return None
-    return Modelfile(stored.name.short, stored.modelfile)
+    text = read_text(path, path.name)
+    base_model = _model_of_from_line(path, text)
+    # FROM model.gguf names a file beside the Modelfile, from which nothing is inherited
+    if _file_beside(path, base_model) is not None:
+        return Modelfile(str(path), text)
+    # FROM llama3.1:8b names a model in Ollama's store
+    base_in_store = ollama.find(base_model)
+    if base_in_store is not None:
+        text = _inherit(text, base_in_store.modelfile)
+    return Modelfile(str(path), text)
 
 
 def _model_of_from_line(path: Path, text: str) -> str:

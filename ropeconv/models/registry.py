@@ -26,7 +26,7 @@ from .family import Family, WeightNames
 from .layers import layer_prefix
 from .schema import LARGEST, LARGEST_SIZE, Config, check_config, first_present, text_config
 from .unread_keys import unread_rope_keys, unread_sizes
-from .wrappers import is_where_transformers_reads, wrapper_of
+from .wrappers import transformers_finds_text_model, wrapper_of
 
 VARIABLE = "ROPECONV_FAMILIES"
 LONGEST = 64 << 10
@@ -75,7 +75,9 @@ def family_folder() -> Path:
 
 
 def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
-    """Read the families that installed features bring along, in the order of their files' names.
+    """Return the families of the installed features, which are optional plugins of ropeconv.
+
+    A feature may have a folder with descriptions of families, which `feature.families` names.
 
     Args:
         packaged: The families of the package, whose names and model types no file may have.
@@ -83,16 +85,17 @@ def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     Raises:
         BadSource: As `user_families` does.
     """
-    known = list(packaged)  # and those of the features so far
-    of_features: list[Family] = []
+    known_families = list(packaged)
+    families_of_features: list[Family] = []
     for feature in load_features().values():
-        if feature.families is not None:
-            # for the message "FILE describes the family 'x', which another one already defines"
-            other = "another one"
-            families_of_feature = _read_folder(feature.families, known, owner=other)
-            known += families_of_feature
-            of_features += families_of_feature
-    return tuple(of_features)
+        if feature.families is None:
+            continue
+        # for the message "FILE describes the family 'x', which another one already defines"
+        owner = "another one"
+        new_families = _read_folder(feature.families, known_families, owner)
+        known_families += new_families
+        families_of_features += new_families
+    return tuple(families_of_features)
 
 
 def _read_folder(directory: Path, known: Iterable[Family], owner: str) -> tuple[Family, ...]:
@@ -166,22 +169,27 @@ def read_family(path: Path) -> Family:
 
 
 def _invalid_field(family: Family) -> str:
-    """Return the name of the first field of a family's description with an impossible value.
+    """Return the first field of a family's description with an impossible value, e.g. "weights".
 
     It is empty for a description that can be used. Types were checked by msgspec; these are rules
     that types cannot express.
     """
-    weights = family.weights
-    layers = family.layers
     if not re.sub(r"[-_.]", "", family.name).isalnum():
         return "name"
-    # queries and keys are two projections, or one that has the values too
+
+    # The names of tensors. Queries and keys are two projections, or one that has the values too; a
+    # family that ropeconv refuses needs none.
+    weights = family.weights
     has_projections = (weights.q and weights.k) or weights.fused
     if not has_projections and not family.refuse:
         return "weights"
+    # prefixes such as "model.layers.{layer}.", with {block} too for several blocks in a layer
+    layers = family.layers
     if not all(_is_layer_prefix(pattern, layers.blocks) for pattern in weights.layer):
         return "weights.layer"
 
+    # Sizes and bases have the same limits in a config.json (models/schema.py): sizes are below
+    # 2^31, and bases below 1e30.
     defaults = family.defaults
     sizes = (
         defaults.context,
@@ -191,21 +199,19 @@ def _invalid_field(family: Family) -> str:
         defaults.heads,
         defaults.kv_heads,
     )
-
-    # the limits of such numbers in a config.json too (models/schema.py): 2^31 and 1e30
     for size in sizes:
         if size is not None and not 0 < size < LARGEST_SIZE:
             return "defaults"
-
     bases = [defaults.theta]
     if defaults.local_theta:  # only families with local layers have one
         bases.append(defaults.local_theta)
     for base in bases:
         if not 1 < base < LARGEST:
             return "defaults.theta"
+
     if not 0 < defaults.partial_rotary_factor <= 1:
         return "defaults.partial_rotary_factor"
-    if layers.interval < 0:
+    if layers.interval < 0:  # 0 for families whose layers are all alike
         return "layers.interval"
     if layers.blocks < 1:
         return "layers.blocks"
@@ -294,10 +300,10 @@ KINDS = {
 
 
 def assumed_family(config: Config, name: str) -> Family:
-    """Return the family that the user named with --family, for a config of another model type.
+    """Return the family that the user named with --family.
 
-    Its `assumed` has the model type of the config that the family does not describe, e.g.
-    "my_llama". Runtimes are then judged with the words "if it runs my_llama as Llama".
+    The config may have a model type that is unknown, such as "my_llama". The returned family then
+    has this type as `assumed`, and verdicts on runtimes say "if it runs my_llama as Llama".
 
     Args:
         config: The whole config.json.
@@ -316,26 +322,28 @@ def assumed_family(config: Config, name: str) -> Family:
             f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)"
         )
 
-    # 1. the type of the text model is not one of the family: it is assumed to be
+    # 1. {"model_type": "my_llama"}: the text model has a type that the family does not have
     text = text_config(config) or {}
-    model_type = str(text.get("model_type") or config.get("model_type") or "")
-    is_unknown_type = model_type not in family.model_types
-    if is_unknown_type:
-        model_types = (*family.model_types, model_type)
-        return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
+    text_type = str(text.get("model_type") or config.get("model_type") or "")
+    if text_type not in family.model_types:
+        model_types = (*family.model_types, text_type)
+        return msgspec.structs.replace(family, model_types=model_types, assumed=text_type)
 
-    # 2. The text model is of the family, and there may be a model around it, as in
-    # {"model_type": "my_vlm", "text_config": {"model_type": "llama"}}. If transformers has no class
-    # for "my_vlm", it is assumed that "my_vlm" runs its text model as the family.
-    outer_type = wrapper_of(config, family)
-    if outer_type is None or outer_type in family.model_types:  # no such model
+    # 2. {"model_type": "llama"}: nothing is assumed
+    multimodal_type = wrapper_of(config, family)
+    if multimodal_type is None or multimodal_type in family.model_types:
         return family
-    is_known_to_transformers = is_where_transformers_reads(config, family, outer_type)
-    if is_known_to_transformers:
+
+    # 3. {"model_type": "llava", "text_config": {"model_type": "llama"}}: transformers has a class
+    # for the multimodal model, which finds the text model there
+    if transformers_finds_text_model(config, family, multimodal_type):
         return family
-    if not outer_type:  # the model around the text model has no model_type
-        outer_type = CONFIG_WITHOUT_TYPE
-    return msgspec.structs.replace(family, assumed=outer_type)
+
+    # 4. {"model_type": "my_vlm", "text_config": {"model_type": "llama"}}: it is assumed that the
+    # class of "my_vlm" runs its text model as the family says
+    if not multimodal_type:  # a multimodal config without model_type
+        multimodal_type = CONFIG_WITHOUT_TYPE
+    return msgspec.structs.replace(family, assumed=multimodal_type)
 
 
 def _rotating_layers(family: Family) -> str:
@@ -350,40 +358,43 @@ def _rotating_layers(family: Family) -> str:
 
 
 def assumption(family: Family) -> str:
-    """Return a sentence on what is assumed about a model whose type is not known; else empty.
+    """Return a sentence on what ropeconv assumes about a model of an unknown type.
 
     The user may have named its family: "model_type 'my_llama' is treated as llama: its RoPE is that
     of Llama; pairs (i, i + r/2) rotate; head_dim from head_dim, else ...". Or ropeconv has run its
-    class: "derived from MyModel 1.0, which was run here: pairs (i, i + r/2) rotate; ...".
+    class: "derived from MyModel 1.0, which was run here: pairs (i, i + r/2) rotate; ...". The
+    sentence is empty for a known type.
     """
     assumed_type = family.assumed  # e.g. "my_llama"; empty for a type that the family has
     class_that_was_run = family.derived  # e.g. "MyModel 1.0"; empty if none was run
     if not assumed_type and not class_that_was_run:
         return ""
 
-    keys = family.keys
-    weights = family.weights
-    window = family.window
-    width = family.defaults.head_dim or f"{keys.hidden[0]} / {keys.heads[0]}"
+    # which dimensions of a head rotate
     layout = LAYOUTS[family.layout]
     if family.mla:
         layout += ", multi-head latent attention"
-    projections = weights.fused or f"{weights.q} and {weights.k}"
+    facts = [layout]
 
-    facts = [
-        layout,
-        f"head_dim from {', '.join(keys.head_dim)}, else {width}",
-        _rotating_layers(family),
-        f"queries and keys from {projections}",
-    ]
+    # the keys of the config that have the width of a head; or its default, a number or a formula
+    keys = family.keys
+    default_width = family.defaults.head_dim or f"{keys.hidden[0]} / {keys.heads[0]}"
+    facts.append(f"head_dim from {', '.join(keys.head_dim)}, else {default_width}")
+
+    # layers and tensors
+    weights = family.weights
+    projections = weights.fused or f"{weights.q} and {weights.k}"
+    facts.append(_rotating_layers(family))
+    facts.append(f"queries and keys from {projections}")
     if weights.q_norm:
         facts.append(f"norms of them are {weights.q_norm} and {weights.k_norm} ({weights.norm})")
-    if window.key:
-        facts.append(f"a window in {window.key}")
+    window_key = family.window.key
+    if window_key:
+        facts.append(f"a window in {window_key}")
 
     if class_that_was_run:
         facts.append(f"base from {', '.join(keys.theta)}")
-        if family.not_derived:
+        if family.not_derived:  # facts that the run did not show
             facts.append(f"not found: {', '.join(family.not_derived)}")
         return f"derived from {class_that_was_run}, which was run here: {'; '.join(facts)}"
     facts.insert(0, f"its RoPE is that of {family.display_name}")
@@ -401,7 +412,7 @@ LEAST_SHARE_OF_CONFIG = 0.75
 LEAST_SHARE_WITH_NAMED_CLASS = 0.5
 """The same for a family whose class the config names."""
 MOST_WEIGHT_OF_FOREIGN_KEY = 1.0
-"""The most that a key counts which the class does not have; keys that it has count up to 4."""
+"""The most that a key counts which the class does not have; keys that it has count up to 5."""
 WEIGHT_OF_ABSENT_KEY = 0.2
 """How much a key counts that only the class has: the config may leave it at its default."""
 LEAST_SHARE_OF_CLASS = 0.4
@@ -474,7 +485,10 @@ def suggestion(config: Config, shapes: Shapes) -> str:
 
 
 def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
-    """Return advice on a model of an unknown type: mostly, which --family to pass.
+    """Return advice on a model of an unknown type.
+
+    Mostly it suggests a family: "its fields are those of Llama: pass --family llama to treat it as
+    that, where pairs (i, i + r/2) rotate, and ...".
 
     Args:
         config: Its config.json.
@@ -485,6 +499,7 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
     if not best:
         return _advice_without_family(part)
     family = by_name()[best]
+    # a reason is such as "does not read rope_percent of config.json"
     reason_against = _reason_against(config, part, family)
     if reason_against:
         return (
@@ -493,9 +508,10 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
         )
 
     evidence = "fields and tensors" if shapes else "fields"
+    layout = LAYOUTS[family.layout]  # e.g. "pairs (i, i + r/2) rotate"
     return (
         f"its {evidence} are those of {family.display_name}: pass --family {best} to treat it as"
-        f" that, where {LAYOUTS[family.layout]}, and `ropeconv inspect MODEL --family {best}`"
+        f" that, where {layout}, and `ropeconv inspect MODEL --family {best}`"
         " shows what else that assumes"
     )
 
@@ -519,18 +535,20 @@ def _reason_against(config: Config, part: Config, family: Family) -> str:
 
     Args:
         config: The whole config.json.
-        part: Its text part.
+        part: The config of its text model: an object in it, or the same as `config`.
         family: The family that the model is most like.
     """
-    # the family would ignore a key about RoPE, or a size
+    # 1. the family would ignore a key about RoPE, or a size
     unread = unread_rope_keys(part, family) + unread_sizes(part, family)
-    is_wrapped = part is not config
-    if is_wrapped:  # the top level may have keys for the text model too, such as mrope_section
+    is_multimodal = part is not config
+    if is_multimodal:
+        # keys for the text model may also be beside it, at the top level, such as mrope_section;
+        # keys with a dot are inside of other objects
         unread += [key for key in unread_rope_keys(config, family) if "." not in key]
     if unread:
         return f"does not read {' and '.join(unread)} of config.json"
 
-    # the family would read a value of another type, such as a list in place of a number
+    # 2. the family would read a value of another type, such as a list in place of a number
     try:
         check_config(config, [part], family)
     except BadSource as problem:
@@ -570,11 +588,13 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     named = _with_class(candidates, _classes(config) | _classes(part))
     if named:
         shares = _families_with_common_keys(
-            part, named, least_of_config=LEAST_SHARE_WITH_NAMED_CLASS
+            part, named, least_share_of_config=LEAST_SHARE_WITH_NAMED_CLASS
         )
     else:
         stated = [name for name in candidates if _states_differences(part, by_name()[name])]
-        shares = _families_with_common_keys(part, stated, least_of_config=LEAST_SHARE_OF_CONFIG)
+        shares = _families_with_common_keys(
+            part, stated, least_share_of_config=LEAST_SHARE_OF_CONFIG
+        )
 
     # 2. those whose tensors fit best
     fitting = _with_fewest_misfits(part, shares, shapes or {})
@@ -582,8 +602,9 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         return ""
 
     # 3. those with the most keys, or nearly as many
-    most = max(shares[name].of_config for name in fitting)
-    near_best = [name for name in fitting if shares[name].of_config >= most - SMALL_DIFFERENCE]
+    most = max(shares[name].share_of_config for name in fitting)
+    least = most - SMALL_DIFFERENCE
+    near_best = [name for name in fitting if shares[name].share_of_config >= least]
 
     # 4. the most common one, then one that rotates halves, then the most alike
     def place(name: str) -> tuple[int, bool, float]:
@@ -591,7 +612,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
             MOST_COMMON_FIRST.index(name) if name in MOST_COMMON_FIRST else len(MOST_COMMON_FIRST)
         )
         rotates_neighbours = by_name()[name].layout != "half"
-        return commonness, rotates_neighbours, -shares[name].of_class
+        return commonness, rotates_neighbours, -shares[name].share_of_class
 
     best = min(near_best, key=place)
 
@@ -602,35 +623,36 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     return "" if is_only_a_guess else best
 
 
-class _CommonKeys(NamedTuple):
-    """The weight of the keys that a config and a class have in common; rare keys weigh more."""
+class _ShareOfCommonKeys(NamedTuple):
+    """The shares of the keys that a config and a class have in common; rare keys weigh more."""
 
-    of_config: float
-    """Over that of all keys of the config, from 0 to 1."""
+    share_of_config: float
+    """Their weight over the weight of all keys of the config, from 0 to 1."""
 
-    of_class: float
-    """Over that of all keys of the class, from 0 to 1."""
+    share_of_class: float
+    """Their weight over the weight of all keys of the class, from 0 to 1."""
 
 
 def _families_with_common_keys(
-    part: Config, names: Sequence[str], least_of_config: float
-) -> dict[str, _CommonKeys]:
+    part: Config, names: Sequence[str], least_share_of_config: float
+) -> dict[str, _ShareOfCommonKeys]:
     """Return the families whose config class has enough keys in common with a config, by name.
 
-    Such as {"llama": _CommonKeys(of_config=0.95, of_class=0.8)}.
+    If Llama's class has 95 % of the keys of the config, and the config has 80 % of the keys of the
+    class, the result has "llama" with the shares 0.95 and 0.8.
 
     Args:
         part: The text part of the config.
         names: The families to compare with it.
-        least_of_config: The share of the config's keys that a family must have.
+        least_share_of_config: The share of the config's keys that a class must have.
     """
     keys = set(part) - NOT_OF_MODELS  # without keys of every config, such as torch_dtype
     similar = {}
     for name in names:
         common = _compare_keys(keys, config_keys()[name])
-        has_enough_of_config = common.of_config >= least_of_config
-        has_enough_of_class = common.of_class >= LEAST_SHARE_OF_CLASS  # 0.4
-        if has_enough_of_config and has_enough_of_class:
+        class_has_enough = common.share_of_config >= least_share_of_config
+        config_has_enough = common.share_of_class >= LEAST_SHARE_OF_CLASS  # 0.4
+        if class_has_enough and config_has_enough:
             similar[name] = common
     return similar
 
@@ -647,27 +669,36 @@ def _with_fewest_misfits(part: Config, names: Iterable[str], shapes: Shapes) -> 
 
 
 def _states_differences(part: Config, family: Family) -> bool:
-    """Whether a config states everything in which a family differs from Llama.
+    """Whether a config has a key for everything in which the RoPE of a family differs from Llama's.
 
-    A family is suggested for an unknown model only then. Else the suggestion would rest on defaults
-    of the family's class. Phi, for instance, rotates a part of each head, so it is only suggested
-    for a config with a key such as partial_rotary_factor.
+    Only such a family is suggested for an unknown model, since nothing is then left to defaults of
+    the family's class.
 
     Args:
         part: The text part of the config of the unknown model.
-        family: A family whose keys it has.
+        family: The family that may be suggested.
     """
-    if family.encoder and not set(part) & _encoder_keys():
-        return False
-    if family.defaults.partial_rotary_factor != 1 and not _states_rotary_share(part, family):
+    # ModernBERT is an encoder: the config must have a key that only configs of encoders have
+    has_encoder_key = bool(set(part) & _encoder_keys())
+    if family.encoder and not has_encoder_key:
         return False
 
+    # Phi rotates a part of each head: a key such as partial_rotary_factor
+    rotates_part_of_head = family.defaults.partial_rotary_factor != 1
+    if rotates_part_of_head and not _states_rotary_share(part, family):
+        return False
+
+    # Gemma 3 and SmolLM3 have several kinds of layers: a key such as layer_types
     kinds = set(family.layers.types.values())
-    has_several_kinds = "local" in kinds or "none" in kinds or bool(family.layers.flags)
+    has_local_layers = "local" in kinds
+    has_several_kinds = has_local_layers or "none" in kinds or bool(family.layers.flags)
     if has_several_kinds and not _states_kinds_of_layers(part, family):
         return False
-    has_local_layers = "local" in kinds
-    return not has_local_layers or _states_local_base(part, family)
+
+    # Gemma 3 has layers with a base of their own: a key such as rope_local_base_freq
+    if has_local_layers:
+        return _states_local_base(part, family)
+    return True
 
 
 def _states_rotary_share(part: Config, family: Family) -> bool:
@@ -715,38 +746,41 @@ def _with_class(names: Sequence[str], classes: Set[str]) -> list[str]:
     return found
 
 
-def _compare_keys(of_config: Set[str], of_class: Set[str]) -> _CommonKeys:
-    """Return how much the keys in common weigh, over all keys of a config and over all of a class.
+def _compare_keys(keys_of_config: Set[str], keys_of_class: Set[str]) -> _ShareOfCommonKeys:
+    """Return which shares of the keys of a config, and of the keys of a class, both have.
 
     Args:
-        of_config: The keys of the config.
-        of_class: The keys that a config class of transformers has.
+        keys_of_config: The keys of the config.
+        keys_of_class: The keys that a config class of transformers has.
     """
-    weights = _key_weights()  # up to 4: keys that few families have weigh more
-    common = sum(weights[key] for key in of_class & of_config)
+    # a key weighs from about 0.1, if all families have it, to 5, if only one has it
+    weights = _key_weights()
+    common = sum(weights[key] for key in keys_of_class & keys_of_config)
     if not common:
-        return _CommonKeys(0.0, 0.0)
+        return _ShareOfCommonKeys(share_of_config=0.0, share_of_class=0.0)
 
-    # a key that only the config has weighs at most 1, also if no class has it
-    foreign_weights = []
-    for key in of_config - of_class:
+    # a key that only the config has weighs at most 1, and 1 if no family has it
+    weights_only_in_config = []
+    for key in keys_of_config - keys_of_class:
         weight = weights.get(key, MOST_WEIGHT_OF_FOREIGN_KEY)
-        foreign_weights.append(min(weight, MOST_WEIGHT_OF_FOREIGN_KEY))
-    only_in_config = sum(foreign_weights)
+        weights_only_in_config.append(min(weight, MOST_WEIGHT_OF_FOREIGN_KEY))
+    only_in_config = sum(weights_only_in_config)
+
     # a key that only the class has weighs a fifth: the config may leave it at its default
-    only_in_class = WEIGHT_OF_ABSENT_KEY * sum(weights[key] for key in of_class - of_config)
-    return _CommonKeys(
-        of_config=common / (common + only_in_config),
-        of_class=common / (common + only_in_class),
+    absent_weights = [weights[key] for key in keys_of_class - keys_of_config]
+    only_in_class = WEIGHT_OF_ABSENT_KEY * sum(absent_weights)
+    return _ShareOfCommonKeys(
+        share_of_config=common / (common + only_in_config),
+        share_of_class=common / (common + only_in_class),
     )
 
 
 def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
-    """Count what differs between the first attention layer of a model and that of a family.
+    """Count the differences between the tensors of a model's first attention layer and a family's.
 
-    Missing norms of queries and keys are such misfits, and unexpected biases. The number tells
-    families apart whose config keys are the same. It is MOST_MISFITS where the model does not have
-    the projections of the family.
+    Such differences are missing norms of queries and keys, and unexpected biases. The number tells
+    families apart whose config keys are the same. It is MOST_MISFITS (100) where the model does not
+    have the projections of the family.
 
     Args:
         part: The text part of the config.
@@ -756,34 +790,39 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     if not shapes:
         return 0
 
-    # the projections must have the names of the family
+    # The model must have the projections by their names: a fused one such as "query_key_value", or
+    # "q_proj" and "k_proj". `weights` has "" for projections that the family does not have.
     weights = family.weights
-    prefix = _first_prefix(family, shapes)
+    prefix = _first_prefix(family, shapes)  # e.g. "model.layers.0.self_attn."
     if prefix is None:
         return MOST_MISFITS
-    # a family has either a fused projection, or one of queries and one of keys; other names are ""
     projections = [name for name in (weights.fused, weights.q, weights.k) if name]
-    rows: dict[str, int | None] = {}  # None where the shape is not known
     for name in projections:
         if f"{prefix}{name}.weight" not in shapes:
             return MOST_MISFITS
-        shape = shapes[f"{prefix}{name}.weight"]
-        rows[name] = shape[0] if shape else None
-    # both are None for a fused projection
-    query_rows = rows.get(weights.q)
-    key_rows = rows.get(weights.k)
 
-    # norms and biases that only one of the two has
+    # the rows of the two projections; None for a fused one, and where a shape is not known
+    query_shape = shapes.get(f"{prefix}{weights.q}.weight") if weights.q else None
+    key_shape = shapes.get(f"{prefix}{weights.k}.weight") if weights.k else None
+    query_rows = query_shape[0] if query_shape else None
+    key_rows = key_shape[0] if key_shape else None
+
+    # 1. norms of queries and keys
     misfits = _count_misfit_norms(weights, prefix, query_rows, shapes)
+
+    # 2. a bias that the projections of the family do not have
     has_bias = any(f"{prefix}{name}.bias" in shapes for name in projections)
     if has_bias and not weights.bias:
         misfits += 1
-    # the norm before the projections, such as input_layernorm
+
+    # 3. the norm before the projections, such as input_layernorm, in the model or in the family
+    # only: `input_norm` has its possible names, and `input` its kind, "" for none
     model_has_norm = any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
-    family_has_norm = weights.input != ""  # the kind of that norm
+    family_has_norm = weights.input != ""
     if model_has_norm != family_has_norm:
         misfits += 1
 
+    # 4. heads of queries and keys of different widths
     if query_rows is None or key_rows is None:
         return misfits
     if not _heads_have_one_width(part, family, query_rows, key_rows):
@@ -823,15 +862,17 @@ def _first_prefix(family: Family, shapes: Shapes) -> str | None:
 def _count_misfit_norms(
     weights: WeightNames, prefix: str, query_rows: int | None, shapes: Shapes
 ) -> int:
-    """Count how the norms of queries and keys of a model differ from those of a family.
+    """Count the differences between the norms of queries and keys of a model and of a family.
 
-    A norm counts 1 if the family has it and the model does not. If the family has none, any such
-    norm of the model counts 1. A norm over all heads counts 1 if that of the family is over each.
+    Each norm of the family that the model does not have counts 1. For a family without such norms,
+    any norms of the model count 1. Another difference is whether a norm is over all heads or over
+    each head.
 
     Args:
         weights: The names of weights in the family.
         prefix: The beginning of the names in the first layer, e.g. "model.layers.0.self_attn.".
-        query_rows: The rows of the projection of queries; None where they are not known.
+        query_rows: The rows of the projection of queries: heads times the width of a head. None
+            where they are not known.
         shapes: The shapes of the model's tensors by name.
     """
     names = [name for name in (weights.q_norm, weights.k_norm) if name]
@@ -844,12 +885,13 @@ def _count_misfit_norms(
         if f"{prefix}{name}.weight" not in shapes:
             misfits += 1
 
-    # the norm of Olmo 2 is over all heads [4096], that of Qwen 3 over each head [128]
-    norm_shape = shapes.get(f"{prefix}{weights.q_norm}.weight")
-    if weights.q_norm and norm_shape and query_rows is not None:
-        is_over_all_heads = norm_shape[0] == query_rows
-        family_has_all_heads = weights.norm == "rms-all-heads"
-        if is_over_all_heads != family_has_all_heads:
+    # The norm of queries is over all heads in Olmo 2 (4096 numbers), and over each head in Qwen 3
+    # (128 numbers). The norm of keys is of the same kind.
+    query_norm_shape = shapes.get(f"{prefix}{weights.q_norm}.weight")
+    if weights.q_norm and query_norm_shape and query_rows is not None:
+        is_over_all_heads = query_norm_shape[0] == query_rows
+        is_over_all_heads_in_family = weights.norm == "rms-all-heads"
+        if is_over_all_heads != is_over_all_heads_in_family:
             misfits += 1
     return misfits
 

@@ -260,22 +260,23 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
 
     Args:
         part: The text part.
-        types: The type of each key; a dot joins the keys of nested objects.
+        types: The type of each key; a dot joins the keys of nested objects, as in
+            "attn_config.rope_theta".
         family: The family.
 
     Raises:
         BadSource: A value has another type.
     """
-    # keys of the top level all at once, and then each one inside of an object, such as
-    # attn_config.rope_theta
+    # keys of the top level
     types_at_top = {key: kind for key, kind in types.items() if "." not in key}
-    _check_values(part, types_at_top, "")
-    for key, kind in types.items():
-        if key in types_at_top:
-            continue
+    _check_values(part, types_at_top, place="")
+
+    # keys inside of objects, which `first_present` finds by the dots
+    types_inside = {key: kind for key, kind in types.items() if "." in key}
+    for key, kind in types_inside.items():
         value = first_present(part, (key,))
         if value is not None:
-            _check_value(key, value, kind, "")
+            _check_value(key, value, kind, place="")
 
     # settings of single layers
     types_in_layer: dict[str, object] = {"head_dim": Width, "num_key_value_heads": Size}
@@ -286,30 +287,35 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
             raise BadSource(
                 f"config.json has {shown(settings)} in {PER_LAYER_CONFIG}; write an object there"
             )
-        _check_values(settings, types_in_layer, f" in its {PER_LAYER_CONFIG}")
+        _check_values(settings, types_in_layer, place=f" in its {PER_LAYER_CONFIG}")
 
-    # dual_chunk_attention_config, rope_scaling and the like
+    # dual_chunk_attention_config
     dual_chunk = part.get(DUAL_CHUNK) or {}
-    _check_values(dual_chunk, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
+    types_of_dual_chunk = {"original_max_position_embeddings": Tokens}
+    _check_values(dual_chunk, types_of_dual_chunk, place=f" in its {DUAL_CHUNK}")
+
+    # rope_scaling and rope_parameters
     for key in ROPE_DICTIONARIES:
         _check_rope(part.get(key), family)
 
 
 def _check_rope(rope: object, family: Family) -> None:
-    """Check the values of a RoPE dictionary, such as rope_scaling.
+    """Check the values of a RoPE dictionary, such as rope_scaling; raise BadSource for a wrong one.
 
-    It may have a dictionary for each layer type inside, as in Gemma 3 of transformers 5:
+    The settings are in the dictionary itself, as in `{"rope_type": "yarn", "factor": 4.0}`; or in a
+    dictionary for each layer type inside, as in Gemma 3 of transformers 5:
     `{"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}`.
 
     Args:
-        rope: The dictionary; an absent or empty one is correct.
-        family: The family, which names further layer types.
+        rope: The value of rope_scaling or rope_parameters; an absent or empty one is correct.
+        family: The family of the model, which may have names of layer types of its own.
     """
-    # the dictionary itself, where its values are outside, and those inside
-    dictionaries = [rope]
+    candidates = [rope]
     if isinstance(rope, dict):
-        dictionaries += [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]
-    for settings in dictionaries:
+        for layer_type in (*LAYER_TYPES, *family.layers.types):
+            candidates.append(rope.get(layer_type))
+
+    for settings in candidates:
         if not settings:
             continue
         if not isinstance(settings, dict):
@@ -317,8 +323,8 @@ def _check_rope(rope: object, family: Family) -> None:
                 f"config.json has a RoPE setting of {shown(settings)}; write an object there, or"
                 " null"
             )
-        types = ROPE  # of all keys of such a dictionary, e.g. "factor"
-        _check_values(settings, types, " in its RoPE settings")
+        # ROPE has the type of each key of a RoPE dictionary, e.g. of "factor"
+        _check_values(settings, types=ROPE, place=" in its RoPE settings")
 
 
 def _check_values(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:
@@ -332,14 +338,15 @@ def _check_values(data: Mapping[str, object], types: Mapping[str, object], place
     Raises:
         BadSource: A value has another type.
     """
-    # all at once, which is fast, and one by one only to name the wrong one
+    # all values at once, which is fast; if one is wrong, each alone, so that the message can name
+    # the wrong one
     try:
         msgspec.convert(data, _schema(tuple(types.items())))
     except msgspec.ValidationError:
         for key, kind in types.items():
             if data.get(key) is not None:
-                _check_value(key, data[key], kind, place)
-        raise
+                _check_value(key, data[key], kind, place)  # raises BadSource for a wrong value
+        raise  # not reached: one of the values was wrong
     except UnicodeError:
         raise BadSource(
             f"config.json has an unpaired surrogate{place}; write the whole character"
@@ -366,21 +373,23 @@ def _check_value(key: str, value: object, kind: object, place: str) -> None:
 
 
 def key_types(family: Family) -> dict[str, object]:
-    """Return the type that the value of each key of a config.json must have, by the key.
+    """Return the keys of a config.json that ropeconv reads for a family, each with its type.
 
-    A family names the keys that are read for it. The types, such as Base or Tokens, have the range
-    of the numbers too: a base is above 1.
+    For Llama the result has {"rope_theta": Base, "head_dim": Width, ...}. A type has the range of
+    the numbers too: a Base is above 1.
     """
+    # Each of these has names of keys, e.g. keys.theta = ("rope_theta",). A key that a family does
+    # not have is "".
     keys = family.keys
     layers = family.layers
     window = family.window
     cache = family.cache
-    types: dict[str, object] = dict(TOP)
+    types: dict[str, object] = dict(TOP)  # keys that mean the same in all families
 
     def add(kind: object, *names: str) -> None:
         """Give a type to some keys."""
         for name in names:
-            if name:  # a family without such a key has an empty name
+            if name:
                 types[name] = kind
 
     # the RoPE
@@ -395,15 +404,24 @@ def key_types(family: Family) -> dict[str, object]:
     if family.mla:
         add(Size, "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
 
-    # layers, windows and the cache
+    # which layers rotate, and by which base; in Granite with windows, one key has the flags and the
+    # bases, and is checked as bases
     add(Interval, layers.interval_key)
     add(Flags, layers.flags)
-    add(Bases, keys.layer_theta)  # which is the key of the flags too in Granite with windows
+    add(Bases, keys.layer_theta)
     add(Numbers, layers.indices)
-    shared_layers_key, _class_default = cache.shared  # e.g. ("num_kv_shared_layers", 15)
-    add(Index, window.key, window.first_key, shared_layers_key)
+
+    # windows
+    add(Index, window.key, window.first_key)
     add(Switch, window.switch)
+
+    # the key-value cache: layers that share it, e.g. by ("num_kv_shared_layers", 15) with the
+    # default of the class; the width of an index; and the heads of global layers, whose key comes
+    # before keys of switches
+    shared_layers_key, _class_default = cache.shared
+    add(Index, shared_layers_key)
     add(Size, cache.index_key)
-    if cache.global_heads:  # the key of the heads, and then keys of switches that turn it on
-        add(Size, cache.global_heads[0])
+    if cache.global_heads:
+        heads_key, *_switch_keys = cache.global_heads
+        add(Size, heads_key)
     return types | dict(family.hooks.keys)

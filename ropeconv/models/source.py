@@ -305,30 +305,35 @@ class Source(Origin, ABC):
 
     @property
     def family(self) -> Family:
-        """The family of its config.json, such as that of Llama. Raises what `detect` raises.
+        """The family of models that the config.json belongs to, such as Llama's.
 
-        For a model type that no family has, a feature may be installed that runs the class of the
-        model and derives a family from it (`derive_family`).
+        It is found by the model_type, or is the family that the user names with --family. If no
+        family has the model_type, an optional feature of ropeconv can run the model's own class and
+        derive a family from it.
+
+        Raises:
+            UnknownModelType: No family has the model_type, and none can be derived.
+            BadSource: The config is wrong in another way.
         """
-        user_names_family = bool(self.treat_as)  # with --family
-        if self._derived is not None and not user_names_family:
+        family_of_user = self.treat_as  # the value of --family; empty without it
+        if self._derived is not None and not family_of_user:
             return self._derived
         try:
-            return detect(self.config(), self.treat_as, self._shapes)
-        except UnknownModelType as problem:
-            unknown_type = problem
+            return detect(self.config(), family_of_user, self._shapes)
+        except UnknownModelType as error:
+            unknown_type_error = error
 
-        # no family has the model type: run the class of the model, if the feature is installed
-        derive = find_hook("derive_family")
-        if derive is None:
-            raise unknown_type
+        # run the class of the model, if the feature for it is installed
+        derive_family = find_hook("derive_family")
+        if derive_family is None:
+            raise unknown_type_error
         try:
-            self._derived = derive(self)
-        except BadSource as problem_of_class:
+            self._derived = derive_family(self)
+        except BadSource as error_of_class:
             # the first message has advice too: a family that may be passed with --family
-            raise UnknownModelType(f"{unknown_type}; {problem_of_class}") from None
-        if self._derived is None:  # the model brings no class
-            raise unknown_type
+            raise UnknownModelType(f"{unknown_type_error}; {error_of_class}") from None
+        if self._derived is None:  # the checkpoint has no code of a class
+            raise unknown_type_error
         return self._derived
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:

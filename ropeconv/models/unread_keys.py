@@ -80,44 +80,55 @@ def unread_sizes(
 
 
 def unread_rope_keys(part: Config, family: Family) -> list[str]:
-    """Return the keys about RoPE of a config that are not read for a family, in their order.
+    """Return the keys about RoPE in a config that ropeconv ignores for models of a family.
 
-    Keys that switch something off or keep a default (null, false, 0, a share of 1) say nothing,
-    except that a model does not rotate. Keys inside objects have a dot: `attn_config.rope_theta`.
+    The keys are in the order of the config, and keys inside objects have a dot, as in
+    `attn_config.rope_theta`. A key that changes nothing is left out: it switches something off or
+    keeps a default, with a value such as null, false, 0, or a share of 1.
 
     Args:
         part: The text part of the config.
         family: The family.
     """
-    read_keys = set(key_types(family))
-    keys_that_turn_rope_off = {need.key for need in family.rotates}  # such as "alibi"
-    other_models = {other.path[0] for other in other_parts(part)}  # such as "vision_config"
-    without_rope_keys = {*NOT_OF_ROPE, *other_models}  # such as "quantization_config"
+    read_keys = set(key_types(family))  # by ropeconv, for this family
+    # keys by which the family knows a model without RoPE, such as "alibi" (other positions)
+    keys_of_models_without_rope = {need.key for need in family.rotates}
+    # objects without keys about RoPE: "quantization_config", and other models ("vision_config")
+    other_models = {other.path[0] for other in other_parts(part)}
+    objects_without_rope_keys = {*NOT_OF_ROPE, *other_models}
+
     unread: list[str] = []
     for key, value in part.items():
-        # keys with rules of their own
-        if key in ROPE_DICTIONARIES:  # such as rope_scaling
+        # rope_scaling and rope_parameters
+        if key in ROPE_DICTIONARIES:
             unread += _unread_settings(key, value, family)
             continue
+
+        # the types of layers, such as ["sliding_attention", "full_attention"]
         if key == "layer_types":
             if not _reads_layer_types(value, family):
                 unread.append(key)
             continue
-        if key == "alibi":  # positions without RoPE
-            if value and key not in keys_that_turn_rope_off:
+
+        # {"alibi": true} means a model without RoPE
+        if key == "alibi":
+            if value and key not in keys_of_models_without_rope:
                 unread.append(key)
             continue
 
+        # any other key that is read
         if key in read_keys:
             continue
-        if _is_about_rope(key):  # by its name, such as rope_theta
-            reads_inside = any(name.startswith(f"{key}.") for name in read_keys)
-            if not reads_inside and not _has_no_effect(key, value):
+
+        # a key about RoPE by its name, such as rope_theta; or an object that is read inside
+        if _is_about_rope(key):
+            is_read_inside = any(name.startswith(f"{key}.") for name in read_keys)
+            if not is_read_inside and not _has_no_effect(key, value):
                 unread.append(key)
             continue
 
-        # an object that may hold keys about RoPE, such as attn_config
-        if isinstance(value, dict) and key not in without_rope_keys:
+        # an object that may have keys about RoPE inside, such as attn_config
+        if isinstance(value, dict) and key not in objects_without_rope_keys:
             unread += _unread_inside(key, value, read_keys)
     return unread
 
@@ -188,7 +199,7 @@ def _unread_settings(name: str, settings: Any, family: Family) -> Iterator[str]:
 
 
 def _is_read_setting(key: str, value: Any, family: Family) -> bool:
-    """Whether a key of a RoPE dictionary, such as "factor", is read for a family.
+    """Whether ropeconv reads a key of a RoPE dictionary, such as "factor", for models of a family.
 
     Keys without an effect count as read, since ignoring them changes nothing.
 
@@ -197,15 +208,21 @@ def _is_read_setting(key: str, value: Any, family: Family) -> bool:
         value: Its value, which is neither null nor false.
         family: The family.
     """
-    # keys that only some families read
+    # keys of the dictionary that only some families have: of the architecture, such as
+    # mrope_section of Qwen2-VL, and of a query scaling, such as llama_4_scaling_beta of Ministral 3
+    keys_of_architecture = family.writing.keep
+    key_of_query_scaling = family.keys.query_beta
+
     if key == "partial_rotary_factor":
         rotates_whole_head = value == 1  # as without the key
         return bool(family.keys.partial) or rotates_whole_head
     if key == "mrope_section":
-        return key in family.writing.keep
+        return key in keys_of_architecture
     if key == "llama_4_scaling_beta":
-        return key == family.keys.query_beta
+        return key == key_of_query_scaling
 
-    if key in WITHOUT_EFFECT:  # such as "finetuned", which no class reads
+    # such as "finetuned", which no class of transformers reads
+    if key in WITHOUT_EFFECT:
         return True
-    return key in {*ROPE, *family.writing.keep, family.keys.query_beta}
+    # ROPE has the keys that are read for all families
+    return key in {*ROPE, *keys_of_architecture, key_of_query_scaling}

@@ -26,7 +26,7 @@ from ..formats.safetensors import read_header
 from ..loader import load_numbers
 from ..rope.errors import counted, shown
 from ..rope.methods.method import Method
-from ..rope.methods.vectors import from_file
+from ..rope.methods.vectors import method_from_lists
 from .schema import text_config
 
 
@@ -68,13 +68,12 @@ STORED = {
 
 
 def vector_method(method: type[Method], value: object) -> Method:
-    """Return a method with the lists of numbers that a user gives for it.
+    """Return the method `inv-freq` or `longrope` with the lists of numbers that a user gives.
 
     Args:
-        method: The class of the method, that of `inv-freq` or `longrope`.
-        value: The path of a file, as for `read_lists`; a numpy array, a tensor of torch or a list
-            of numbers, as for `list_numbers`; or a dictionary of these by the names of lists, such
-            as `long_factor` and `short_factor`.
+        method: The class of the method.
+        value: The path of a file with the lists; or one list as an array, a tensor or a Python
+            list; or a dictionary of such lists by their names (long_factor, short_factor).
 
     Raises:
         UsageError: For a file that cannot be read, and for a value that is not one list of finite
@@ -84,12 +83,13 @@ def vector_method(method: type[Method], value: object) -> Method:
     """
     name = method.name.replace("-", "_")  # "inv_freq" or "longrope", for messages
     if isinstance(value, str | os.PathLike):
-        return from_file(method, read_lists(expand_home(os.fspath(value))))
+        return method_from_lists(method, read_lists(expand_home(os.fspath(value))))
     if isinstance(value, Mapping):
         lists = {str(key): list_numbers(part, str(key)) for key, part in value.items()}
-        return from_file(method, lists)
-    # one list, which has no name: it is inv_freq or long_factor, by the method
-    return from_file(method, _under_names_of_both_methods(list_numbers(value, name)))
+        return method_from_lists(method, lists)
+    # a list without a name gets the names inv_freq and long_factor, of which each method reads one
+    numbers = list_numbers(value, name)
+    return method_from_lists(method, _under_names_of_both_methods(numbers))
 
 
 def list_numbers(value: object, name: str) -> list[float]:

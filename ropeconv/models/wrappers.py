@@ -43,30 +43,35 @@ def wrapper_types() -> dict[str, WrapperType]:
 
 
 def wrapper_of(config: Config, family: Family) -> str | None:
-    """Return the model type around the text model of a config; None for a text model of its own.
+    """Return the model type of a multimodal model, such as "llava"; None for a text model.
 
-    `{"model_type": "llava", "text_config": {"model_type": "llama"}}` gives "llava". It is "" where
-    the model around the text model has no model_type.
+    `{"model_type": "llava", "text_config": {"model_type": "llama"}}` gives "llava". It is "" for a
+    multimodal config without a model_type.
 
     Args:
         config: The whole config.json.
-        family: The family of its text model.
+        family: The family of the text model, such as Llama's.
     """
-    inner = text_config(config)
-    if inner is None:
+    text = text_config(config)
+    if text is None:
         return None
-    # encoder-decoder models have their text models in objects too, such as "decoder"
-    if family.halves:
+    # an encoder-decoder model has its two text models in objects too; `halves` are their keys
+    is_encoder_decoder = bool(family.halves)
+    if is_encoder_decoder:
         return None
 
+    # a text model may also be written with an object of its own type inside
     outer_type = config.get("model_type")
-    inner_type = inner.get("model_type", outer_type)
-    if inner_type == outer_type or inner_type not in family.model_types:
+    text_type = text.get("model_type", outer_type)
+    if text_type == outer_type:
+        return None
+    # the family describes the outer type, and reads the object as a part of it
+    if text_type not in family.model_types:
         return None
     return str(outer_type or "")
 
 
-def is_where_transformers_reads(config: Config, family: Family, wrapper: str) -> bool | None:
+def transformers_finds_text_model(config: Config, family: Family, wrapper: str) -> bool | None:
     """Return whether the class of a wrapper reads the text model where a config has it.
 
     None for a class that is not known.

@@ -120,7 +120,10 @@ def normal_factor(factor: object) -> object:
 
 
 def parse_factor(text: str, flag: str) -> Factor:
-    """Parse `"4"` as the factor 4.0, and `"128k"` or `"100000"` as a length to be reached.
+    """Return the factor or the length that a user gives for a method, such as `--yarn 4`.
+
+    "4" is the factor 4.0, a float. "128K" and "0128k" are the length "128k", and "131072" is too: a
+    length is returned as a text.
 
     Args:
         text: As on the command line.
@@ -129,7 +132,7 @@ def parse_factor(text: str, flag: str) -> Factor:
     Raises:
         RecipeError: For anything else.
     """
-    # a length with a suffix stays as it is written, but for leading zeros and the suffix's case
+    # a length with a suffix, such as 128k
     suffixed = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
     if suffixed:
         parse_tokens(text)  # refuses a length that is too long
@@ -138,13 +141,13 @@ def parse_factor(text: str, flag: str) -> Factor:
             return f"{digits}k"
         return f"{digits}M"
 
-    # a whole number that is too large for a factor is a length too
+    # a whole number that is too large for a factor, such as 100000, is a length
     if re.fullmatch(r"\d{4,}", text.strip()):
         tokens = parse_tokens(text)
         if tokens >= SMALLEST_LENGTH:
             return format_tokens(tokens)
 
-    # else a factor
+    # a factor
     try:
         value = float(text)
     except ValueError:
@@ -153,14 +156,13 @@ def parse_factor(text: str, flag: str) -> Factor:
             f" {shown(text)} is neither"
         ) from None
 
-    # a number above 1,000 was probably meant as a length: for 131072.0, the message suggests 128k
+    # A factor is at most 1,000. A larger number was probably meant as a length, which the message
+    # suggests: 128k for 131072.0, and also for numbers that are not a length either.
     if LARGEST_FACTOR < value < math.inf:
-        suggested_length = parse_tokens("128k")
-        if SMALLEST_LENGTH <= value <= MOST_TOKENS:
-            suggested_length = round(value)
-        rule = RULE_OF_FACTORS_AND_LENGTHS
+        is_length = SMALLEST_LENGTH <= value <= MOST_TOKENS
+        suggestion = format_tokens(round(value)) if is_length else "128k"
         raise RecipeError(
-            f"{flag} {text} is neither: {rule}; write {flag} {format_tokens(suggested_length)}"
+            f"{flag} {text} is neither: {RULE_OF_FACTORS_AND_LENGTHS}; write {flag} {suggestion}"
         )
     return value
 

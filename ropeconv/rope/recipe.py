@@ -124,31 +124,31 @@ def on_top(
 
 
 def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
-    """The two factors whose product a model has after `on_top`: its scaling's, and the method's.
+    """Return the factor of a model's scaling, and the factor of a method that extends it further.
 
-    YaRN with factor 2 on top of a model that YaRN has extended by 4 gives (4, 2), since the result
-    is YaRN with factor 8.
+    A model that YaRN has extended by 4, extended by YaRN with factor 2 (`--on-top`), gives (4, 2).
+    The result is YaRN with the product, factor 8.
 
     Args:
-        method: The method that goes on top.
+        method: The method that extends the scaled model.
         spec: The RoPE of the scaled model.
 
     Returns:
-        Both factors; None where the method is another one than the scaling, so that there is no
-        product of factors.
+        Both factors; None where the scaling is of another method, which has no product of factors.
     """
-    # the method as it is computed for the unscaled model: its lengths shrink with the context
-    relative = method.relative(spec.context, spec.original_context)
-    factor = relative.factor_over(spec.original_context)
-    form = spec.form
-    if factor is None or not isinstance(form, Scaled):
+    # A method may have a length in place of a factor. `relative` gives it for the model before its
+    # scaling: 256k for a scaled model of 128k is a factor of 2, so 16k for the unscaled 8k.
+    relative_method = method.relative(spec.context, spec.original_context)
+    factor = relative_method.factor_over(spec.original_context)
+    scaling = spec.form
+    if factor is None or not isinstance(scaling, Scaled):
         return None
 
-    # a method can only widen the formula that it would give itself
-    is_same_method = relative.widen(form, factor) is not None
+    # `widen` multiplies the factor of a scaling, and gives None for a scaling of another method
+    is_same_method = relative_method.widen(scaling, factor) is not None
     if not is_same_method:
         return None
-    return form.factor, factor
+    return scaling.factor, factor
 
 
 def _multiply_factors(
@@ -158,59 +158,67 @@ def _multiply_factors(
     spec: RopeSpec,
     explicit: Sequence[str],
 ) -> Schedule | None:
-    """The schedule of a method on top of a scaling by the same method, such as YaRN on YaRN.
+    """Return the schedule of a method on a model that the same method has scaled before.
 
-    YaRN by 2 on top of YaRN by 4 is YaRN by 8.
+    YaRN by 2 on a model that YaRN has scaled by 4 is YaRN by 8.
 
     Args:
-        method: The method that goes on top.
+        method: The method.
         factor: Its factor, 2 in the example; None for a method without one.
         unscaled: The RoPE of the model before its scaling.
         spec: The RoPE of the scaled model.
-        explicit: Names of settings that the user gave, which are not taken from the scaling.
+        explicit: Names of settings that the user gave. All others are taken from the scaling.
 
     Returns:
-        The schedule; None where the scaling is that of another method.
+        The schedule; None where another method has scaled the model.
     """
     if factor is None:
         return None
-    # the method with the factor of the scaling (4), and with the product of both factors (8)
-    by_scaling_factor = method.widen(spec.form, 1.0, explicit)
-    by_product = method.widen(spec.form, factor, explicit)
-    if by_scaling_factor is None or by_product is None:  # the scaling is of another method
+    # `widen` gives the method with the factor of the scaling times a number, here 4 and 4 * 2, and
+    # with the other settings of the scaling; None for a scaling by another method
+    method_by_scaling_factor = method.widen(spec.form, factor=1.0, explicit=explicit)
+    method_by_product = method.widen(spec.form, factor=factor, explicit=explicit)
+    if method_by_scaling_factor is None or method_by_product is None:
         return None
 
-    # The model may have another attention factor than the method gives for 4. It is multiplied by
-    # the attention factor of the method for 8 over that for 4. So is the softmax scale.
-    before = schedule_of(by_scaling_factor, unscaled)
-    schedule = schedule_of(by_product, unscaled)
-    attention_growth = schedule.attention_factor / before.attention_factor
-    softmax_growth = schedule.softmax_scale / before.softmax_scale
-    if spec.softmax_follows:  # llama.cpp multiplies the logits of MLA by the attention factor too
+    # The model may have another attention factor than the method gives for 4. So its attention
+    # factor grows by the ratio of the method's attention factors for 8 and for 4. So does the
+    # softmax scale.
+    schedule_by_scaling_factor = schedule_of(method_by_scaling_factor, unscaled)
+    schedule_by_product = schedule_of(method_by_product, unscaled)
+    attention_growth = (
+        schedule_by_product.attention_factor / schedule_by_scaling_factor.attention_factor
+    )
+    softmax_growth = schedule_by_product.softmax_scale / schedule_by_scaling_factor.softmax_scale
+    # for MLA, llama.cpp multiplies whole logits by the square of the attention factor
+    if spec.softmax_follows:
         softmax_growth *= attention_growth**2
 
     return replace(
-        schedule,
+        schedule_by_product,
         attention_factor=spec.attention_factor * attention_growth,
         softmax_scale=spec.softmax_scale * softmax_growth,
     )
 
 
 def _multiply_frequencies(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule of a method on top of a scaling by another method, such as NTK on YaRN.
+    """Return the schedule of a method on a model that another method has scaled, as NTK on YaRN.
 
-    Each frequency of the scaling is multiplied by the ratio in which the method changes it in the
-    unscaled model: f_i' = f_i m_i / theta_i, with f_i the frequency of pair i with the scaling, m_i
-    that of the method and theta_i that of the unscaled model. The result has a formula (`form`) in
-    three cases, and else only the frequencies.
+    Let theta_i be the frequency of pair i in the unscaled model, f_i its frequency with the
+    scaling, and m_i its frequency with the method. The result is f_i m_i / theta_i: the method
+    changes the frequencies of the scaled model in the same ratio as those of the unscaled model.
 
     Args:
         method: The schedule of the method for the unscaled model.
         unscaled: The RoPE of the model before its scaling.
         spec: The RoPE of the scaled model.
+
+    Returns:
+        The schedule. It has a formula (`form`) in three cases, and otherwise only frequencies.
     """
     scaling = spec.current()
     softmax_scale = scaling.softmax_scale * method.softmax_scale
+    # for MLA, llama.cpp multiplies whole logits by the square of the attention factor
     if spec.softmax_follows:
         softmax_scale *= method.attention_factor**2
 
@@ -223,24 +231,26 @@ def _multiply_frequencies(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) 
         softmax_scale=softmax_scale,
     )
 
-    # 1. The scaling or the method, or both, have LongRoPE's two lists of frequencies, for short and
-    # for long prompts. The result has two lists again.
+    # 1. The scaling or the method is LongRoPE, with a list of frequencies for short prompts and one
+    # for long prompts. The result has two lists too.
     scaling_has_two_lists = scaling.short_inv_freq is not None
     method_has_two_lists = method.short_inv_freq is not None
     if scaling_has_two_lists or method_has_two_lists:
-        # Runtimes change from the short to the long list at one length. Where only the method has
-        # two lists, its short one is for what the scaled model reaches.
-        switch = spec.original_context if scaling_has_two_lists else spec.context
+        # the longest prompt with the short list: as in the scaling; or, if only the method has two
+        # lists, the context of the scaled model
+        longest_short_prompt = spec.original_context if scaling_has_two_lists else spec.context
         short = _short_or_only(scaling) * _ratio(_short_or_only(method), base)
-        form = _factor_lists(spec, short, product.inv_freq, switch)
-        return replace(product, form=form, short_inv_freq=short, original_context=switch)
+        form = _factor_lists(spec, short, product.inv_freq, longest_short_prompt)
+        return replace(
+            product, form=form, short_inv_freq=short, original_context=longest_short_prompt
+        )
 
-    # 2. the scaling is only an attention factor: the formula is that of the method
+    # 2. the scaling is only an attention factor: the result has the formula of the method
     scaling_keeps_frequencies = spec.form == unscaled.form
     if scaling_keeps_frequencies:
         return replace(product, form=method.form)
 
-    # 3. the method is only another base (--theta 1e6): the formula is the scaling's, with this base
+    # 3. the method is only another base (--theta 1e6): the formula of the scaling, with this base
     if method.form is not None and method.form == spec.base_form(method.form.theta):
         with_new_base = replace(spec.form, theta=method.form.theta)
         inv_freq = with_new_base.inv_freq(spec.rotary_dim)
@@ -504,34 +514,34 @@ class Recipe:
         return source.unscaled()
 
     def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
-        """The frequencies, attention factor and context that this recipe gives a checkpoint.
+        """Return the frequencies, the attention factor and the context of the extended model.
 
         For YaRN by 4 and a checkpoint of 32k tokens, these are YaRN's frequencies, 1.139 and 128k.
 
         Args:
-            spec: The RoPE that the method is applied to, from `start`: unscaled, or with `on_top`
-                the present one.
-            source: The present RoPE of the checkpoint, which `keep_short` keeps for short prompts;
-                by default the same as `spec`.
+            spec: The RoPE that the method is applied to: the RoPE of the unscaled model, or with
+                `on_top` the RoPE of the scaled model.
+            source: The RoPE of the checkpoint, which short prompts keep with `keep_short`; by
+                default the same as `spec`.
 
         Raises:
-            RecipeError: Where the method does not fit it.
+            RecipeError: The method does not fit the model.
         """
-        # the method, with the lengths that the recipe sets in place of those of the checkpoint
+        # 1. the method; the recipe may set other lengths than those of the checkpoint
         original = self.original_context or spec.original_context
         context = self.context or max(original, spec.context)
         spec_with_lengths = replace(spec, original_context=original, context=context)
         schedule = self._schedule_of_method(spec, spec_with_lengths)
 
-        # the modifiers of the recipe, which replace what the method gives; with log_n, queries are
-        # multiplied by ln(position) / ln(length)
+        # 2. the modifiers of the recipe, which replace what the method gives; with log_n, queries
+        # are multiplied by ln(position) / ln(length)
         attention_factor = self._attention_factor(schedule)
         log_n = None
         if self.log_n is not None:
             log_n = LogN(self.log_n, self.log_n_length or original)
 
-        # For latent attention (MLA), llama.cpp multiplies whole logits by the attention factor
-        # squared (`softmax_follows`). So a modifier that changes the factor changes their scale.
+        # For MLA, llama.cpp multiplies whole logits by the square of the attention factor
+        # (`softmax_follows`). A modifier that changes the factor changes the softmax scale too.
         softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
             softmax_scale *= (attention_factor / schedule.attention_factor) ** 2
@@ -544,27 +554,30 @@ class Recipe:
             log_n=log_n,
             query_scaling=spec.query_scaling,
         )
+
+        # 3. short prompts may keep the RoPE of the checkpoint
         if not self.keep_short:
             return modified
         rope_for_short_prompts = spec if source is None else source
         return keep_short(modified, rope_for_short_prompts)
 
     def _schedule_of_method(self, spec: RopeSpec, spec_with_lengths: RopeSpec) -> Schedule:
-        """The frequencies and factors that the method gives, before the modifiers of the recipe.
+        """Return the frequencies and factors of the method, before the modifiers of the recipe.
 
         Args:
-            spec: The RoPE that the method is applied to: with `self.on_top` the scaled one of the
-                model, else the unscaled one.
+            spec: The RoPE that the method is applied to: the RoPE of the unscaled model, or with
+                `self.on_top` the RoPE of the scaled model.
             spec_with_lengths: The same, with the trained length and the context that the recipe
                 sets.
 
         Raises:
             RecipeError: The numbers are out of range.
         """
-        # numpy gives inf or nan without an error here, and Schedule refuses them
+        # warnings of numpy about inf and nan are off, since Schedule refuses such numbers
         try:
             with np.errstate(all="ignore"):
                 if self.on_top:
+                    # this needs the lengths of the scaling, and sets the context itself
                     schedule = on_top(self.method, spec, self.context, self.explicit)
                 else:
                     schedule = schedule_of(self.method, spec_with_lengths)
@@ -576,8 +589,9 @@ class Recipe:
                 " parameters"
             ) from None
 
-        # A frequency so small that float64 makes it 0 would mean a pair that does not rotate. A
-        # vector that the user gave (`keeps_zeros`), or the scaling of the model, may have zeros.
+        # A frequency of 0 means a pair that does not rotate. A list of frequencies that the user
+        # gave may have zeros (`keeps_zeros`), and the scaling of a model too. A formula must not:
+        # its zeros are frequencies too small for float64.
         may_have_zeros = self.method.keeps_zeros or self.on_top
         rotating = schedule.inv_freq[: spec_with_lengths.rotating_pairs]
         if not may_have_zeros and count_zero(rotating):
@@ -587,25 +601,30 @@ class Recipe:
         return schedule
 
     def _attention_factor(self, schedule: Schedule) -> float:
-        """The attention factor that the modifiers set, else that of the method.
+        """Return the attention factor that the user sets, or the attention factor of the method.
 
-        The modifiers give it as a number, or as a and b of a ln s + b, with s the scale factor: a
-        is `temperature_slope`, b is `temperature_intercept`.
+        The user sets it as a number, or as a and b of the formula a ln s + b, with s the factor of
+        the context: a is `temperature_slope`, b is `temperature_intercept`.
+
+        Args:
+            schedule: The schedule of the method.
         """
+        # a number, or nothing
         if self.attention_factor is not None:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:
             return schedule.attention_factor
 
-        # s is the factor of the method, such as 4 for --yarn 4. For a method without a factor it is
-        # the new context over the trained one. So it is with --on-top, where the method's factor
-        # does not have the growth by the scaling before it.
+        # s is the factor of the method, such as 4 for --yarn 4. Two cases take s from the contexts:
+        # --on-top, where the model was extended before by another factor; and a method without a
+        # factor, such as --theta.
         factor = None
         if not self.on_top:
             factor = self.method.factor_over(schedule.original_context)
         if factor is None:
             factor = schedule.context / schedule.original_context
 
+        # the formula, which has defaults for a and b
         settings = {}
         if self.temperature_slope is not None:
             settings["slope"] = self.temperature_slope
@@ -634,9 +653,10 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
-        """The recipe in a JSON object such as {"method": "yarn", "parameters": {"factor": 16.0}}.
+        """Return the recipe of a JSON object, as `to_dict` writes it.
 
-        It is the inverse of `to_dict`.
+        Such an object is {"method": "yarn", "parameters": {"factor": 16.0}, "context": 131072}. The
+        key "explicit" may list parameters that the user gave although they are the defaults.
 
         Raises:
             RecipeError: For unknown names and wrong types.
@@ -675,7 +695,8 @@ class Recipe:
                 f"the recipe for {method_class.name} needs {', '.join(sorted(known_parameters))}"
             ) from None
 
-        # the modifiers; Recipe itself refuses values of a wrong type
+        # the modifiers, such as "context", and "explicit"; the constructor of Recipe raises
+        # RecipeError for values of a wrong type
         modifiers = {key: data[key] for key in MODIFIERS if data.get(key) is not None}
         explicit = data.get("explicit", ())
         if isinstance(explicit, list) and all(isinstance(name, str) for name in explicit):
@@ -707,36 +728,38 @@ def parse_recipe(text: str) -> Recipe:
     Raises:
         RecipeError: For unknown methods and settings, and for wrong values.
     """
+    # the method; one whose value is a file cannot be written in this way
     name, *parts = text.split(":")
-    kind = REGISTRY.get(name)
-    if kind is None or kind.value is Value.FILE:
+    method_class = REGISTRY.get(name)
+    if method_class is None or method_class.value is Value.FILE:
         methods = [method for method in REGISTRY.values() if method.value is not Value.FILE]
         names = ", ".join(method.name for method in methods)
         raise RecipeError(
             f"{text!r} is not a method; choose base, recipe:FILE, {names} (with a value: yarn:4)"
         )
 
-    # parts with "=" are settings, such as beta_fast=16, and the others are the value, such as 4
+    # parts with "=" are settings, such as beta_fast=16; the part without is the value, such as 4
     settings = _settings([part for part in parts if "=" in part], text)
-    value = _value(kind, [part for part in parts if "=" not in part], text)
+    value = _value(method_class, [part for part in parts if "=" not in part], text)
 
     # modifiers, such as context=64k, belong to the recipe, and all other settings to the method
     modifiers = {}
     for key in MODIFIERS:
         if key in settings:
             modifiers[key] = settings.pop(key)
-    # the first field of a method is its value, as "factor" of yarn
-    fields = [item.name for item in dataclasses.fields(kind)]
+
+    # the fields of the class: the value, such as "factor", is the first, and settings follow
+    fields = [field.name for field in dataclasses.fields(method_class)]
     if value is not None and fields[0] in settings:
         raise RecipeError(f"{text!r} gives {fields[0]} twice; leave one of them out")
     unknown = settings.keys() - set(fields)
     if unknown:
         known = ", ".join((*fields[1:], *MODIFIERS))
         raise RecipeError(
-            f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has"
-            f" {known}"
+            f"{text!r} has the setting {min(unknown)}, which {method_class.name} does not have; it"
+            f" has {known}"
         )
-    # a dynamic method has frequencies only for a length, which `at` gives
+    # a dynamic method changes with the length of the prompt, so the setting `at` must give a length
     is_dynamic = "at" in fields
     if is_dynamic and settings.get("at") is None:
         raise RecipeError(
@@ -744,9 +767,10 @@ def parse_recipe(text: str) -> Recipe:
         )
 
     if value is not None:
-        settings[fields[0]] = kind.parse(value)
-    method = kind(**settings)
-    return Recipe(method, explicit=explicit_defaults(method, settings), **modifiers)
+        settings[fields[0]] = method_class.parse(value)
+    method = method_class(**settings)
+    explicit = explicit_defaults(method, settings)  # settings given although they are the defaults
+    return Recipe(method, explicit=explicit, **modifiers)
 
 
 def _value(kind: type[Method], parts: list[str], text: str) -> str | None:

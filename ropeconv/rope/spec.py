@@ -43,35 +43,36 @@ class Proportional(Form):
 
 
 def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
-    """The formula of frequencies of which only the first n pairs rotate (p-RoPE).
+    """Return the formula of the frequencies of a head in which only the first n pairs rotate.
 
-    It is theta^(-2i/r) / factor for i < n, and 0 for the other pairs.
+    The formula of such a p-RoPE is theta^(-2i/r) / factor for the pairs i < n, and 0 for the other
+    pairs of the r/2.
 
     Args:
-        inv_freq: Radians per token, float64 [rotary_dim / 2].
-        theta: The base that is tried first, before the one that the frequencies give.
+        inv_freq: Radians per token, float64 [r/2].
+        theta: A base that is tried before the base that the frequencies give.
 
     Returns:
-        The formula, which gives these frequencies to within 1.2e-7; None where there is none.
+        The formula; None where no formula gives these frequencies to within 1.2e-7.
     """
+    # n pairs that rotate, and then one or more zeros
     zeros = count_zero(inv_freq)
     if zeros == 0:
         return None
-    rotary_dim = 2 * len(inv_freq)
-    rotating_pairs = len(inv_freq) - zeros
+    rotary_dim = 2 * len(inv_freq)  # r
+    rotating_pairs = len(inv_freq) - zeros  # n
     rotating_inv_freq = inv_freq[:rotating_pairs]
     zeros_are_last = (rotating_inv_freq > 0).all()
     if not zeros_are_last:
         return None
 
-    # theta^0 is 1, so the frequency of the first pair is 1 / factor; 1.2e-7 away from 1 is rounding
+    # the factor: theta^0 is 1, so the first frequency is 1 / factor
     factor = 1.0
     if rotating_pairs and abs(rotating_inv_freq[0] - 1) > FLOAT32_ROUNDING:
         factor = float(1 / rotating_inv_freq[0])
 
-    # The base follows from the first and the last pair that rotates: their ratio is
-    # theta^(2 (n - 1) / r). Bases are usually round numbers, which the division misses by its
-    # rounding, so the rounded one is tried first.
+    # The base: the first frequency over the last is theta^(2 (n - 1) / r). Bases are usually round
+    # numbers, so the result is tried rounded, and then exactly.
     bases = [theta]
     if rotating_pairs > 1 and rotating_inv_freq[0] > rotating_inv_freq[-1]:
         with np.errstate(over="ignore"):  # an infinite base fits no frequencies
@@ -79,8 +80,9 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
             base = float(ratio ** (rotary_dim / (2 * (rotating_pairs - 1))))
         bases += [round(base, 3), base]
 
+    share = share_of_pairs(rotating_pairs, rotary_dim)
     for base in bases:
-        form = Proportional(base, factor, share_of_pairs(rotating_pairs, rotary_dim))
+        form = Proportional(base, factor, partial_rotary_factor=share)
         if np.allclose(form.inv_freq(rotary_dim), inv_freq, rtol=FLOAT32_ROUNDING, atol=0.0):
             return form
     return None

@@ -49,33 +49,38 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why no draft of this kind is written, with the fix, or empty."""
 
     def has(self, config: Config, tensors: Sequence[str]) -> bool:
-        """Whether a checkpoint is of this kind.
+        """Return whether a checkpoint is a draft model of this kind, such as EAGLE-3.
+
+        A draft model guesses the next tokens of another model (speculative decoding). It has a few
+        layers, and uses the embedding or the layers of that model.
 
         Args:
-            config: Its config.json.
-            tensors: Names of its tensors, empty where they are not known.
+            config: The config.json of the checkpoint.
+            tensors: The names of its tensors; empty where they are not known.
         """
-        # one sign is enough: its class, a key that only drafts have, or a tensor
+        # 1. a class such as LlamaForCausalLMEagle3
         architectures = config.get("architectures")
         if isinstance(architectures, list):
             for name in architectures:
                 if re.search(self.classes, str(name), re.IGNORECASE):
                     return True
+
+        # 2. a key that only the configs of drafts have
         for part in (config, text_config(config) or {}):
             if any(part.get(key) is not None for key in self.keys):
                 return True
+
+        # 3. a tensor that only drafts have
         if any(re.match(self.tensors, name) for name in tensors):
             return True
 
-        # Or a tensor that every whole model has is missing, such as the embedding. The names may be
-        # those of some shards of a whole model, though, so the tensors behind the last layer, such
-        # as its last norm, must be among them.
-        pattern_of_whole_models = self.without
-        pattern_of_last_tensors = self.beside
-        if not pattern_of_whole_models:
+        # 4. No tensor that every whole model has, such as the embedding: `without` is the pattern
+        # of its name. The names may also be of the first shards of a whole model. So a tensor
+        # behind the last layer, such as the last norm, must be there: `beside` is its pattern.
+        if not self.without:
             return False
-        has_last_tensors = any(re.search(pattern_of_last_tensors, name) for name in tensors)
-        is_whole_model = any(re.search(pattern_of_whole_models, name) for name in tensors)
+        is_whole_model = any(re.search(self.without, name) for name in tensors)
+        has_last_tensors = any(re.search(self.beside, name) for name in tensors)
         return has_last_tensors and not is_whole_model
 
 

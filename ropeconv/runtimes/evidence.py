@@ -107,35 +107,37 @@ def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
 def evidence(
     runtime: Runtime, family: str, kind: str | None = None, model_type: str = "", options: str = ""
 ) -> Evidence:
-    """Return how it is known what a runtime does with a family.
-
-    It is Evidence("run", "0.33.0, 2026-11-22") where a model of the family was run,
-    Evidence("read") where only the source code of the runtime was read, and else Evidence().
+    """Return how ropeconv knows what a runtime does with the models of a family.
 
     Args:
-        runtime: A row of the table of runtimes, which stands for a range of versions.
+        runtime: A range of versions of a runtime.
         family: The name of the family.
-        kind: The rope type, None for any.
-        model_type: The one of the config as a whole; empty for any.
-        options: The options with which it is started; empty for none.
+        kind: The rope type, such as "yarn"; None for any.
+        model_type: The model_type of the whole config; empty for any.
+        options: The options with which the runtime is started; empty for none.
+
+    Returns:
+        Evidence("run", "0.33.0, 2026-11-22") if such a model was run in one of these versions;
+        Evidence("read") if the source code of the runtime was read; or an empty Evidence().
     """
-    # a model of the family was run in one of these versions
+    # 1. a model of the family was run in one of these versions
     for version, models in executed_models(runtime.name, family, options).items():
         if not runtime.covers(version):
             continue
         for model in models:
             result = model.result
-            is_same_type = model_type in ("", model.model_type)
-            ran_kind = kind is None or kind in result.rope_types
-            # `most` is what the runtime did with most rope types; a model that it does not support
-            # at all was refused with each of them
+            is_same_model_type = model_type in ("", model.model_type)
+            ran_rope_type = kind is None or kind in result.rope_types
+            # The result with most rope types is `most`. A runtime that does not support the model
+            # refuses it with every rope type, also with those that were not run.
             is_unsupported = result.most == "unsupported"
-            if is_same_type and (ran_kind or is_unsupported):
+            if is_same_model_type and (ran_rope_type or is_unsupported):
                 return Evidence("run", f"{version}, {model.date}")
 
-    # else the source code of the runtime was read; that says nothing about other options
-    was_read = runtime.statement(family, model_type) is not None
-    if was_read and not options:
+    # 2. the table has a statement on the family, which comes from the source code; it is about the
+    # runtime without options
+    code_was_read = runtime.statement(family, model_type) is not None
+    if code_was_read and not options:
         return Evidence("read")
     return Evidence()
 
@@ -210,64 +212,73 @@ def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, K
 def unknown_key(
     part: Config, rope: Config, family: Family, runtime: Runtime, rules: RuleSet
 ) -> str:
-    """Return a key that a runtime reads, and whose effect ropeconv does not know; empty without.
+    """Return the first key of a config whose effect in a runtime ropeconv does not know.
 
-    It is in the code of the runtime for this family, and neither the runtime's rules nor the family
-    mention it. It may change the RoPE, so the verdict is then "unknown" and not "exact".
+    The code of the runtime reads this key for the family, and no rule of ropeconv describes it. It
+    may change the RoPE, so the verdict is then "unknown" and not "exact". The result is empty
+    without an unknown key.
 
     Args:
         part: The text part of a config.
         rope: Its RoPE dictionary.
         family: The family of the model.
-        runtime: The row of the table of runtimes.
-        rules: The rules that the family is read by.
+        runtime: A range of versions of a runtime.
+        rules: How the runtime reads configs of the family.
     """
-    # the keys that the code of the runtime reads, found by a search in its source
-    read = read_keys(runtime)
-    keys_with_effect = []
+    # the keys that the code of the runtime reads, which were found by a search in its source
+    keys_in_code = read_keys(runtime)
+    keys_that_are_read = []
 
-    # keys of the config, each with the families whose model files read it
+    # keys of the config: `config` has the families whose model files read a key
     for key, value in part.items():
-        is_read = family.name in read.config.get(key, ())
+        is_read = family.name in keys_in_code.config.get(key, ())
         is_harmless = key in HARMLESS_VALUES and value == HARMLESS_VALUES[key]
         if is_read and value is not None and not is_harmless:
-            keys_with_effect.append(key)
+            keys_that_are_read.append(key)
 
     # keys of the RoPE dictionary, which are read for all families
     for key, value in rope.items():
-        if key in read.rope and value is not None:
-            keys_with_effect.append(key)
-    if not keys_with_effect:
+        if key in keys_in_code.rope and value is not None:
+            keys_that_are_read.append(key)
+    if not keys_that_are_read:
         return ""
 
-    # those that the rules of the runtime or the family describe, such as rope_theta
-    known_keys = _known_keys(family, runtime, rules)
-    for key in keys_with_effect:
+    # without the keys that ropeconv describes, such as rope_theta
+    known_keys = _keys_with_known_effect(family, runtime, rules)
+    for key in keys_that_are_read:
         if key not in known_keys:
             return key
     return ""
 
 
-def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
-    """Return the config keys that the schema, a family and the rules of a runtime name."""
-    names = {
-        *ROPE,
-        *TOP,
-        *ROPE_DICTIONARIES,
-        *LAYER_TYPES,
-        *family.layers.types,
-        *family.hooks.keys,
-    }
+def _keys_with_known_effect(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
+    """Return all keys of a config.json whose effect on the RoPE ropeconv describes.
+
+    The result also has words that are not keys, which do no harm.
+
+    Args:
+        family: The family of the model.
+        runtime: A range of versions of a runtime.
+        rules: How the runtime reads configs of the family.
+    """
+    # keys of all families: inside of a RoPE dictionary (ROPE), and at the top level (TOP)
+    keys = {*ROPE, *TOP, *ROPE_DICTIONARIES, *LAYER_TYPES}
+
+    # keys in the statements and rules of the runtime
     for statement in runtime.keys:
-        names |= set(statement.names)
-    names |= {need.key for need in rules.need}
-    names |= set(rules.required)
-    settings = msgspec.json.encode([getattr(family, name) for name in ROPE_FIELDS])
-    return names | _words(settings)
+        keys |= set(statement.names)
+    keys |= {need.key for need in rules.need}
+    keys |= set(rules.required)
+
+    # Keys of the family. They are in many fields of its description, nested in objects and lists.
+    # So all texts in the JSON of these fields are taken, such as "rope_theta" and "attn_config".
+    keys |= {*family.layers.types, *family.hooks.keys}
+    fields = [getattr(family, name) for name in ROPE_FIELDS]
+    return keys | _names_in_json(msgspec.json.encode(fields))
 
 
 @cache
-def _words(settings: bytes) -> set[str]:
+def _names_in_json(settings: bytes) -> set[str]:
     """The texts in settings as JSON, which are keys and values, and their parts between dots."""
     words = set()
     for text in re.findall(r'"([^"]*)"', settings.decode()):

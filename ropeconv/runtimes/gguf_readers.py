@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Literal, get_args
 
 import msgspec
@@ -195,25 +195,38 @@ def judge_readers(
 def judge_reader(
     reader: Reader, features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
 ) -> Verdict:
-    """Return whether a program that loads GGUF files computes the RoPE of one of them.
+    """Return whether a program that loads GGUF files computes the RoPE of a file.
 
     A statement of readers/*.toml says what the program does with a RoPE feature, e.g. "exact" or
-    "ignored". If the file uses a feature that was not tested, the verdict is "unknown". Else the
-    worst statement on a feature of the file decides.
+    "ignored". If the file uses a feature that was not tested, the verdict is "unknown". Otherwise
+    the worst statement on a feature of the file decides.
 
     Args:
-        reader: The program, such as Ollama, of which the last version counts.
-        features: Those of the file, such as {"theta", "yarn"} for rope.freq_base and
+        reader: The last version of a program, such as Ollama.
+        features: The features of the file, such as {"theta", "yarn"} for rope.freq_base and
             rope.scaling.type yarn. `FEATURE_WORDS` lists all.
-        arch: Its general.architecture.
-        llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that runs it;
-            None where it is not known.
+        arch: The general.architecture of the file.
+        llamacpp: The verdict on llama.cpp for the file; None where it is not known.
     """
-    make_verdict = partial(Verdict, reader.key, reader.display_name)
-    read = Evidence("read")
-    if reader.runs_in and llamacpp is not None:  # LM Studio loads GGUF files with llama.cpp
-        reason = _join(llamacpp.reason, reader.remark)
-        return make_verdict(llamacpp.status, reason, reader.source, reader.last, read)
+    code_was_read = Evidence("read")
+
+    def make_verdict(
+        status: Status, reason: str, source: str = reader.source, known: Evidence = code_was_read
+    ) -> Verdict:
+        """Return a verdict on this program."""
+        return Verdict(
+            runtime=reader.key,
+            display_name=reader.display_name,
+            status=status,
+            reason=reason,
+            source=source,
+            through=reader.last,
+            evidence=known,
+        )
+
+    # LM Studio loads GGUF files with llama.cpp, so the verdict on llama.cpp holds
+    if reader.runs_in and llamacpp is not None:
+        return make_verdict(llamacpp.status, _join(llamacpp.reason, reader.remark))
 
     # the statement on each feature that the file uses
     statements = {}
@@ -226,29 +239,30 @@ def judge_reader(
         elif feature not in ONLY_IF_STATED:  # features that matter to few programs
             statements[feature] = UNTESTED_STATEMENT
 
-    # nothing is known about a feature that was not tested, nor about a file without any feature
+    # 1. a feature was not tested, or the file has no feature
     untested = [feature for feature in statements if statements[feature].status == "unknown"]
     if untested or not features:
         reason = _join(f"{_untested_part(reader, arch, untested)} is untested", reader.remark)
-        return make_verdict("unknown", reason, reader.source, reader.last)
+        return make_verdict("unknown", reason, known=Evidence())
 
-    # all are exact: the remarks of the statements, and one on the context window
+    # 2. all features are exact: the reason joins the remarks of the statements, and a remark on the
+    # context window
     order = get_args(Status)  # from the best status to the worst
-    worst = max(statements, key=lambda feature: order.index(statements[feature].status))
-    decisive = statements[worst]
-    if decisive.status == "exact":
+    worst_feature = max(statements, key=lambda feature: order.index(statements[feature].status))
+    worst = statements[worst_feature]
+    if worst.status == "exact":
         remarks = [statement.reason for statement in statements.values()]
         remark_on_window = reader.window
-        reason = _join(*dict.fromkeys((*remarks, remark_on_window)))  # each remark once
-        return make_verdict("exact", reason, reader.source, reader.last, read)
+        each_remark_once = dict.fromkeys((*remarks, remark_on_window))
+        return make_verdict("exact", _join(*each_remark_once))
 
-    # the worst one, with the key of the feature, unless the statement is about all features
-    reason = decisive.reason
-    is_about_all_features = EVERYTHING in decisive.features
+    # 3. A feature is not exact. The reason begins with its key, as "rope.scaling.type yarn: ...",
+    # if the statement is not about all features.
+    reason = worst.reason
+    is_about_all_features = EVERYTHING in worst.features
     if not is_about_all_features:
-        reason = f"{FEATURE_WORDS[worst]}: {reason}"  # "rope.scaling.type yarn: ..."
-    source = decisive.source or reader.source
-    return make_verdict(decisive.status, reason, source, reader.last, read)
+        reason = f"{FEATURE_WORDS[worst_feature]}: {reason}"
+    return make_verdict(worst.status, reason, source=worst.source or reader.source)
 
 
 def _join(*reasons: str) -> str:

@@ -137,20 +137,29 @@ def _original_context(rope: JsonObject, rules: TypeRules, part: Config, sizes: R
 def _longrope(
     rope: JsonObject, theta: float, rules: TypeRules, original: int, sizes: RopeSpec
 ) -> LongRope:
-    """Return LongRoPE as a runtime computes it, from a dictionary with two lists of factors.
+    """Return LongRoPE with its two lists of factors, as a runtime uses them.
 
-    The short list is for texts within the trained length, and the long one for longer texts. Some
-    runtimes use one of the lists for texts of every length (`rules.lists`).
+    transformers uses the short list for texts within the trained length, and the long list for
+    longer texts. Some runtimes use one of the lists for all texts; the result then has this list
+    twice.
+
+    Args:
+        rope: The RoPE dictionary.
+        theta: The base.
+        rules: How the runtime reads the rope type. Its `lists` says which list it uses.
+        original: The trained length in tokens.
+        sizes: The RoPE of the model, for the number of pairs.
     """
     short = _factors(rope, "short_factor", sizes)
     long = _factors(rope, "long_factor", sizes)
-    # "window": the long list, if the runtime is started with a window above the trained length, as
-    # it is for an extended model
-    uses_only_long = rules.lists in ("long", "window")
-    uses_only_short = rules.lists == "short"
-    if uses_only_long:
+
+    # "window" means the long list for a server whose context window is above the trained length;
+    # the window of an extended model is
+    uses_long_for_all_texts = rules.lists in ("long", "window")
+    if uses_long_for_all_texts:
         short = long
-    elif uses_only_short:
+    uses_short_for_all_texts = rules.lists == "short"
+    if uses_short_for_all_texts:
         long = short
     return LongRope(theta=theta, short_factor=short, long_factor=long, original_context=original)
 
@@ -180,28 +189,31 @@ def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
 
 
 def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: RopeSpec) -> float:
-    """Return the factor on cos and sin that a runtime computes from a RoPE dictionary.
+    """Return the attention factor, by which a runtime multiplies cos and sin.
 
     Args:
-        rope: The RoPE dictionary.
-        rules: How the runtime reads its type.
-        form: The form of the frequencies.
-        sizes: The sizes of the model.
+        rope: The RoPE dictionary of the config.
+        rules: How the runtime reads the rope type.
+        form: The formula of the frequencies.
+        sizes: The RoPE of the model, for its context.
     """
-    # the factor s of the scaling, and the attention factor by the formula of the method
+    # YaRN: 0.1 ln s + 1, with s the factor of the scaling
     if isinstance(form, Yarn):
         factor = form.factor
-        by_formula = temperature_attention_factor(form.factor)  # 0.1 ln s + 1
+        by_formula = temperature_attention_factor(factor)
+    # LongRoPE: sqrt(1 + ln s / ln L), with L the trained length; infinite for L = 1
     elif isinstance(form, LongRope):
         factor = _factor(rope, rules, form.original_context, sizes)
-        by_formula = math.inf  # sqrt(1 + ln s / ln L) divides by 0 for a trained length L of 1
+        by_formula = math.inf
         if form.original_context > 1:
             by_formula = longrope_attention_factor(factor, form.original_context)
+    # other types have no attention factor
     else:
         return 1.0
 
-    # the dictionary may have a key for it, which counts before the formula in most runtimes
+    # most runtimes prefer a key of the dictionary to the formula, such as "attention_factor"
     attention_factor = _first_attention_factor(rope, rules, factor, by_formula)
+    # SGLang and vLLM multiply it by one more key
     if rules.times_attn_factor:
         attention_factor *= number(rope, "attn_factor", 1.0)
     return attention_factor
@@ -429,20 +441,19 @@ def rope_type(rope: JsonObject, reader: RuleSet) -> str:
 
 
 def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> float | None:
-    """Return the base that a runtime reads; None where the config has none.
+    """Return the base (rope_theta) that a runtime reads from a config; None where it has none.
 
     Args:
         part: The text part of a config.
         rope: Its RoPE dictionary, as this runtime finds it.
         family: The family of the model.
-        reader: How the runtime reads the config. Its `theta` is the place where the runtime looks
-            for the base, such as "top"; or the base itself, if the runtime has a constant.
+        reader: How the runtime reads the config.
     """
-    constant_or_place = reader.theta
-    if not isinstance(constant_or_place, str):
-        return constant_or_place
-
-    value = _find_theta(part, rope, family, place=constant_or_place)
+    # `reader.theta` is a number, if the runtime has a constant base; or the name of the place where
+    # it looks for the base, such as "top" for the top level
+    if not isinstance(reader.theta, str):
+        return reader.theta
+    value = _find_theta(part, rope, family, place=reader.theta)
     if value is not None:
         # in messages, any key of the base is called rope_theta
         theta = number({"rope_theta": value}, "rope_theta")
@@ -451,7 +462,7 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
         return theta
 
     # An absent key means the default of the class. {"rope_theta": null} is an error in most
-    # classes, unless the config has rope_parameters, which stands in place of the key.
+    # classes, and correct in a config with rope_parameters, where newer classes look for the base.
     null_keys = [key for key in family.keys.theta if key in part and part[key] is None]
     if null_keys and not part.get("rope_parameters"):
         default = f"leave the key out for {family.defaults.theta:g}"
@@ -515,41 +526,45 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
 def _local_form(
     part: Config, family: Family, reader: RuleSet, form: Form, theta: float
 ) -> Form | None:
-    """Return the frequencies of the layers with a window; None for a model without such layers.
+    """Return the formula of the frequencies of layers with a window; None for a model without them.
 
     Args:
         part: The text part of the config.
         family: The family of the model.
-        reader: How the runtime reads the config.
-        form: The frequencies of the other layers.
+        reader: How the runtime reads the config. Its `local` is "own" if these layers have a base
+            of their own, "same-theta" if they have the base of the other layers without a scaling,
+            and "same" if they rotate like the other layers.
+        form: The formula of the other layers.
         theta: The base of the other layers.
     """
+    # "local" is the kind of a layer with a window and frequencies of its own
     if "local" not in layer_types(part, family).values():
         return None
-    # runtimes that do not read a base for these layers
-    if reader.local == "same":  # they rotate like the others
+    if reader.local == "same":
         return form
-    if reader.local == "same-theta":  # they have the base of the others, without a scaling
+    if reader.local == "same-theta":
         return Plain(theta)
 
-    # 1. the RoPE dictionary of these layers inside rope_parameters, if the runtime looks there
+    # 1. Gemma 3 in transformers 5: {"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+    # if the runtime reads such nested dictionaries
+    reads_nested = reader.nested
     class_default = family.defaults.local_theta
-    if reader.nested:
+    if reads_nested:
         settings = nested_settings(part, family, "local")
         if settings:
             return Plain(number(settings, "rope_theta", class_default or theta))
 
-    # 2. a list with a base for each layer, or a key such as rope_local_base_freq
+    # 2. Granite: a list with a base for each layer; Gemma 3: the key rope_local_base_freq
     local_theta = _layer_theta(part, family, "local")
     if local_theta is None and class_default is not None:
         local_theta = first_present(part, family.keys.local_theta, class_default)
     if local_theta is not None:
-        # `number` checks a value of a dictionary, and messages call it "local"
+        # `number` checks the value of a key; messages about a wrong value call the key "local"
         return Plain(number({"local": local_theta}, "local"))
 
-    # 3. The config says nothing about these layers. Code with a RoPE dictionary for each type of
-    # layer gives each the default of the class; other code has one base for all layers.
-    if reader.nested:
+    # 3. The config says nothing about these layers. Code that reads nested dictionaries then takes
+    # the default base of the class, and other code the base of the other layers.
+    if reads_nested:
         return Plain(family.defaults.theta)
     return Plain(theta)
 
@@ -569,82 +584,100 @@ def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
 def _query_scaling(
     part: Config, rope: JsonObject, family: Family, reader: RuleSet, sizes: RopeSpec
 ) -> QueryScaling | None:
-    """Return the query scaling by position that a runtime applies; None without it.
+    """Return how a runtime scales queries by their position, as in Ministral 3; None without.
 
-    It multiplies the query at the position p by 1 + beta ln(1 + floor(p / length)).
+    The query at the position p is multiplied by 1 + beta ln(1 + floor(p / length)).
 
     Args:
         part: The text part of the config.
         rope: Its RoPE dictionary.
-        family: The family, with its key of beta, such as "llama_4_scaling_beta"; empty for families
-            without query scaling.
-        reader: How the runtime reads the config. Its `query_beta` is the place of beta: "rope" for
-            the RoPE dictionary, "top" for {"llama_4_scaling": {"beta": 0.1}}, or empty.
-        sizes: The sizes of the model.
+        family: The family of the model.
+        reader: How the runtime reads the config.
+        sizes: The RoPE of the model, for its context.
     """
-    has_query_scaling = family.keys.query_beta and reader.query_beta
-    if not has_query_scaling:
-        return None
-    settings = rope
+    # the key of beta in the family, such as "llama_4_scaling_beta", and the place where the runtime
+    # looks for beta; both may be empty
     beta_key = family.keys.query_beta
-    if reader.query_beta == "top":
+    place_of_beta = reader.query_beta
+    if not beta_key or not place_of_beta:
+        return None
+
+    # "rope": {"rope_parameters": {"llama_4_scaling_beta": 0.1, ...}}
+    settings = rope
+    # "top": {"llama_4_scaling": {"beta": 0.1, ...}}
+    if place_of_beta == "top":
         settings = part.get(QUERY_SCALE) or {}
         beta_key = "beta"
     if not settings.get(beta_key):
         return None
 
-    # the length is beside beta; or at the top level, in runtimes with a default for it there
+    # the length beside beta; or at the top level, in a runtime with a default length for it there
     length_key = "original_max_position_embeddings"
-    place_of_length = settings
-    default_at_top = reader.query_length  # 0 in runtimes that do not read it there
+    lengths = settings
+    default_at_top = reader.query_length  # 0 for a runtime that does not look there
     if default_at_top:
-        place_of_length = {length_key: part.get(length_key, default_at_top)}
-    length = int(number(place_of_length, length_key, sizes.context))
-    beta = number(settings, beta_key)
-    return QueryScaling(beta, length)
+        lengths = {length_key: part.get(length_key, default_at_top)}
+    length = int(number(lengths, length_key, sizes.context))
+    return QueryScaling(number(settings, beta_key), length)
 
 
 def _trained_context(
     part: Config, rope: JsonObject, form: Form, family: Family, sizes: RopeSpec
 ) -> TrainedLength:
-    """Return the tokens that the unscaled model was trained for, and how that is known.
+    """Return the tokens that a model was trained for before its scaling, and how that is known.
 
-    From certain to uncertain: the config has the number ("config"), the factor implies it
-    ("factor"), or the family is known to declare more than it was trained for ("family", with the
-    place where that is said as the source). The declared context is the last guess ("declared").
+    From certain to uncertain: the config has the number ("config"), it follows from the factor
+    ("factor"), or from a list of models that declare more than they were trained for ("family").
+    The declared context is the last guess ("declared").
+
+    Args:
+        part: The text part of the config.
+        rope: Its RoPE dictionary.
+        form: The formula of the frequencies.
+        family: The family of the model, with this list.
+        sizes: The RoPE of the model, with the declared context.
     """
-    # formulas that have the trained length among their numbers
     key = "original_max_position_embeddings"
+    declared = sizes.context
+
+    # YaRN, Llama 3.1 and LongRoPE have the trained length in their formulas
     if isinstance(form, (Yarn, Llama3)):
         is_in_config = part.get(key) or rope.get(key)
         return TrainedLength(form.original_context, "config" if is_in_config else "declared")
-    if isinstance(form, LongRope) and form.original_context < sizes.context:
+    if isinstance(form, LongRope) and form.original_context < declared:
         return TrainedLength(form.original_context, "config")
 
     # position interpolation
     if isinstance(form, InterpolatedForm):
+        # 1. the RoPE dictionary has the trained length
         original = rope.get(key)
         if original:
             return TrainedLength(int(original), "config")
-        # Vicuna 16k and LongChat declare the trained length, and beside it the extended one
-        if part.get("max_sequence_length") == sizes.context * form.factor:
-            return TrainedLength(sizes.context, "config")
-        # Most configs declare the extended length, so the trained one is that over the factor.
-        # Older ones declare the trained length, as the documentation of transformers 4.31 asked
-        # for: 2048 with a factor of 8. They are known by the quotient, here 256, for which no model
-        # was trained.
-        quotient = max(1, round(sizes.context / form.factor))
-        declares_trained = quotient < SHORTEST_TRAINED <= sizes.context
-        trained = sizes.context if declares_trained else quotient
-        return TrainedLength(trained, "factor")
 
-    # without a scaling: dual chunk attention has the trained length among its own settings
-    # (Qwen2.5-1M)
+        # 2. Vicuna 16k and LongChat declare the trained length, and the extended one beside it
+        if part.get("max_sequence_length") == declared * form.factor:
+            return TrainedLength(declared, "config")
+
+        # 3. most others declare the extended length, which is divided by the factor
+        quotient = max(1, round(declared / form.factor))
+        if quotient >= SHORTEST_TRAINED:
+            return TrainedLength(quotient, "factor")
+
+        # 4. Some declare the trained length, as the documentation of transformers 4.31 asked for:
+        # 2048 with a factor of 8. They are known by the quotient, since no model was trained for
+        # only 256 tokens.
+        if declared >= SHORTEST_TRAINED:
+            return TrainedLength(declared, "factor")
+        return TrainedLength(quotient, "factor")
+
+    # no scaling; the dual chunk attention of Qwen2.5-1M has the trained length in its settings
     original = (part.get(DUAL_CHUNK) or {}).get(key)
-    if original and original < sizes.context:
+    if original and original < declared:
         return TrainedLength(int(original), "config")
+    # the list of the family has pairs of a declared and a trained length; with a `doubt`, a pair
+    # may not hold for this model
     for known in family.trained:
-        is_certain = known.doubt is None  # a doubt says why the trained length may be another one
-        if known.declared == sizes.context and is_certain:
+        is_certain = known.doubt is None
+        if known.declared == declared and is_certain:
             return TrainedLength(known.trained, "family", known.source)
-    return TrainedLength(sizes.context, "declared")
+    return TrainedLength(declared, "declared")

@@ -362,15 +362,15 @@ Range = TypeVar("Range", bound=VersionRange)
 
 
 def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
-    """Return the ranges of versions that a name stands for.
+    """Return the ranges of versions of a runtime that a user means by a version.
 
-    "vllm" stands for all current ones, "vllm@0.20.1" for the range with that version, cut to it,
-    and "vllm@0.20" for the last range in 0.20.x.
+    Without a version these are all current ranges. "0.20.1" stands for the range that covers it,
+    shortened to this version. "0.20" stands for the newest range that begins with a version 0.20.x.
 
     Args:
-        name: The name as it was written, for the message.
-        version: Empty for the current ranges.
-        rows: All ranges of the program, the newest last.
+        name: The name and the version as the user wrote them, for the message.
+        version: The version; empty without one.
+        rows: All ranges of the runtime, the newest last.
 
     Raises:
         RecipeError: For a version that no range covers.
@@ -378,13 +378,15 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     if not version:
         return tuple(row for row in rows if row.current)
 
+    # "0.20.1": a range has a first version (`version`) and a last one (`through`)
     newest_first = list(reversed(rows))
     for row in newest_first:
         if row.covers(version):
-            only_version = msgspec.structs.replace(row, version=version, through=version)
-            return (only_version,)
-    # "0.20" stands for the last range that begins with a version 0.20.x; a text without numbers
-    # would match every range
+            only_this_version = msgspec.structs.replace(row, version=version, through=version)
+            return (only_this_version,)
+
+    # "0.20": `within` compares as many numbers as "0.20" has; a text without numbers would match
+    # every range
     has_numbers = bool(version_key(version))
     for row in newest_first:
         begins_with_version = within(row.version, first=version, last=version)
@@ -540,18 +542,20 @@ def rows_of(
 ) -> dict[str, Runtime]:
     """Return the rows of a file such as vllm.toml by their keys, such as "vllm@0.20".
 
-    A row says how a range of versions reads configs. One with `inherits` has only what is different
-    from the row of the version that it names.
+    A row says how a range of versions of a runtime reads configs. A row with `inherits` names the
+    version of another row, and has only the differences from it.
 
     Args:
         file: The file.
-        refused: As `refused_families` has it. A family of which the file says nothing is stated as
-            unsupported in rows that refused it.
+        refused: For each version whether it refused every model of a family in the laboratory, e.g.
+            {"0.33.0": {"llama": False, "hrm": True}}. A family that was refused is unsupported in
+            the row, if the file says nothing about the family.
 
     Raises:
         ValueError: For data of another form.
         KeyError: For an unknown set of rules, or an unknown version in `inherits`.
     """
+    # add the refusals to the rows for a moment, so that they are inherited too
     contents = file.contents()
     for content in contents.values():
         content["refused"] = _refused_in(content, refused or {})
@@ -559,12 +563,11 @@ def rows_of(
     rows: dict[str, Runtime] = {}
     for version in contents:
         content = _inherit(version, contents)
-        # {"llama": False, "hrm": True}: whether the lab saw it refuse every model of a family
-        is_refused = content.pop("refused")
+        is_refused = content.pop("refused")  # by family, e.g. {"llama": False, "hrm": True}
         refused_names = sorted(name for name in is_refused if is_refused[name])
         if refused_names:
-            # The last statement on a family counts. This one comes first, so that it counts only
-            # for families of which the file says nothing.
+            # The last statement on a family counts. This statement comes first, so that it counts
+            # only for families of which the file says nothing.
             statement = {"names": refused_names, "unsupported": NOT_THERE}
             content["families"] = [statement, *content.get("families", [])]
         row = row_from(content)
@@ -645,38 +648,39 @@ def _merge_rule_sets(base: JsonObject, changes: JsonObject) -> JsonObject:
 
 
 def _inherit(version: str, contents: dict[str, JsonObject]) -> JsonObject:
-    """Return the content of a row of the table, completed by that of the row that it inherits from.
+    """Return the content of a row of the table of runtimes, with all that it inherits.
 
-    A version of vLLM differs from the one before in a few rules, and only these are in its row. A
-    row may have a rule set of the same name as its parent: its rope types and keys then replace
-    those of the parent, and the other ones of the parent stay.
+    A version of vLLM differs from the version before in a few rules, and only these are in its row.
+    `inherits` names the version of the parent row.
 
     Args:
         version: The first version of the row.
         contents: The content of all rows of the runtime, by their first versions.
     """
     row = dict(contents[version])
-    parent = row.pop("inherits", None)
-    if parent is None:
+    parent_version = row.pop("inherits", None)
+    if parent_version is None:
         return row
 
-    # the content of the parent, without what is only about its own versions: the last one, and the
-    # options and quantised weights with which these were run
-    inherited = _inherit(parent, contents)
+    # three keys are only about the versions of the parent: the last version ("through"), the
+    # options with which they were run, and the quantised weights that they loaded ("loads")
+    inherited = _inherit(parent_version, contents)
     for key in ("through", "options", "loads"):
         inherited.pop(key, None)
 
-    # three keys of both rows are put together: rule sets by name, statements on families, of which
-    # the last on a family counts, and families that the lab saw refused
+    # Rule sets are merged by their names. Of two with one name, the rope types and keys of the row
+    # replace those of the parent.
     rule_sets = dict(inherited["rules"])
-    for set_name, values in row.pop("rules", {}).items():
+    for set_name, rule_set in row.pop("rules", {}).items():
         if set_name in rule_sets:
-            values = _merge_rule_sets(rule_sets[set_name], values)
-        rule_sets[set_name] = values
+            rule_set = _merge_rule_sets(rule_sets[set_name], rule_set)
+        rule_sets[set_name] = rule_set
+    # statements on families follow those of the parent, since the last on a family counts
     families = [*inherited.get("families", []), *row.pop("families", [])]
+    # whether each family was refused in the laboratory
     refused = {**inherited["refused"], **row["refused"]}
 
-    # all other keys of this row replace those of the parent
+    # all other keys of the row replace those of the parent
     return {**inherited, **row, "rules": rule_sets, "families": families, "refused": refused}
 
 
@@ -774,20 +778,24 @@ def _unknown_runtime(runtime: str, name: str, also: Iterable[str]) -> RecipeErro
 
 
 def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
-    """Return the rows for `name` (all current ones, the newest last), `name@version`, or "all".
+    """Return the rows of the table of runtimes that a user means by `--runtime`.
+
+    A row describes a range of versions, such as vLLM 0.20 to 0.23. "vllm" stands for all current
+    rows of vLLM, the newest last; "vllm@0.20.1" for one version; and "all" for all current rows.
 
     Args:
-        runtime: As `--runtime` has it.
-        also: Other names that the caller knows, for the message.
+        runtime: The value of `--runtime`.
+        also: Names that the message about an unknown name lists beside the runtimes.
 
     Raises:
         RecipeError: For an unknown name, and for a version that no row covers.
     """
+    # "llama.cpp@b7000" is "llama-cpp@b7000"; "LM Studio", which runs llama.cpp, is "llama-cpp"
     name, _, version = canonical(runtime).partition("@")
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
 
-    # a name without rows: of some programs it is known why they have none (`answer`)
+    # a name without rows; for some programs ropeconv knows which runtime to name instead
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
     if not rows:
@@ -795,13 +803,14 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
             raise RecipeError(f"--runtime {runtime}: {program.answer}")
         raise _unknown_runtime(runtime, name, also)
 
-    # A program that runs GGUF files in llama.cpp has the rows of llama.cpp (`canonical`). But its
-    # versions are not those of llama.cpp, so "PROGRAM@VERSION" has no row.
+    # a version of a program that runs llama.cpp, such as "LM Studio@0.3", says nothing about the
+    # version of llama.cpp
     if version and program is not None:
-        runs_code_of_rows = program.runs == name
-        if runs_code_of_rows:
+        runs_this_runtime = program.runs == name
+        if runs_this_runtime:
+            newest_row = rows[-1]
             raise RecipeError(
                 f"--runtime {runtime}: versions of {program.title} are not known; leave @{version}"
-                f" out, or name the build of llama.cpp that it ships, such as {rows[-1].key}"
+                f" out, or name the build of llama.cpp that it ships, such as {newest_row.key}"
             )
     return choose(runtime, version, rows)

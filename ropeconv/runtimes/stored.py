@@ -105,28 +105,37 @@ def stored_path() -> Path:
 
 @cache
 def current_data() -> CurrentData:
-    """Return the data that is used: that of the user where it is newer than that of the package.
+    """Return the newest data about runtimes: of the package, or downloaded by the user.
+
+    Its `stored` has the downloaded data, and is None if the data of the package is used. A `note`
+    then says why downloaded data is not used.
 
     Raises:
-        DamagedPackage: Where the data of the user cannot be read.
+        DamagedPackage: The downloaded data cannot be read.
     """
     of_package = package_data(SHIPPED / ABOUT, About)
+
+    # nothing was downloaded, or the user has no home
     try:
         path = stored_path()
         content = path.read_bytes()
-    except (RopeconvError, OSError):  # no home, or nothing stored
+    except (RopeconvError, OSError):
         return CurrentData(of_package, stored=None)
 
-    of_user = _decode(path, content)
-    if data_version(of_user.version) <= data_version(of_package.version):
-        note = f"{path} has older data ({of_user.version}), which is not used"
+    # the package is newer
+    downloaded = _decode(path, content)
+    if data_version(downloaded.version) <= data_version(of_package.version):
+        note = f"{path} has older data ({downloaded.version}), which is not used"
         return CurrentData(of_package, stored=None, note=note)
-    # `form` is the number of the schema of the data, and FORM the one that this ropeconv reads
-    if of_user.form != FORM:
+
+    # another ropeconv has downloaded it: `form` is the number of its schema, and FORM the number of
+    # the schema that this version reads
+    if downloaded.form != FORM:
         note = f"{path} has data for another version of ropeconv, which is not used"
         return CurrentData(of_package, stored=None, note=note)
-    about = About(form=of_user.form, version=of_user.version)
-    return CurrentData(about, stored=of_user)
+
+    about = About(form=downloaded.form, version=downloaded.version)
+    return CurrentData(about, stored=downloaded)
 
 
 def _decode(path: Path, content: bytes) -> StoredData:

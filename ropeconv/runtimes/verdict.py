@@ -17,7 +17,7 @@ from ..formats.jsontext import JsonObject
 from ..models.config import geometry, text_part, text_parts
 from ..models.family import Family
 from ..models.schema import Config
-from ..models.wrappers import is_where_transformers_reads, wrapper_of, wrapper_types
+from ..models.wrappers import transformers_finds_text_model, wrapper_of, wrapper_types
 from ..rope.errors import shown
 from ..rope.forms import Form, LongRope, Vector, Yarn
 from ..rope.lengths import format_factor
@@ -49,23 +49,22 @@ Finding = tuple[Status, str]
 
 
 def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
-    """Return the first difference between a schedule and what a runtime computes; or empty.
+    """Return the first difference between the planned RoPE and the RoPE that a runtime computes.
 
-    Such as "it uses the attention factor 1.0000, not 1.1386".
-
-    Frequencies are compared first, then factors, then layers with a window.
+    A difference is "it uses the attention factor 1.0000, not 1.1386". The result is empty if there
+    is none.
 
     Args:
-        schedule: The schedule, for the layers that an extension changes.
-        before: The RoPE of the source model before the extension. Layers with a window must keep
-            their frequencies in it.
-        spec: The RoPE that the runtime reads.
+        schedule: The planned frequencies and factors.
+        before: The RoPE of the source model before the extension, whose layers with a window keep
+            their frequencies.
+        spec: The RoPE that the runtime computes.
     """
+    # 1. the frequencies
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(spec.form)})"
 
-    # LongRoPE has a second list, for passes within the trained context; without one, there too the
-    # frequencies are those that were compared above
+    # the frequencies for short prompts, which are others only with LongRoPE
     computed_short = schedule.inv_freq
     if isinstance(spec.form, LongRope):
         computed_short = spec.form.short_inv_freq(spec.rotary_dim)
@@ -75,6 +74,7 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     if not _close(computed_short, expected_short):
         return "it computes other frequencies inside the trained context"
 
+    # 2. factors
     if not _same(spec.attention_factor, schedule.attention_factor):
         return (
             f"it uses the attention factor {spec.attention_factor:.4f}, not"
@@ -87,13 +87,12 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
             return "it does not scale queries by position"
         return "it scales queries otherwise"
 
-    # layers with a window ("local") must have the formula that they have in the source, or another
-    # one with the same frequencies
+    # 3. layers with a window and frequencies of their own ("local"), if the source has such layers
     source_local = before.local_form
     computed_local = spec.local_form
-    source_has_local_layers = "local" in before.layers
-    if source_local is None or not source_has_local_layers:
+    if source_local is None or "local" not in before.layers:
         return ""
+    # they keep the formula of the source, or its frequencies by another formula
     if computed_local == source_local:
         return ""
     if computed_local is not None:
@@ -335,8 +334,8 @@ class PlannedConfig:
             family: The family of its model.
             schedule: The frequencies and factors that a runtime must compute.
             before: The RoPE of the source model, which the plan extends.
-            asked: Installed runtimes that load the config itself. For all other runtimes, a table
-                says how they read configs.
+            asked: Installed runtimes whose own code loads the config and shows which RoPE it
+                computes. For all other runtimes, a table says how they read configs.
         """
         self.asked = asked
         self.config = config
@@ -452,46 +451,45 @@ class RuleReading:
         return (types.source if types else "") or self.rules.source
 
     @cached_property
-    def of_model(self) -> Finding | None:
-        """The finding that holds whatever the RoPE dictionary says."""
+    def finding_on_model(self) -> Finding | None:
+        """Why the runtime does not run the model, whatever its RoPE is; None if it does."""
         return _model_finding(self.planned.config, self.planned.part, self.rules)
 
     @cached_property
-    def of_rope(self) -> tuple[Status, str, str] | None:
-        """Why these rules do not compute the schedule from the RoPE dictionary; None if they do.
+    def finding_on_rope(self) -> tuple[Status, str, str] | None:
+        """Why the runtime does not compute the planned RoPE from the config; None if it does.
 
-        It is a status, its reason, and the place where the rule is stated: ("ignored", "it has no
-        code for this type", "vllm/model_executor/...").
+        It is a status, its reason, and the place in the code of the runtime that shows it:
+        ("ignored", "it has no code for this type", "vllm/model_executor/...").
         """
-        # each finding is a status and its reason, e.g. ("ignored", "it has no code for this type");
-        # the first one counts
+        # 1. keys of the dictionary that the runtime needs or refuses
         rules = self.rules
         finding = _keys_finding(self.planned.part, self.rope, rules)
         if finding is not None:
             status, reason = finding
             return status, reason, rules.source
-        type_rules = rules.types.get(self.rope_type)  # how it reads this rope type
+
+        # 2. a rope type that the runtime does not know
+        type_rules = rules.types.get(self.rope_type)
         if type_rules is None:
             status, reason = _unknown_type_finding(self.rope_type, rules)
             return status, reason, rules.source
 
+        # 3. another RoPE by the rules of the rope type, which may have a place of their own
         finding = self._finding_on_type(type_rules)
-        if finding is None:
-            return None
-        status, reason = finding
-        source_of_type_rules = (
-            self.source
-        )  # the rules of a rope type may have a source of their own
-        return status, reason, source_of_type_rules
+        if finding is not None:
+            status, reason = finding
+            return status, reason, self.source
+        return None
 
     def _finding_on_type(self, type_rules: TypeRules) -> Finding | None:
-        """Return why a runtime with these rules does not compute the schedule; None if it does.
+        """Return why the runtime does not compute the planned RoPE; None if it does.
 
         Args:
             type_rules: How the runtime reads the rope type of the config.
         """
-        # reasons that follow from the config alone: keys of the dictionary, which dimensions of a
-        # head rotate, and LongRoPE's two lists
+        # 1. reasons that follow from the config alone: keys of the dictionary, which dimensions of
+        # a head rotate, and LongRoPE's two lists
         planned = self.planned
         finding = (
             _type_finding(type_rules, self.rope, planned.schedule)
@@ -501,13 +499,18 @@ class RuleReading:
         if finding is not None:
             return finding
 
-        # else read the config as the runtime does, and compare the numbers
+        # 2. other numbers, when the config is read as the runtime reads it
         spec = read_by(planned.config, planned.family, self.rules)
         finding = _schedule_finding(planned.schedule, planned.before, spec, type_rules)
         if finding is not None:
             return finding
-        has_table_of_yarn = self.rules.yarn_table  # of cosines, by position, and with an end
-        return _yarn_table_finding(planned.schedule, spec) if has_table_of_yarn else None
+
+        # 3. vLLM keeps a table of cosines for YaRN, with a row for each position, which may end
+        # before the context does
+        has_table_of_cosines = self.rules.yarn_table
+        if has_table_of_cosines:
+            return _yarn_table_finding(planned.schedule, spec)
+        return None
 
 
 def judge(
@@ -536,12 +539,16 @@ def judge(
 
 
 def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
-    """Return the verdict of one runtime on a planned config, as `judge` explains it.
+    """Return the verdict on one runtime: whether it computes the planned RoPE from a config.
 
-    The first finding decides. They are in the order in which a runtime would fail: the family, the
-    model around the text model, the config, the weights.
+    A verdict has a status, such as "exact" or "unsupported", and its reason. The first reason
+    decides, in the order in which a runtime would fail.
+
+    Args:
+        planned: The config.json that is planned, and the RoPE that must be computed from it.
+        runtime: A range of versions of a runtime, with the rules by which it reads configs.
     """
-    # the family, and the model around the text model
+    # 1. the family
     config = planned.config
     family = planned.family
     model_type = planned.model_type
@@ -549,49 +556,52 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     if verdict_on_family is not None:
         return verdict_on_family
 
-    verdict = partial(_verdict, runtime, family, model_type)
+    # 2. a multimodal model around the text model
+    verdict = partial(_make_verdict, runtime, family, model_type)
     wrapper_finding = _wrapper_finding(config, family, runtime)
     if wrapper_finding is not None:
         status, reason = wrapper_finding
         return verdict(status, reason)
 
-    # a reason that holds for the model whatever its RoPE is
+    # 3. a reason that holds for the model whatever its RoPE is
     rules = runtime.rule_set(family.name, model_type)
-    reading = planned.read_by(rules)
+    reading = planned.read_by(rules)  # the config as the runtime reads it
     kind = reading.rope_type
-    if reading.of_model is not None:
-        status, reason = reading.of_model
+    if reading.finding_on_model is not None:
+        status, reason = reading.finding_on_model
         return verdict(status, reason, source=rules.source, kind=kind)
 
-    # a key that changes the attention in this runtime
+    # 4. a key beside the RoPE that changes the attention in this runtime, by a statement of the
+    # table
     key_and_statement = stated_key(config, family, runtime)
     if key_and_statement is not None:
         key, statement = key_and_statement
         reason = f"{key}: {statement.reason}"
         return verdict(statement.status, reason, source=statement.source, kind=OTHER_KEY)
 
-    # the RoPE dictionary
-    if reading.of_rope is not None:
-        status, reason, source = reading.of_rope
+    # 5. the RoPE dictionary
+    if reading.finding_on_rope is not None:
+        status, reason, source = reading.finding_on_rope
         return verdict(status, reason, source=source, kind=kind)
 
-    # quantised weights
+    # 6. quantised weights
     weights_finding = quantised(config, runtime, family)
     if weights_finding is not None:
         status, reason = weights_finding
         return verdict(status, reason, source=runtime.source, kind=kind)
 
-    # a key that the runtime reads, of which neither its rules nor the family say anything
+    # 7. a key that the code of the runtime reads, and that ropeconv does not know
     key = unknown_key(planned.part, reading.rope, family, runtime, rules)
     if key:
         reason = f"its attention reads {key}, whose effect on the RoPE is untested"
         return verdict("unknown", reason, source=reading.source)
 
-    # It computes the schedule, with a remark on its context window. For LongRoPE the remark says at
-    # which length the long list begins, and is left out if that is the end of the context.
+    # It computes the planned RoPE. The reason is a remark on its default context window (`window`).
+    # For LongRoPE the remark is about the length at which the long list begins; it is left out if
+    # no prompt is that long.
     remark = rules.types[kind].window
-    changes_at = reading.rope.get("original_max_position_embeddings")
-    if kind == "longrope" and changes_at == planned.schedule.context:
+    long_list_begins_at = reading.rope.get("original_max_position_embeddings")
+    if kind == "longrope" and long_list_begins_at == planned.schedule.context:
         remark = ""
     return verdict("exact", remark, source=reading.source, kind=kind)
 
@@ -599,25 +609,26 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
 def judge_with_option(
     planned: PlannedConfig, runtime: Runtime, option: ServerOption, without: Verdict
 ) -> Verdict | None:
-    """Return the verdict of a server that is started with an option that runs other classes.
+    """Return the verdict "exact" if a server computes the planned RoPE with an option.
 
     Such an option is vLLM's `--model-impl transformers`, with which vLLM runs the classes of
     transformers in place of its own.
 
     Args:
-        planned: The config.
-        runtime: The row of the table of runtimes.
+        planned: The config.json that is planned, and the RoPE that must be computed from it.
+        runtime: A range of versions of the server.
         option: One of its options.
-        without: The verdict on the server as it starts without the option.
+        without: The verdict on the server without the option.
 
     Returns:
-        None unless it computes the schedule, and such a config was run with the option before (in
-        ropeconv's laboratory, whose results come with the package).
+        The verdict; None if the option does not help, or if ropeconv's laboratory has not run a
+        similar config with it.
     """
-    if not _was_in_laboratory(planned, option):
+    if not _was_run_in_laboratory(planned, option):
         return None
 
-    # the reader of the config: a version of transformers, or the runtime itself by other rules
+    # 1. the rules by which the config is read: of a version of transformers, or other rules of the
+    # server
     family = planned.family
     model_type = planned.model_type
     reader = runtime
@@ -628,55 +639,61 @@ def judge_with_option(
     else:
         rules = reader.rule_set(family.name, model_type)
 
-    # Two configs: `planned` is the one in the file. With vLLM's --hf-overrides, the server changes
-    # keys of its RoPE dictionary, and reads the changed config.
-    planned_as_read = planned
-    if option.changes:
-        config = with_rope_keys(planned.config, family, option.changes)
-        planned_as_read = PlannedConfig(config, family, planned.schedule, planned.before)
-    reading = planned_as_read.read_by(rules)
-
-    # Was a model run with the option? The laboratory's records have the rope type of the file.
-    rope_type_in_file = planned.read_by(rules).rope_type
-    known = evidence(runtime, family.name, rope_type_in_file, model_type, option.words)
+    # 2. a model was run with the option (the records have the rope type of the config in the file)
+    reading_of_file = planned.read_by(rules)
+    known = evidence(
+        runtime, family.name, reading_of_file.rope_type, model_type, options=option.words
+    )
     if known.grade != "run":
         return None
 
-    # each of these says that it does not compute the schedule, or that this is not known; the keys
-    # outside of the RoPE dictionary are the same in both configs
-    if reading.of_model is not None or reading.of_rope is not None:
+    # 3. The config that the server uses. vLLM's --hf-overrides changes keys of the RoPE dictionary
+    # after the file was read.
+    reading = reading_of_file
+    if option.changes:
+        changed_config = with_rope_keys(planned.config, family, option.changes)
+        changed_plan = PlannedConfig(changed_config, family, planned.schedule, planned.before)
+        reading = changed_plan.read_by(rules)
+
+    # 4. a reason why the server does not compute the planned RoPE from it, by its rules; a key that
+    # changes the attention, by a statement of the table; or a key that ropeconv does not know
+    if reading.finding_on_model is not None or reading.finding_on_rope is not None:
         return None
     if stated_key(planned.config, family, reader) is not None:
         return None
     if unknown_key(planned.part, reading.rope, family, reader, rules):
         return None
 
-    # a prompt is computed in chunks, and transformers chooses between two lists in each
+    # 5. LongRoPE: servers compute a prompt in chunks, and transformers chooses the short or the
+    # long list for each chunk
     has_two_lists = reading.rope.get("short_factor") != reading.rope.get("long_factor")
     if has_two_lists:
         return None
     return with_option(replace(without, source=option.source), option, known)
 
 
-def _was_in_laboratory(planned: PlannedConfig, option: ServerOption) -> bool:
-    """Whether configs like this one were run with an option before the release of ropeconv.
+def _was_run_in_laboratory(planned: PlannedConfig, option: ServerOption) -> bool:
+    """Return whether the laboratory has run servers with an option for configs of this kind.
 
     The laboratory (scripts/laboratory) starts each runtime with small models of the families of the
-    package. The weights are not quantised.
+    package, whose weights are not quantised.
 
     Args:
         planned: The config.
-        option: The option. Its `without` has keys of a config with which it does not help.
+        option: The option.
     """
-    # a family that the user named with --family, or described in a file
+    # a family that the user names with --family (`assumed`), or describes in a file (`origin`)
     is_family_of_user = bool(planned.family.assumed or planned.family.origin)
+    if is_family_of_user:
+        return False
     is_quantised = bool(planned.config.get("quantization_config"))
-    if is_family_of_user or is_quantised:
+    if is_quantised:
         return False
 
-    keys_without_help = option.without
+    # configs with some keys do not work with the option; `without` lists these keys
+    excluded_keys = option.without
     for part in (planned.config, planned.part):  # the whole config, and its text part
-        if any(part.get(key) is not None for key in keys_without_help):
+        if any(part.get(key) is not None for key in excluded_keys):
             return False
     return True
 
@@ -698,25 +715,23 @@ def with_rope_keys(config: Config, family: Family, changes: JsonObject) -> Confi
 
 
 def with_option(without: Verdict, option: ServerOption, known: Evidence) -> Verdict:
-    """Return the verdict on a server that computes a config exactly when started with an option.
+    """Return the verdict "exact" on a server that needs an option to compute the planned RoPE.
 
     Args:
-        without: The verdict on the server as it starts without the option.
-        option: The option.
-        known: How it is known what the server then computes.
+        without: The verdict on the server without the option.
+        option: The option, such as `--model-impl transformers`.
+        known: How ropeconv knows what the server computes with the option.
     """
-    # The option itself is shown in the display name. The reasons are remarks on it, if there are
-    # any.
-    reasons = []
+    remarks = []
     if option.text_only:
-        reasons.append("for text only: it refuses images")
+        remarks.append("for text only: it refuses images")
     if without.reason:
-        reasons.append(f"without the option, {without.reason}")
+        remarks.append(f"without the option, {without.reason}")
     return replace(
         without,
         display_name=f"{without.display_name} with {option.words}",
         status="exact",
-        reason="; ".join(reasons),
+        reason="; ".join(remarks),
         evidence=known,
         options=option.words,
     )
@@ -738,54 +753,68 @@ def with_stated_options(verdict: Verdict, words: str) -> Verdict:
 
 
 def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Finding | None:
-    """Return why a runtime may not load a model around a text model; None where it does.
+    """Return the status "unknown" and its reason for a multimodal model that was not tested.
 
-    LLaVA is such a model around Llama. A runtime that runs Llama may not run LLaVA. Where that was
-    not tested, the result is ("unknown", "untested: model_type llava around a llama model").
+    LLaVA is a multimodal model around the text model Llama. A runtime that runs Llama may not run
+    LLaVA: ("unknown", "untested: model_type llava around a llama model"). The result is None for a
+    text model, and for a multimodal model that the runtime is known to load.
+
+    Args:
+        config: The whole config.json.
+        family: The family of the text model.
+        runtime: A range of versions of a runtime.
     """
-    wrapper = wrapper_of(config, family)  # such as "llava"; "" for a model without a type
+    # None for a text model, "" for a multimodal model without model_type; a type that the user
+    # says is of the family (`assumed`) has a verdict with that condition
+    wrapper = wrapper_of(config, family)
     if wrapper is None or family.assumed:
         return None
     name = f"model_type {wrapper}" if wrapper else "a config without model_type"
 
-    # The class of transformers for the wrapper reads the text model in one place of the config,
-    # such as text_config, and so do all runtimes. (None: transformers has no class for it.)
-    is_where_class_reads = is_where_transformers_reads(config, family, wrapper)
-    if is_where_class_reads is False:
+    # the class of transformers reads the text model in another place of the config, such as
+    # thinker_config; None means that transformers has no such class
+    class_finds_text_model = transformers_finds_text_model(config, family, wrapper)
+    if class_finds_text_model is False:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
 
-    # 1. the wrapper was run in this runtime
+    # 1. the multimodal model was run in this runtime
     if wrapper in executed_types(runtime, family.name):
         return None
-    # 2. the table of the runtime names it
+
+    # 2. the table of runtimes has a statement on it, by its model_type
     statement = runtime.statement(family.name, wrapper)
-    if statement is not None and wrapper in (*statement.model_types, family.name):
-        return None
-    # 3. the runtime has the classes of transformers (`wrappers`), from a version on that has this
-    # one, and this class was run in transformers
-    if runtime.wrappers and is_where_class_reads:
-        known = wrapper_types()[wrapper]
-        is_new_enough = version_key(known.since) <= version_key(runtime.last)
-        class_was_run = bool(known.run)
-        if class_was_run and is_new_enough:
+    if statement is not None:
+        types_of_statement = (*statement.model_types, family.name)
+        if wrapper in types_of_statement:
+            return None
+
+    # 3. the runtime has the multimodal classes of transformers (`wrappers`): a class that was run
+    # in transformers, in versions that have it
+    if runtime.wrappers and class_finds_text_model:
+        class_in_transformers = wrapper_types()[wrapper]
+        was_run = bool(class_in_transformers.run)
+        first_version = class_in_transformers.since
+        has_class = version_key(first_version) <= version_key(runtime.last)
+        if was_run and has_class:
             return None
     return "unknown", f"untested: {name} around a {family.name} model"
 
 
 def unseen_wrapper(config: Config, family: Family) -> str:
-    """Return why no runtime is known to load a multimodal model; empty if some runtime loads it.
+    """Return a sentence about a multimodal model that no runtime is known to load.
 
-    Such a model is around a text model: {"model_type": "llava", "text_config": {...}}. The sentence
-    is "config.json has model_type 'my_vlm' around a llama model, and no runtime was seen ...".
+    A multimodal model has a text model inside: {"model_type": "llava", "text_config": {...}}. The
+    sentence is "config.json has model_type 'my_vlm' around a llama model, and no runtime was seen
+    to load such a model". It is empty if a runtime loads the model.
 
     Args:
         config: The whole config.json.
         family: The family of the text model.
     """
-    for row in runtimes():
-        reason_against_loading = _wrapper_finding(config, family, row)
-        if reason_against_loading is None:
+    for runtime in runtimes():
+        reason_against = _wrapper_finding(config, family, runtime)
+        if reason_against is None:
             return ""
 
     wrapper = wrapper_of(config, family)
@@ -856,21 +885,23 @@ def _type_finding(types: TypeRules, rope: Config, schedule: Schedule) -> Finding
 def _rotation_finding(
     types: TypeRules, config: Config, family: Family, kind: str
 ) -> Finding | None:
-    """Return why a runtime does not rotate the dimensions of a model's heads that should rotate.
+    """Return why a runtime rotates other dimensions of a head than the model; None if it does not.
 
-    Under some rope types, some runtimes support only models that rotate the whole head, or only
-    models that rotate halves, the pairs (i, i + r/2).
+    With some rope types, some runtimes support only models that rotate the whole head, or only
+    models that rotate the pairs (i, i + r/2).
 
     Args:
-        types: The rules of the runtime for the rope type. `partial` and `half_only` are the status
-            of all other models ("differs" or "refused"), and empty where it supports them.
+        types: The rules of the runtime for the rope type.
         config: The planned config.json.
         family: The family of the model.
         kind: The rope type, for the message.
 
     Returns:
-        A status and its reason; None where the runtime rotates the right dimensions.
+        A status and its reason, such as ("differs", "it rotates the whole head, and 64 dimensions
+        of 128 rotate").
     """
+    # Phi rotates a part of each head: "differs" or "refused" in runtimes that do not support it,
+    # and empty in other runtimes
     status_if_partial = types.partial
     if status_if_partial:
         sizes = geometry(config, family)
@@ -879,6 +910,7 @@ def _rotation_finding(
             part = f"{sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
             return status_if_partial, f"{words} {part}"
 
+    # GPT-J rotates the pairs (2i, 2i + 1): the same
     status_if_interleaved = types.half_only
     if status_if_interleaved and family.layout == "interleaved":
         return status_if_interleaved, HALF_ONLY[status_if_interleaved].format(kind)
@@ -902,7 +934,7 @@ def _factor_lists_finding(types: TypeRules, rope: Config) -> Finding | None:
 def _schedule_finding(
     schedule: Schedule, before: RopeSpec, spec: RopeSpec, type_rules: TypeRules
 ) -> Finding | None:
-    """Return a status and its reason where a runtime computes another RoPE than the planned one.
+    """Return why a runtime computes another RoPE than the planned one; None if it does not.
 
     Args:
         schedule: The planned frequencies and factors.
@@ -911,16 +943,19 @@ def _schedule_finding(
         type_rules: The rules of the runtime for the rope type.
 
     Returns:
-        "ignored" for the RoPE without any scaling, "differs" for another one; None for the planned.
+        A status and its reason: "ignored" if the runtime computes RoPE without any scaling, so that
+        the model works up to its old context; or "differs".
     """
     reason = difference(schedule, before, spec)
     if not reason:
         return None
-    # YaRN's ramp follows from the trained length, which some runtimes multiply by a number
+
+    # Other frequencies may have a known cause: YaRN's ramp between fast and slow pairs follows from
+    # the trained length, which some runtimes multiply by a number.
     multiple = type_rules.times_original
     if isinstance(spec.form, Yarn) and multiple != 1:
         reason = f"it computes YaRN's ramp over {multiple} times the trained length: {reason}"
-    # users know "ignored": the model works, up to its old context
+
     if is_unscaled(spec, before, schedule):
         return "ignored", reason
     return "differs", reason
@@ -950,31 +985,31 @@ def _yarn_table_finding(schedule: Schedule, spec: RopeSpec) -> Finding | None:
 
 
 def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
-    """Return the verdicts of all runtimes on a checkpoint that brings its own rotary code.
+    """Return the verdicts on all runtimes for a checkpoint that brings its own rotary code.
 
     Args:
-        family: The family whose layers it uses.
-        config: Its config.json.
+        family: The family whose layers the checkpoint uses.
+        config: The config.json of the checkpoint.
     """
     verdicts = []
     for runtime in rows_for(family):
-        # "exact" for a runtime that runs the code of a checkpoint, and so computes its RoPE; else
-        # "refused" or "unknown"
+        # The status of all such checkpoints: "exact" for a runtime that runs their code, and so
+        # computes their RoPE; otherwise "refused" or "unknown".
         status: Status = runtime.custom_code
         reason = runtime.custom_code_reason or CODE_REASONS[status]
 
         # a runtime that runs the code may still not run the family, or its quantised weights
         runs_code = status == "exact"
         if runs_code:
-            verdict_on_family = without_config(runtime, family)
-            if verdict_on_family is not None:
-                verdicts.append(verdict_on_family)
+            verdict_against_family = without_config(runtime, family)
+            if verdict_against_family is not None:
+                verdicts.append(verdict_against_family)
                 continue
-            problem_with_weights = quantised(config, runtime, family)
-            if problem_with_weights is not None:
-                status, reason = problem_with_weights
+            finding_on_weights = quantised(config, runtime, family)
+            if finding_on_weights is not None:
+                status, reason = finding_on_weights
 
-        verdict = _verdict(
+        verdict = _make_verdict(
             runtime,
             family,
             model_type="",
@@ -988,19 +1023,20 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
 
 
 def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Verdict | None:
-    """Return the verdict that holds for every config of a family: unknown or unsupported.
+    """Return the verdict "unknown" or "unsupported" on a runtime, if it holds for a whole family.
 
-    Such as unsupported, with the reason "it does not support qwen3 before 4.51". None where the
-    config decides.
+    An example is "unsupported", with the reason "it does not support qwen3 before 4.51". The result
+    is None if the verdict depends on the config.
 
     Args:
-        runtime: The row of the table of runtimes, a range of versions.
+        runtime: A range of versions of a runtime.
         family: The family of the model.
-        model_type: The type of the config as a whole; empty for any.
+        model_type: The model_type of the whole config; empty for any.
     """
-    # 1. The table says nothing about the family. A family that the user describes in a file
-    # (`origin`) is judged for the newest transformers, since `apply` runs that to check the output.
-    verdict = partial(_verdict, runtime, family, model_type)
+    # 1. The table of runtimes has no statement on the family. A family that the user describes in a
+    # file (`origin`) depends on the config in the newest transformers, which `apply` runs to check
+    # the output.
+    verdict = partial(_make_verdict, runtime, family, model_type)
     statement = runtime.statement(family.name, model_type)
     if statement is None:
         is_described_by_user = bool(family.origin)
@@ -1009,10 +1045,10 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
             return None
         return verdict("unknown", f"{family.name} is untested")
 
-    # 2. The model type was not tested, where another one of the family was: a family may have a
-    # text model, and one with a vision model around it. Three cases need no test: a model type that
-    # the user says is of the family (`assumed`), one that the table names, and any in a runtime
-    # that reads the text model of every wrapper (`wrappers`).
+    # 2. Only other model types of the family were tested, such as the text model but not the
+    # multimodal one. Three cases need no test: a type that the user says is of the family
+    # (`assumed`), a type that the statement names, and every type in a runtime that finds the text
+    # model in all multimodal models (`wrappers`).
     is_named = model_type in statement.model_types
     needs_test = not (family.assumed or is_named or runtime.wrappers)
     if model_type and needs_test:
@@ -1022,15 +1058,17 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
                 "unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}"
             )
 
-    # 3. the table says that the runtime cannot run the family, or what is not known
+    # 3. the statement has a reason why the status is unknown or unsupported
     if statement.unknown:
         return verdict("unknown", statement.unknown, statement.source)
     if statement.unsupported:
         return verdict("unsupported", statement.unsupported, statement.source)
 
-    # 4. the versions are older than the family; of 4.57.1, only 4.57 is compared
+    # 4. the versions are older than the family; the first two numbers of a version are compared,
+    # such as 4.57 of 4.57.1
     since = _since(runtime, family)
-    is_older = bool(since) and version_key(runtime.last)[:2] < version_key(since)[:2]
+    last_version = version_key(runtime.last)[:2]
+    is_older = bool(since) and last_version < version_key(since)[:2]
     if is_older:
         return verdict(
             "unsupported", f"it does not support {family.name} before {since}", statement.source
@@ -1090,7 +1128,7 @@ def quantised(config: Config, runtime: Runtime, family: Family) -> Finding | Non
     return None
 
 
-def _verdict(
+def _make_verdict(
     runtime: Runtime,
     family: Family,
     model_type: str,
@@ -1099,28 +1137,31 @@ def _verdict(
     source: str = "",
     kind: str | None = None,
 ) -> Verdict:
-    """Return a verdict on a runtime and a family: a status, with how it is known.
+    """Return a verdict on a runtime, with the evidence for it and the place that shows it.
 
     Args:
         runtime: A range of versions of a runtime.
-        family: The family.
-        model_type: The type of the config as a whole; empty for any.
-        status: The status.
-        reason: Why, or a remark on it.
-        source: The place in the code of the runtime, or a URL, that shows the reason. By default it
-            is that of the table's statement on the family, else that of the whole runtime.
-        kind: The rope type, None for any. CUSTOM_CODE and OTHER_KEY are in place of a rope type for
-            reasons that no run has shown.
+        family: The family of the model.
+        model_type: The model_type of the whole config; empty for any.
+        status: The status, such as "exact".
+        reason: Why, or a remark on the status.
+        source: The place in the code of the runtime, or a URL, that shows the reason; empty for the
+            place of the table's statement on the family, or of the whole runtime.
+        kind: The rope type by which the runs of the laboratory are searched for evidence; None for
+            any. CUSTOM_CODE and OTHER_KEY are names that no run has, since no run shows such a
+            reason.
     """
-    # nobody has run a family that the user has described in a file, or named with --family
+    # a family that the user names with --family (`assumed`) or describes in a file (`origin`) was
+    # not run in the laboratory
     known = Evidence()
-    is_of_user = bool(family.assumed or family.origin)
-    if status != "unknown" and not is_of_user:
+    is_family_of_user = bool(family.assumed or family.origin)
+    if status != "unknown" and not is_family_of_user:
         known = evidence(runtime, family.name, kind, model_type)
     if family.assumed:
         condition = f"if it runs {family.assumed} as {family.name}"
         reason = f"{condition}; {reason}" if reason else condition
 
+    # the place of the statement on the family, or of the whole runtime
     if not source:
         statement = runtime.statement(family.name, model_type)
         if statement is not None:
@@ -1128,8 +1169,8 @@ def _verdict(
     if not source:
         source = runtime.source
     return Verdict(
-        runtime=runtime.key,  # the name with the first version of the range, and then the last one
-        through=runtime.last,
+        runtime=runtime.key,  # the name and the first version, such as "vllm@0.20"
+        through=runtime.last,  # the last version
         display_name=runtime.display_name,
         status=status,
         reason=reason,
@@ -1160,11 +1201,11 @@ RECOMPUTE_CACHE = {"phi3"}
 
 
 def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    """Return sentences on which of two lists each current runtime uses, and on the cache.
+    """Return sentences on how current runtimes choose between the two lists of LongRoPE.
 
-    LongRoPE has a short list of factors within the trained length, and a long one beyond. The
-    sentences are such as "With vLLM, every position uses the long list if --max-model-len is above
-    4,096 tokens, else the short one".
+    LongRoPE has a short list of factors within a length, and a long list beyond. A sentence is
+    "With vLLM, every position uses the long list if --max-model-len is above 4,096 tokens, else the
+    short one". The last one warns that a change of list does not reach the key-value cache.
 
     Args:
         family: The family of the model.
@@ -1173,16 +1214,18 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
             read them.
     """
     # the runtimes by the rule by which they choose a list, e.g. {"window": ["vLLM 0.33"], ...}; and
-    # the options with which some of them compute a prompt as a whole, with the long list
+    # the options with which some of them compute a long prompt at once, so with the long list
     names_by_rule: dict[str, list[str]] = {}
     options_for_whole_prompts = []
     for runtime in _newest_readers(family, verdicts):
         longrope = _rules_of_lists(runtime, family)
         if longrope is None:
             continue
+        # the rule is e.g. "window": by the context window of the server
         names_by_rule.setdefault(longrope.lists, []).append(runtime.display_name)
-        if longrope.whole_prompt:
-            options_for_whole_prompts.append(f"{runtime.title} with {longrope.whole_prompt}")
+        option = longrope.whole_prompt  # empty without such an option
+        if option:
+            options_for_whole_prompts.append(f"{runtime.title} with {option}")
 
     # one sentence for each rule, with the names of its runtimes
     sentences = []
@@ -1205,25 +1248,27 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
 
 
 def _newest_readers(family: Family, verdicts: Iterable[Verdict]) -> list[Runtime]:
-    """Return the newest version of each runtime that has a family and reads a config of it.
+    """Return the newest version of each runtime that uses the lists of factors in a config.
 
     Args:
         family: The family of the model.
         verdicts: The verdicts on the config.
     """
-    # the verdicts that say that a runtime reads the config, rightly or not
-    verdicts_on_readers = []
+    # the runtimes that use the lists, rightly ("exact", "rounded") or not ("differs"); others
+    # ignore them, or refuse the config
+    verdicts_with_lists = []
     for verdict in verdicts:
         if verdict.status in ("exact", "rounded", "differs"):
-            verdicts_on_readers.append(verdict)
+            verdicts_with_lists.append(verdict)
 
     readers = []
     names = dict.fromkeys(runtime.name for runtime in runtimes())  # each once, in their order
     for name in names:
         newest_version = newest(name)
-        reads_config = any(verdict.covers(newest_version) for verdict in verdicts_on_readers)
+        uses_lists = any(verdict.covers(newest_version) for verdict in verdicts_with_lists)
+        # the table of runtimes has a statement on each family that a runtime has
         has_family = newest_version.statement(family.name) is not None
-        if reads_config and has_family:
+        if uses_lists and has_family:
             readers.append(newest_version)
     return readers
 

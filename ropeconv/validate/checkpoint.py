@@ -91,27 +91,26 @@ class BothSides:
     reading: SourceReading
     """The source in all its variants."""
 
-    stock: TransformersEngine
+    output: TransformersEngine
     """The output, as transformers loads it."""
 
     runs: list[TokenRun]
     """The tokens that both have read; a run may have been stopped early."""
 
-    of_parts: list[Tensor]
+    output_states_of_parts: list[Tensor]
     """The hidden states of the output in the part of each spread run."""
 
-    partial: bool
-    """Whether a run was stopped early."""
+    stopped_early: bool
+    """Whether the user stopped a run before its end."""
 
     @classmethod
     def read(
         cls, spec: ComparisonSpec, folder: Path, place: DeviceSpec, trust: bool, before: int = 0
     ) -> BothSides:
-        """Run the source, and then the output, over the same tokens; return the states of both.
+        """Run the source and the output over the same tokens, and return the hidden states of both.
 
-        A run is a sequence of tokens with their positions. The part of a run has a quarter of its
-        tokens over the same range. Logits are made from the hidden states later, when results are
-        computed.
+        A run is a sequence of tokens with their positions. A part of a run has a quarter of its
+        tokens, over the same range of positions. Logits are computed from the hidden states later.
 
         Args:
             spec: The comparison, its settings, and callbacks.
@@ -123,89 +122,100 @@ class BothSides:
         Raises:
             BadSource: The output has another vocabulary.
         """
-        # The source first. Settings and precision are changed until the test is sensitive enough to
-        # notice a wrong output. The output then runs with the same ones.
+        # The source. `read_with_power` repeats this with other settings and another precision until
+        # the test is sensitive enough to notice a wrong output.
         reading = read_with_power(spec, folder, place, before)
-        changed_spec = reading.spec
+        spec_in_use = reading.spec
+        device_in_use = reading.at
 
-        # then the output, as stock transformers loads it
-        baked = spec.comparison.baked
-        stock = TransformersEngine.load(baked, reading.at, trust, changed_spec.settings.chunk)
-        if reading.head.vocabulary != stock.vocabulary:
+        # the output, with the same settings and precision
+        path = spec.comparison.baked
+        output = TransformersEngine.load(path, device_in_use, trust, spec_in_use.settings.chunk)
+        source_vocabulary = reading.head.vocabulary
+        if source_vocabulary != output.vocabulary:
             raise BadSource(
-                f"{baked} has a vocabulary of {stock.vocabulary} tokens and its source of"
-                f" {reading.head.vocabulary}; name the source it was made from"
+                f"{path} has a vocabulary of {output.vocabulary} tokens and its source of"
+                f" {source_vocabulary}; name the source it was made from"
             )
 
         def read_output(run: TokenRun) -> Tensor:
-            return changed_spec.plain(stock, run)  # without a patch of its RoPE
+            """Return the hidden states of the output, whose RoPE is not patched."""
+            return spec_in_use.plain(output, run)
 
-        # The user may stop a run early. The output reads what the source has read, and what both
-        # have read is compared.
+        # The user may stop a run early. The output reads as many tokens as the source has read, and
+        # the tokens that both have read are compared.
         states = reading.states
         runs = _runs_that_were_read(reading.runs, states.reference)
         states.baked = states.read_runs("baked", runs, read_output)
-        of_parts = read_parts(reading.runs, states.baked, reading.parts, read_output)
+        states_of_parts = read_parts(reading.runs, states.baked, reading.parts, read_output)
         runs_of_both = _runs_that_were_read(runs, states.baked)
 
         planned_positions = sum(len(run.kept) for run in reading.runs)
         compared_positions = sum(len(run.kept) for run in runs_of_both)
         return cls(
             reading=reading,
-            stock=stock,
+            output=output,
             runs=runs_of_both,
-            of_parts=of_parts,
-            partial=compared_positions != planned_positions,
+            output_states_of_parts=states_of_parts,
+            stopped_early=compared_positions != planned_positions,
         )
 
     def results_of_parts(self) -> list[BucketResult]:
-        """Return how far the output is from the reference in the part of each spread run."""
+        """Return how far the output is from the reference in a part of each spread run.
+
+        A spread run is a sequence of tokens whose positions are spread over one range. Its part has
+        a quarter of these tokens. The reference is the source with the planned RoPE.
+        """
         reading = self.reading
         results = []
         for number, part in enumerate(reading.parts):
+            # logits of both sides, from their hidden states, and the KL between these
             measures = reading.measure(
                 head=reading.head,
                 reference=reading.states.reference_of_parts[number],
-                other=self.stock,
-                hidden=self.of_parts[number],
+                other=self.output,
+                hidden=self.output_states_of_parts[number],
                 targets=part.targets(),
             )
-            results.append(_judge(part.buckets[0], measures, reading.controls[number], "spread"))
+            # a spread run has one bucket, its range; the control is the unscaled source there
+            bucket = part.buckets[0]
+            control = reading.controls[number]
+            results.append(_judge(bucket, measures, control, "spread"))
         return results
 
     def results_of_runs(self) -> tuple[list[BucketResult], Curve]:
-        """Return how far the output is from the reference in each bucket, a range of positions.
+        """Return how far the output is from the reference in each range of positions.
 
-        A spread run is a sequence whose positions are spread over one range. There is one for each
-        range, and they come first. A whole run has every position from 0 on.
+        The reference is the source with the planned RoPE. Spread runs come first, one for each
+        range: sequences of tokens whose positions are spread over the range. A whole run has every
+        position from 0 on.
 
         Returns:
-            The results, in the order of the runs; and along the whole run (position, KL), which is
-            a curve for a picture.
+            The results, in the order of the runs; and for a picture the pairs (position, KL) of the
+            whole run.
         """
-        # Each range has a control: the distance of the unscaled source from the reference, and the
-        # noise there.
         reading = self.reading
-        controls_of_ranges = reading.controls
         results: list[BucketResult] = []
         curve: Curve = ()
         for number, run in enumerate(self.runs):
-            # the hidden states of both sides, of which `measure` makes logits
+            # logits of both sides, from their hidden states, and the KL between these
             measures = reading.measure(
                 head=reading.head,
                 reference=reading.states.reference[number],
-                other=self.stock,
+                other=self.output,
                 hidden=reading.states.baked[number],
                 targets=run.targets(),
             )
 
-            # A spread run is one bucket, with the control of its range. A whole run has a bucket
-            # for each range that it reaches, which may be fewer than all (strict=False).
-            controls = controls_of_ranges
+            # A result compares the output in a range (bucket) with the control of the range: how
+            # far the unscaled source is from the reference there. A spread run has one range. A
+            # whole run may end before the last ranges, so it has fewer of them (strict=False).
+            controls = reading.controls
             if run.kind == "spread":
-                controls = [controls_of_ranges[number]]
+                controls = [reading.controls[number]]
             for (bucket, rows), control in zip(run.parts(), controls, strict=False):
                 results.append(_judge(bucket, measures[rows], control, run.kind))
+
             if run.kind == "whole":
                 positions = [run.positions[index] for index in run.kept]
                 curve = tuple(zip(positions, measures.kl.tolist(), strict=False))
@@ -222,10 +232,10 @@ def _judge(
 
 
 def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
-    """Return whether the output agrees with its source, and sentences on how that was found.
+    """Return whether the output agrees with its source, and sentences for the user.
 
     Args:
-        both: Both sides, with the comparison and what was changed for it.
+        both: The hidden states of the output and of its source.
         results: The result of each range of positions.
     """
     reading = both.reading
@@ -233,15 +243,17 @@ def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
     schedule = comparison.schedule
     agrees, sentences = conclusion(results, comparison.unchanged, schedule.original_context)
 
-    # an output that approximates log-n by steps: the source was run with log-n itself too
+    # If the output approximates log-n by steps, the source was run with log-n itself too, and
+    # `formula` has its states.
     if reading.states.formula:
         sentences += _describe_steps(reading)
+    # settings that were changed to make the test sensitive
     sentences += describe_changes(reading.changes) + comparison.remark
     # a warning if no position beyond the trained context was compared; --length compares more
     sentences += reach_warning(
         results, schedule.original_context, schedule.context, flag="--length"
     )
-    if both.partial:
+    if both.stopped_early:
         sentences += " It was stopped before its end."
     return agrees, sentences
 
@@ -280,7 +292,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     runs_agree = all(result.agrees for result in results)
     has_parts = both.reading.parts != both.reading.runs[: len(of_parts)]
     only_runs_differ = parts_agree and not runs_agree
-    if has_parts and only_runs_differ and not both.partial:
+    if has_parts and only_runs_differ and not both.stopped_early:
         read_tokens = both.reading.read_tokens
         del both  # frees its models before others are loaded
         whole_spec = replace(spec, in_whole=True)
@@ -308,7 +320,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         dtype=reading.at.dtype,
         length=settings.length,
         chunk=settings.chunk,
-        partial=both.partial,
+        partial=both.stopped_early,
         curve=curve,
         speed=reading.states.speed,
         score_factor=reading.spec.score_factor,
@@ -330,15 +342,17 @@ def _describe_steps(reading: SourceReading) -> str:
     Log-n multiplies the query at position p by ln(p + 1) / ln T, for the trained context T. It
     grows with each position, and some runtimes have a scaling that grows in steps only.
     """
-    # The source was run twice over a few tokens of each range of positions: with log-n (`formula`)
-    # and with steps (`reference_of_parts`). It is one model, so both sides have the same head.
+    # The source was run twice over some tokens of each range of positions, with log-n and with
+    # steps. `measure` computes the logits of both by the output layer (head) of the source.
+    states_with_log_n = reading.states.formula
+    states_with_steps = reading.states.reference_of_parts
     mean_kls = []
     for number, part in enumerate(reading.parts):
         measures = reading.measure(
             head=reading.head,
-            reference=reading.states.formula[number],
+            reference=states_with_log_n[number],
             other=reading.head,
-            hidden=reading.states.reference_of_parts[number],
+            hidden=states_with_steps[number],
             targets=part.targets(),
         )
         mean_kls.append(measures.kl.mean().item())

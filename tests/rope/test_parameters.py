@@ -24,7 +24,7 @@ from ropeconv.rope.lengths import (
 )
 from ropeconv.rope.methods import method as checks
 from ropeconv.rope.methods.method import REGISTRY, ScaledMethod
-from ropeconv.rope.methods.vectors import from_file
+from ropeconv.rope.methods.vectors import method_from_lists
 from ropeconv.rope.recipe import MODIFIERS, Recipe, flags, parse_recipe
 from ropeconv.rope.spec import RopeSpec
 
@@ -293,10 +293,10 @@ def test_lists_of_a_file_are_taken_by_name(
     method: str, lists: dict[str, list[float]], expected: Any
 ) -> None:
     if isinstance(expected, tuple):
-        assert from_file(REGISTRY[method], lists) == REGISTRY[method](*expected)
+        assert method_from_lists(REGISTRY[method], lists) == REGISTRY[method](*expected)
         return
     with pytest.raises(RecipeError, match=expected):
-        from_file(REGISTRY[method], lists)
+        method_from_lists(REGISTRY[method], lists)
 
 
 # Lengths

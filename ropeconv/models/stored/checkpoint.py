@@ -38,7 +38,7 @@ class DequantisedTensor(ConvertedTensor):
 
 
 def dequantised(source: Source) -> Source:
-    """Return a checkpoint whose quantised weights are read as float32, whatever they are stored as.
+    """Return a checkpoint whose quantised weights are read as float32.
 
     Args:
         source: Any checkpoint; one without such weights is returned unchanged.
@@ -47,7 +47,9 @@ def dequantised(source: Source) -> Source:
         BadSource: If the tensors of a weight are missing, or of unexpected shapes.
         UnsupportedBake: If its quantiser is not known.
     """
-    if all(tensor.dtype in STORED for tensor in source.tensors.values()):
+    # STORED are the float types: a checkpoint that has only these is not quantised
+    is_quantised = any(tensor.dtype not in STORED for tensor in source.tensors.values())
+    if not is_quantised:
         return source
     # kept on the source, so that the weights are found once for all outputs of a run
     if source.in_float32 is None:

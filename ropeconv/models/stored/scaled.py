@@ -39,7 +39,7 @@ class ScaledWeight(StoredWeight):
 
         A weight is its stored number, in FP8 or INT8, times the scale of its block.
         """
-        name = self.uses[0]  # the tensor of the numbers; that of the scales follows
+        name = self.uses[0]  # the tensor of the numbers
         columns = self.shape[-1]
         stored_bytes = stored.numbers(name, first * columns, end * columns)
         dtype = stored.source.tensors[name].dtype
@@ -49,12 +49,14 @@ class ScaledWeight(StoredWeight):
         else:  # INT8
             numbers = stored_bytes.astype(np.float32).reshape(-1, columns)
 
-        # weight = (number - zero) * scale, with the zero point and the scale of its block
-        rows = np.arange(first, end)
-        if self.zeros:
+        # Weight = (number - zero point) * scale. A block of the weight shares both, so they are
+        # repeated for every number of these rows.
+        row_numbers = np.arange(first, end)
+        if self.zeros:  # the name of the tensor of zero points; empty without one
             zeros = stored.numbers(self.zeros).astype(np.float32)
-            numbers -= self._expand_to_rows(zeros, rows)
-        numbers *= self._expand_to_rows(stored.whole(self.scale), rows)
+            numbers -= self._expand_to_rows(zeros, row_numbers)
+        scales = stored.whole(self.scale)  # by the name of their tensor
+        numbers *= self._expand_to_rows(scales, row_numbers)
         return numbers
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:

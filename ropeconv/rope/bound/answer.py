@@ -57,25 +57,29 @@ ALL_FIT = Step(length=1, begin=1.0, end=math.inf, distance=None)
 
 
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
-    """The bases for a length, from the tables of the package; None where these do not have it.
+    """Return an interval of bases for a length, from the tables of the package.
 
-    For 4,096 tokens and heads of 128 dimensions, the smallest bases go from `begin` = 26,952 to
-    `end` = 26,973. At the base 26,952, the sum of cosines of two tokens that are `distance` = 4,012
-    apart is exactly 0; at a smaller base it would be negative.
+    A base fits a length where no distance below the length has a negative sum of cosines. For 4,096
+    tokens and heads of 128 dimensions, the smallest bases that fit go from `begin` = 26,952 to
+    `end` = 26,973. At the base 26,952, the sum at the `distance` of 4,012 tokens is exactly 0.
 
     Args:
-        kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %
-            wide), or "last" (the last base that violates).
+        kind: "base" for the interval of the smallest bases that fit, "wide" for the first interval
+            that is at least 1 % wide, or "last" for the bases above the last that does not fit.
         rotary_dim: All dimensions of the head.
         length: In tokens.
+
+    Returns:
+        The interval; None for a head or a length that the tables do not have.
     """
+    # a table has one list for each column; "through" is its largest length
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
         return None
 
-    # a row of the table holds from its length on, up to the length of the next row
+    # a row holds from its length on, up to the length of the next row
     row = bisect_right(table["length"], length) - 1
-    if row < 0:  # shorter than the first row: every base above 1 fits
+    if row < 0:  # shorter than the length of the first row: every base above 1 fits
         return ALL_FIT
 
     end = table["end"][row]
@@ -168,7 +172,7 @@ class Bound(Summary):
         return asymptotic_base(self.length)
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name; an empty text for one that is not known."""
+        """Return the values that the command line shows, by name; "" for a value not known."""
         values = {
             "sentence": self.sentence,
             "length": f"{self.length:,} tokens",
@@ -177,25 +181,28 @@ class Bound(Summary):
         if self.binding_distance is None:  # every base fits, so there is nothing else to show
             return values
 
-        values |= {
-            # the distance whose sum is 0 with the smallest base
-            "binding_distance": f"{self.binding_distance:,} tokens",
-            # the interval of bases that begins with the smallest one, and its width as a share
-            "window": _describe_interval(self.window),
-            "width": "",
-            # the first interval that is at least 1 % wide
-            "first_wide_window": "",
-            # above this base every base fits
-            "last_violating_base": "",
-            # an estimate of the smallest base, for ever wider heads
-            "asymptotic": f"{self.asymptotic:,.0f}",
-        }
+        # the distance whose sum of cosines is 0 at the smallest base
+        values["binding_distance"] = f"{self.binding_distance:,} tokens"
+
+        # the interval of bases that begins with the smallest base ("window"), and its width
+        # relative to that base, e.g. 0.00078
+        values["window"] = _describe_interval(self.window)
+        values["width"] = ""
         if self.width is not None:
             values["width"] = f"{self.width:.2g}"
+
+        # the first interval that is at least 1 % wide
+        values["first_wide_window"] = ""
         if self.first_wide_window is not None:
             values["first_wide_window"] = _describe_interval(self.first_wide_window)
+
+        # the largest base that does not fit
+        values["last_violating_base"] = ""
         if self.last_violating_base is not None:
             values["last_violating_base"] = f"{self.last_violating_base:,.0f}"
+
+        # an estimate of the smallest base by a formula, which is exact for infinitely many pairs
+        values["asymptotic"] = f"{self.asymptotic:,.0f}"
         return values
 
     def shown_tables(self) -> list[SummaryTable]:
@@ -329,36 +336,39 @@ def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
 
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
-    """The smallest bases that are safe to use for a length, as the interval from b to 1.01 b.
+    """Return the smallest bases that are safe for a length, as the interval from b to 1.01 b.
 
-    A base b fits a length where the sum (d - r)/2 + sum_i cos(m b^(-2i/r)) is not negative for any
-    distance m below the length. Such bases form intervals. A narrow one is of no use, since the
-    rounding of the frequencies to float32 may lead out of it, so only intervals at least 1 % wide
-    count. The result is the first 1 % of such an interval.
+    A base b fits a length where the sum (d - r)/2 + sum_i cos(m b^(-2i/r)) is not negative at any
+    distance m below the length. Such bases form intervals. Rounding the frequencies to float32 may
+    lead out of a narrow interval, so only intervals at least 1 % wide are used. The result is the
+    first 1 % of such an interval.
 
     Args:
         length: In tokens.
         rotary_dim: r, dimensions of a head that rotate.
         head_dim: d, dimensions of the head.
-        skip: How many of the wide intervals, from the smallest base on, are left out.
+        skip: 0 for the first wide interval, 1 for the second, and so on.
 
     Returns:
-        The two ends; (inf, inf) where there is no further interval.
+        The two ends; (inf, inf) if there are fewer intervals.
 
     Raises:
         RecipeError: For lengths beyond 2^27.
     """
-    # the table of the package has only the first wide interval of a length
+    # the table of the package has the first wide interval of many lengths
     sums = _sums(length, rotary_dim, head_dim)
     first_wide = _table("wide", sums, length)
     if first_wide is not None and skip == 0:
         return first_wide.begin, min(first_wide.end, first_wide.begin * (1 + WIDTH))
 
-    # else search: from that interval on, or from the smallest base, below which no base fits
-    search_from = first_wide
-    if search_from is None:
-        search_from = _smallest(sums, length, tell=lambda message: None)  # without progress
-    intervals = wide_intervals(sums, length, math.log(search_from.begin))
+    # Otherwise search all wide intervals: from the first wide interval on where it is known, and
+    # from the smallest base on where it is not.
+    if first_wide is not None:
+        lowest_base = first_wide.begin
+    else:
+        smallest = _smallest(sums, length, tell=lambda message: None)  # without progress
+        lowest_base = smallest.begin
+    intervals = wide_intervals(sums, length, math.log(lowest_base))
     for number, (log_begin, log_end) in enumerate(intervals):
         if number == skip:
             begin = exp(log_begin)
@@ -386,38 +396,42 @@ def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
 def _smallest(
     sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None
 ) -> Step:
-    """The smallest base for a length, with the interval of bases that begins there.
+    """Return the smallest base that fits a length, with the interval of bases that begins there.
 
     A base b fits a length where the sum (d - r)/2 + sum_i cos(m b^(-2i/r)) of a head of d
-    dimensions, of which r rotate, is not negative for any distance m below the length. For 4,096
+    dimensions, of which r rotate, is not negative at any distance m below the length. For 4,096
     tokens and d = r = 128, the bases from 26,952 to 26,973 fit, and none below.
 
     Args:
-        sums: The sums of the head.
+        sums: Computes the sums of the head.
         length: In tokens.
         tell: Called with a sentence about the progress.
         proof: A list that gets (from ln b, to ln b, m) for each interval of bases that do not fit,
             with a distance m whose sum is negative there. With it, the tables are not used.
 
     Returns:
-        The interval, with the distance whose sum is 0 at its beginning.
+        The interval, with the distance whose sum is 0 at its begin.
     """
-    # The table of the package may have the length. Else the smallest base of the table's last
-    # length is a lower bound, since that length is shorter: the search begins there.
-    shorter_length_and_base = (1, 1.0)
+    # 1. the package has a table of smallest bases
     if proof is None:
-        known = _table("base", sums, length)
-        if known is not None:
-            return known
-        all_dimensions_rotate = sums.unrotated == 0
-        if all_dimensions_rotate:  # as in the heads of the tables
-            shorter_length_and_base = farthest(sums.rotary_dim)
+        from_table = _table("base", sums, length)
+        if from_table is not None:
+            return from_table
+
+    # 2. Another base is searched. The tables are for heads in which all dimensions rotate. For such
+    # a head, the search begins at the last length in the table and its base: a longer length has no
+    # smaller base.
+    known_length_and_base = (1, 1.0)
+    all_dimensions_rotate = sums.unrotated == 0
+    if proof is None and all_dimensions_rotate:
+        known_length_and_base = farthest(sums.rotary_dim)
 
     def tell_base(log_base: float) -> None:
+        """Tell up to which base no base fits."""
         tell(f"ruled out: all bases up to {exp(log_base):,.0f}")
 
-    log_base, distance = smallest_log_base(sums, length, shorter_length_and_base, proof, tell_base)
-    if distance is None:  # no distance ever violates
+    log_base, distance = smallest_log_base(sums, length, known_length_and_base, proof, tell_base)
+    if distance is None:  # no sum is negative, whatever the base is
         return ALL_FIT
     end = interval_end(sums, length, float(log_base))
     return Step(length=length, begin=up(log_base.exp()), end=exp(end), distance=distance)

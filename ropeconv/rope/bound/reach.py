@@ -59,12 +59,12 @@ def refuse_beyond(length: int) -> None:
 
 
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
-    """Yield every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
+    """Yield every distance below a length at which the sum of cosines is negative.
 
-    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. All
-    distances are tried, and every sign is right. The sums are computed in float32, and those that
-    are too close to zero again: in float64, and in decimal arithmetic of 50 digits where that is
-    not enough.
+    The sum is B(m) = (d - r)/2 + sum_i cos(m theta_i), for tokens m apart and a head of d
+    dimensions of which r rotate. The distances come in rising order, in arrays of int64. All signs
+    are exact: sums are computed in float32, and a sum too close to zero again in float64, and then
+    in decimal arithmetic of 50 digits.
 
     Args:
         inv_freq: theta_i in radians per token, float64 [rotary_dim / 2], taken as exact.
@@ -74,22 +74,24 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
     # a pair of frequency 0 has the cosine 1 at every distance, so it is a part of the constant
     constant = unrotated + count_zero(inv_freq)
     rotating = inv_freq[inv_freq > 0]
-    # the other cosines are at least -1 each, so their sum cannot become lower than -len(rotating)
+    # the other cosines are at least -1 each, so with a large constant no sum is negative
     if constant >= len(rotating):
         return
 
-    # the largest possible errors of a sum in float32 and in float64
+    # bounds on the rounding error of a sum in float32 and in float64
     blocks = Blocks(rotating, constant)
     error_32 = blocks.largest_error
     error_64 = float64_error(len(rotating), length)
-    # some consecutive blocks of 256 distances at a time, each given by its first distance
+    # A block is 256 consecutive distances. Each round computes some consecutive blocks, which are
+    # given by their first distances.
     for first_distances in block_starts(1, length):
         start = int(first_distances[0])
         sums = (blocks.cosine_sums(first_distances) + np.float32(constant)).reshape(-1)
         sums = sums[: length - start]  # the last block may end beyond the length
         is_negative = sums < -error_32
 
-        # float64 decides where float32 cannot, and decimal arithmetic where float64 cannot
+        # float64 decides where float32 cannot, and decimal arithmetic (`exact_value`) where float64
+        # cannot
         unclear = np.flatnonzero(np.abs(sums) <= error_32)
         unclear_distances = start + unclear
         sums_64 = sums_in_float64(rotating, constant, unclear_distances)
@@ -203,19 +205,24 @@ class Reach(Summary):
         return [SummaryTable("places", ("first distance", "last distance"), rows)]
 
     def to_dict(self) -> dict[str, object]:
-        """The fields as JSON-ready data, with the effective length in tokens.
+        """Return the fields as JSON-ready data, with the effective length in tokens.
 
-        A key is only renamed or removed with a new version of the schema.
+        A violation is a distance at which the sum of cosines is negative. A key is only renamed or
+        removed with a new version of the schema.
         """
         return {
             "effective_length": self.effective_length,
             "first_violation": self.first_violation,
+            # distances below it were searched for the first violation
             "searched": self.searched,
+            # whether no violation is possible, since half of the head or more does not rotate
             "automatic": self.automatic,
+            # how many distances below a length violate, and how many runs of neighbours they form;
+            # the places are the first and the last distance of up to 100 runs
             "violations": {
-                "below": self.length,  # they are counted at distances below it
+                "below": self.length,
                 "count": self.count,
-                "runs": self.runs,  # of consecutive distances
+                "runs": self.runs,
                 "places": [list(first_and_last) for first_and_last in self.places],
             },
         }
@@ -225,56 +232,58 @@ class Reach(Summary):
 class _Runs:
     """Runs of consecutive distances, counted while the distances come in ascending order."""
 
-    distances: int = 0
-    """The distances in all runs."""
+    distance_count: int = 0
+    """The number of distances in all runs."""
 
-    count: int = 0
-    """The runs."""
+    run_count: int = 0
+    """The number of runs."""
 
-    places: list[tuple[int, int]] = field(default_factory=list)
+    stored_runs: list[tuple[int, int]] = field(default_factory=list)
     """The first and the last distance of runs, at least of the first SHOWN."""
 
-    last: int = -1
-    """The last distance."""
+    last_distance: int = -1
+    """The largest distance so far."""
 
     def add(self, distances: Distances) -> None:
-        """Add distances; the first ones may continue the last run.
+        """Add further distances to the runs, which are intervals of consecutive distances.
 
-        After the run 5 to 7, the distances 8, 9, 12, 13 continue it to 9 and add the run 12 to 13.
+        After the run 5 to 7, the distances 8, 9, 12, 13 continue this run to 9 and make a new run
+        12 to 13. All runs are counted, and the ends of at least the first 100 (SHOWN) are stored.
 
         Args:
-            distances: Rising, at least one, and larger than those before, int64 [n].
+            distances: Rising, at least one, and larger than all distances before, int64 [n].
         """
-        # in the example: new runs begin at index 2, and end before index 4; the two distances
-        # before them continue the last run
-        has_gap_before = np.diff(distances, prepend=self.last) > 1
+        # where new runs begin: in the example at index 2, so the run before gets 2 distances
+        has_gap_before = np.diff(distances, prepend=self.last_distance) > 1
         begins = np.flatnonzero(has_gap_before)
-        ends = np.append(begins[1:], len(distances))[: len(begins)]
         continuing = int(begins[0]) if len(begins) else len(distances)
 
-        # the ends of at least the first 100 runs (SHOWN) are stored; later runs are only counted
-        all_runs_are_stored = len(self.places) == self.count
-        if all_runs_are_stored and continuing > 0:
-            first, _ = self.places[-1]
-            self.places[-1] = (first, int(distances[continuing - 1]))
+        all_runs_are_stored = len(self.stored_runs) == self.run_count
         if all_runs_are_stored:
-            for begin, end in zip(begins[:SHOWN], ends[:SHOWN], strict=True):
-                self.places.append((int(distances[begin]), int(distances[end - 1])))
+            # continue the last run
+            if continuing > 0:
+                first, _ = self.stored_runs[-1]
+                self.stored_runs[-1] = (first, int(distances[continuing - 1]))
+            # add the new runs; each ends where the next one begins
+            ends = np.append(begins[1:], len(distances))
+            for begin, end in zip(begins[:SHOWN], ends, strict=False):
+                self.stored_runs.append((int(distances[begin]), int(distances[end - 1])))
 
-        self.distances += len(distances)
-        self.count += len(begins)
-        self.last = int(distances[-1])
+        self.distance_count += len(distances)
+        self.run_count += len(begins)
+        self.last_distance = int(distances[-1])
 
 
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     """Return the effective length of some frequencies, and count their violations below a length.
 
-    A violation is a distance m at which B(m) = (d - r)/2 + sum_i cos(m theta_i) is negative. Where
-    there is none, the search continues up to 2^24 tokens, and for heads of more than 256 dimensions
-    to fewer, in proportion.
+    A violation is a distance m at which B(m) = (d - r)/2 + sum_i cos(m theta_i) is negative, for a
+    head of d dimensions of which r rotate. The effective length ends before the first violation. If
+    there is none below the length, the search continues up to 2^24 tokens (2^23 for a head of 512
+    dimensions).
 
     Args:
-        inv_freq: theta_i in radians per token, float64 [rotary_dim / 2].
+        inv_freq: theta_i in radians per token, float64 [r/2].
         unrotated: (d - r)/2, half of the dimensions that do not rotate.
         length: In tokens.
 
@@ -285,33 +294,33 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     pairs_of_frequency_0 = count_zero(inv_freq)
     rotating_pairs = len(inv_freq) - pairs_of_frequency_0
 
-    # the violations below the length, as runs of consecutive distances
+    # all violations below the length, as runs of consecutive distances such as 1,707 to 1,711
     runs = _Runs()
     for distances in violations(inv_freq, unrotated, length):
         if len(distances):
             runs.add(distances)
 
-    # without one, search for the first violation beyond the length
+    # the first violation, which may be beyond the length
     first = None
     searched = length
-    farther = min(SEARCHED, MOST_COUNTED // max(1, rotating_pairs))  # 2^24 tokens, or fewer
-    if runs.places:
-        first, _ = runs.places[0]
-    elif length < farther:
-        first = first_violation(inv_freq, unrotated, farther)
-        searched = farther
+    most_searched = min(SEARCHED, MOST_COUNTED // max(1, rotating_pairs))  # 2^24 tokens, or fewer
+    if runs.stored_runs:
+        first, _ = runs.stored_runs[0]
+    elif length < most_searched:
+        first = first_violation(inv_freq, unrotated, most_searched)
+        searched = most_searched
 
-    # The smallest possible sum has the cosine -1 for each rotating pair. The cosine of a pair of
-    # frequency 0 is always 1.
+    # Violations may be impossible. The cosine of a rotating pair is at least -1, and that of a pair
+    # of frequency 0 is always 1.
     smallest_possible_sum = unrotated + pairs_of_frequency_0 - rotating_pairs
     cannot_be_negative = smallest_possible_sum >= 0
     return Reach(
         length=length,
         searched=searched,
         first_violation=first,
-        count=runs.distances,
-        runs=runs.count,
-        places=tuple(runs.places[:SHOWN]),
+        count=runs.distance_count,
+        runs=runs.run_count,
+        places=tuple(runs.stored_runs[:SHOWN]),
         automatic=cannot_be_negative,
     )
 
@@ -327,21 +336,25 @@ REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
 
 def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
-    """The longest distance in tokens up to which B(m) = (d - r)/2 + sum_i cos(m theta_i) is >= 0.
+    """Return the largest distance in tokens before the first one with a negative sum of cosines.
 
-    None where no negative sum was found below `length`. For base 10,000 and heads of 128 dimensions
-    the effective length is 1,706, the last distance before the first with a negative sum; with a
-    `length` of 1,024 it is None.
+    The sum is (d - r)/2 + sum_i cos(m theta_i) at a distance of m tokens, for a head of d
+    dimensions of which r rotate by the frequencies theta_i. For the base 10,000 and heads of 128
+    dimensions, the sum is negative first at 1,707 tokens, so the effective length is 1,706.
 
     Args:
-        schedule: The frequencies that count.
-        spec: The model.
-        length: In tokens; by default what the layers see of the context. At most 2^27 tokens are
-            searched, and for heads of 128 dimensions 4M.
+        schedule: The frequencies.
+        spec: The model, for the dimensions of a head and for a sliding window.
+        length: Distances below it are searched; by default the context, or the window where all
+            layers have one. At most 2^27 tokens are searched, and 4M for heads of 128 dimensions.
+
+    Returns:
+        The distance; None where no negative sum was found.
     """
     if length is None:
-        length = spec.visible(schedule.context)
-    searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
+        length = spec.visible(schedule.context)  # the context, or the window
+    pairs = len(schedule.inv_freq)  # each has one cosine in a sum
+    searched = min(length, FARTHEST, MOST_COSINES // pairs)
     first = first_violation(schedule.inv_freq, spec.unrotated, searched)
     if first is None:
         return None
@@ -377,26 +390,29 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
 
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
-    """A sentence about a schedule whose effective length is worse than its source's; else empty.
+    """Return a warning if the effective length of an output is worse than that of its source.
 
     The effective length is the distance in tokens up to which no sum of cosines is negative. The
-    sentence begins "the effective length is 1,706 of 16,384 tokens; the source's is 2,048: ...".
+    sentence begins "the effective length is 1,706 of 16,384 tokens; the source's is 2,048: ...". It
+    is empty for an output that is not worse.
 
     Args:
-        schedule: The schedule of the output.
-        source: The model that it is made from.
+        schedule: The frequencies and the context of the output.
+        source: The RoPE of the source model.
     """
-    # None for one that has no end within the tokens that the layers see
+    # the effective lengths; None where no sum is negative in the whole context
     output_length = effective_length(schedule, source)
     source_length = source_reach(schedule, source)
-    source_context = source.visible(source.context)
-    if output_length is None or not is_worse(output_length, source_length, source_context):
+    if output_length is None:
+        return ""
+    tokens_seen_in_source = source.visible(source.context)  # the context, or the sliding window
+    if not is_worse(output_length, source_length, tokens_seen_in_source):
         return ""
 
     if source_length is None:
         of_source = f"covers {source.visible(schedule.context):,} tokens"
     elif output_length == source_length:
-        # worse, since it was enough for the shorter context of the source
+        # worse: this length covered the context of the source, and the output has a longer one
         of_source = f"is the same, for {source.context:,} tokens"
     else:
         of_source = f"is {source_length:,}"
@@ -520,31 +536,27 @@ ROUNDING = 1e-9
 
 
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
-    """Compare the angles and frequencies of a schedule with those that the model was trained with.
+    """Compare the frequencies of an extended model, and the angles they give, with training.
 
-    With L the trained length and theta_i the trained frequencies, the largest angle of pair i was
-    L theta_i. Pairs for which it was a whole rotation or more saw every angle in training.
-    Violations are counted up to 2^24 tokens for heads of 256 dimensions, more for smaller heads and
-    fewer for larger.
+    The largest angle of a pair is the longest distance between two tokens times the frequency of
+    the pair. If it was a whole rotation or more in training, the pair has seen every angle.
 
     Args:
-        schedule: The schedule.
-        spec: The model as it was trained. Where it is scaled, it was trained with the scaling at
-            its whole `context`.
+        schedule: The frequencies and the context of the extended model.
+        spec: The model as it was trained. A model with a scaling was trained with it at its whole
+            context.
     """
     inv_freq = schedule.inv_freq
     trained_inv_freq = spec.current().inv_freq
 
-    # the distances that layers see, which a window limits, now and in training
-    visible = spec.visible(schedule.context)
-    trained_length = spec.context if spec.scaled else schedule.original_context
-    trained_visible = spec.visible(trained_length)
+    # the longest distance between two tokens: the context, or a sliding window of all layers
+    trained_context = spec.context if spec.scaled else schedule.original_context
+    longest = spec.visible(schedule.context)
+    trained_longest = spec.visible(trained_context)
 
-    # The largest angle of each pair is distance times frequency, now and in training. A pair that
-    # completed a rotation has seen every angle. Another pair gets angles that it never saw where
-    # its largest angle is beyond that of training.
-    largest_angle = visible * inv_freq
-    trained_angle = trained_visible * trained_inv_freq
+    # the pairs that saw every angle in training, and those that now get angles beyond training
+    largest_angle = longest * inv_freq
+    trained_angle = trained_longest * trained_inv_freq
     saw_all_angles = trained_angle >= math.tau
     gets_new_angles = ~saw_all_angles & (largest_angle > trained_angle * (1 + ROUNDING))
 
@@ -555,16 +567,19 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     largest_change_at = None
     if rotates.any():
         largest_change_at = int(np.where(rotates, change, 0.0).argmax())
+    # the largest change of the fast pairs, which saw every angle and tell near tokens apart
+    fast_change = float(change[saw_all_angles].max(initial=1.0))
 
-    # Numbers of dimensions are twice those of pairs. The pairs that saw every angle are the fast
-    # ones, which tell near tokens apart.
-    length = min(visible, FARTHEST, MOST_COUNTED // len(inv_freq))
+    # Negative sums of cosines are counted below this length. MOST_COUNTED is a limit on the number
+    # of cosines: it allows 2^24 tokens for heads of 256 dimensions, and fewer for larger heads.
+    counted_length = min(longest, FARTHEST, MOST_COUNTED // len(inv_freq))
     return Profile(
-        reach=reach(inv_freq, spec.unrotated, length),
+        reach=reach(inv_freq, spec.unrotated, counted_length),
+        # a pair has two dimensions
         critical_dimension=2 * int(saw_all_angles.sum()),
         outside=2 * int(gets_new_angles.sum()),
         largest_change=float(change.max()),
         largest_change_at=largest_change_at,
-        fast_change=float(change[saw_all_angles].max(initial=1.0)),
+        fast_change=fast_change,
         not_rotating=int((inv_freq == 0).sum()),
     )

@@ -83,22 +83,29 @@ class Sweep:
         proof: Proof | None = None,
         tell: Tell = lambda log_base: None,
     ) -> None:
-        """Prepare a search for the first base at which no distance below `length` violates.
+        """Prepare a search for the smallest base that fits a length.
 
-        A distance violates where its sum is negative. `proof` collects the intervals of bases that
-        are ruled out, and `tell` is called with the ln b up to which they are.
+        A base b fits where no distance m below the length has a negative sum of cosines,
+        (d - r)/2 + sum_i cos(m b^(-2i/r)).
+
+        Args:
+            sums: Computes these sums for one kind of head (d dimensions, of which r rotate).
+            length: In tokens.
+            proof: A list that gets (from ln b, to ln b, m) for each interval of bases that do not
+                fit, with a distance m whose sum is negative there.
+            tell: Called with ln b while the search runs, when no base up to there fits.
         """
         self.sums = sums
         self.length = length
         self.proof = proof
         self.tell = tell
 
-        # the distances that are tried first at each base
+        # the distances that are tried first at each base; at the first base the shortest ones
         self.pool = np.arange(1, min(length, MOST_IN_POOL))
-        # the largest error of a sum in float64
+        # the largest rounding error of a sum in float64
         self.error = float64_error(sums.rotary_dim // 2, length)
-        # Distances are searched in groups of 4096 blocks of 256. A violation at the next base is
-        # often in the group of the last one: its number, from 0.
+        # Distances are searched in groups of 4096 blocks of 256 distances. The number of the group
+        # in which a negative sum was found last; at the next base, this group is searched first.
         self.last_violating_group = 0
 
     def feasible_from(self, log_base: float) -> float:
@@ -109,35 +116,40 @@ class Sweep:
             if not len(witnesses):
                 return log_base
             begin = log_base
-            log_base, distance = self._walk(witnesses, begin)
+            log_base, distance = self._jump(witnesses, begin)
             self.tell(log_base)
             if self.proof is not None:
                 self.proof.append((begin, log_base, distance))
 
     def find_witnesses(self, log_base: float) -> Distances:
-        """Some of the distances that violate at one base, int64; empty only if the base fits.
+        """Return some of the distances whose sum of cosines is negative at a base, int64.
 
-        A distance violates where its sum is negative. Cheap searches come before complete ones.
-        Each search puts the distances with the lowest sums into the pool, which is tried first at
-        the next base.
+        The result is empty only if no distance below the length has a negative sum. Quick searches
+        come before the complete one. The second and the third search fill `self.pool` with up to
+        512 distances whose sums are low, since these sums are likely to be negative at the next
+        base, where they are tried first.
+
+        Args:
+            log_base: ln b of the base.
         """
-        # 1. the pool: distances that had low sums at an earlier base
+        # 1. the distances in the pool, which had low sums at an earlier base
         inv_freq = self.sums.inv_freq(log_base)
-        violating = self._violating_in_pool(inv_freq)
-        if len(violating):
-            return violating
+        witnesses = self._violating_in_pool(inv_freq)
+        if len(witnesses):
+            return witnesses
 
-        # 2. the likeliest blocks of 256 distances, which fill the pool if one of them violates
-        if self._search_likely_blocks(inv_freq):
-            violating = self._violating_in_pool(inv_freq)
-            if len(violating):
-                return violating
+        # 2. the blocks of 256 distances that are most likely to have a negative sum
+        found_negative_sum = self._search_likely_blocks(inv_freq)  # and filled the pool
+        if found_negative_sum:
+            witnesses = self._violating_in_pool(inv_freq)
+            if len(witnesses):
+                return witnesses
 
-        # 3. all distances: those with a sum below 1.5 go to the pool
-        distances = scan(inv_freq, self.sums.unrotated, 1, self.length, LOW_SUM)
+        # 3. all distances
+        distances = scan(inv_freq, self.sums.unrotated, start=1, stop=self.length, limit=LOW_SUM)
         sums = sums_in_float64(inv_freq, self.sums.unrotated, distances)
         self._fill_pool(distances, sums)
-        return distances[sums < -self.error]
+        return distances[sums < -self.error]  # negative by more than the error of float64
 
     def _violating_in_pool(self, inv_freq: Vector) -> Distances:
         """The distances of the pool whose sums are surely negative, by sums in float32."""
@@ -145,45 +157,49 @@ class Sweep:
         return self.pool[sums < -self.sums.float32_margin]
 
     def _search_likely_blocks(self, inv_freq: Vector) -> bool:
-        """Look for distances with a negative sum where they are likely, and put them in the pool.
+        """Search for a negative sum of cosines in the blocks of distances where it is most likely.
 
-        A block is 256 consecutive distances. A slow pair rotates by less than 2.5 radians within a
-        block, so its cosine in the middle is near those of the whole block. In each group of 4096
-        blocks, the 100 whose slow pairs have the lowest sum of cosines are computed completely.
+        A block is 256 consecutive distances. In each group of 4096 blocks, only 100 blocks are
+        computed: those with the lowest sum over the slow pairs. A slow pair rotates by less than
+        2.5 radians within a block, so its cosine in the middle stands for the whole block.
+
+        If a negative sum is found, `self.pool` gets the distances of these 100 blocks whose sums
+        are low (at most 512), because their sums may be negative at the next base too.
 
         Args:
             inv_freq: The frequencies of a base, float64 [rotary_dim / 2].
 
         Returns:
-            Whether a sum is surely negative. Then all distances with low sums of the blocks that
-            were computed together are in the pool, since they may violate at the next base too.
+            Whether a negative sum was found.
         """
-        slow_pairs = inv_freq[BLOCK * inv_freq < SLOW]
+        # a short length is left to the complete search, which is quick
         blocks = self.length // BLOCK
-        is_short = blocks < FEW_BLOCKS  # a complete search is quick
-        if is_short or not len(slow_pairs):
+        slow_pairs = inv_freq[BLOCK * inv_freq < SLOW]
+        if blocks < FEW_BLOCKS or not len(slow_pairs):
             return False
 
         # a sum in float32 below this is negative, whatever its rounding error is
         block_sums = Blocks(inv_freq, self.sums.unrotated)
         surely_negative = -block_sums.largest_error - self.sums.float32_margin
 
-        # the group of 4096 blocks with the last violation comes first, and the others follow it
+        # begin with the group in which the last negative sum was found, and go round
         groups = math.ceil(blocks / GROUP)
         for step in range(groups):
             group = (self.last_violating_group + step) % groups
             blocks_of_group = np.arange(group * GROUP, min(blocks, (group + 1) * GROUP))
             first_distances = _lowest_blocks(1 + BLOCK * blocks_of_group, slow_pairs)
 
-            # the sums of whole blocks, [blocks, 256]
+            # the sums at all distances of the chosen blocks, [100, 256]
             sums = block_sums.cosine_sums(first_distances) + np.float32(self.sums.unrotated)
             if sums.min(initial=LOW_SUM) >= surely_negative:
                 continue
 
+            # found: the distances with sums below LOW_SUM (1.5) go to the pool
             rows, columns = np.nonzero(sums < LOW_SUM)
             distances = first_distances[rows] + columns
+            low_sums = sums[rows, columns]
             is_below_length = distances < self.length  # the last block may end beyond it
-            self._fill_pool(distances[is_below_length], sums[rows, columns][is_below_length])
+            self._fill_pool(distances[is_below_length], low_sums[is_below_length])
             self.last_violating_group = group
             return True
         return False
@@ -194,42 +210,43 @@ class Sweep:
             distances = distances[np.argpartition(sums, MOST_IN_POOL)[:MOST_IN_POOL]]
         self.pool = distances
 
-    def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
-        """Return how far the search can jump from a base, and the distance that proves it.
+    def _jump(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
+        """Return the ln b up to which no base fits, and the distance that rules these bases out.
 
-        A witness is a distance at which the sum of cosines is negative for a base, so that the base
-        does not fit. Its sum stays negative for some larger bases too, which then do not fit
-        either: the search continues where the sum of the best witness may no longer be negative.
+        The sums of cosines at some distances (witnesses) are negative for a base. Each sum stays
+        negative for some larger bases too, which do not fit either. The witness whose sum stays
+        negative longest rules out the most bases.
 
         Args:
-            witnesses: Distances with a negative sum at `log_base`, int64 [n].
-            log_base: The logarithm of the base, ln b, to start from.
+            witnesses: Distances with a negative sum at the base, int64 [n].
+            log_base: ln b, the logarithm of the base.
 
         Returns:
             The ln b up to which the sum of one witness is surely negative, and this witness.
         """
-        # A step is safe by a bound on the second derivative of the sum. The bound falls as the base
-        # grows, so that of the start holds for the whole walk.
+        # A bound on the second derivative of each sum limits how soon the sum can become zero. The
+        # bound falls as the base grows, so its value at the first base holds for all others.
         distances = witnesses.astype(np.float64)
-        log_bases = np.full(len(witnesses), log_base)
+        log_bases = np.full(len(witnesses), log_base)  # the ln b that each witness has reached
         curvatures = self.sums.curvature(distances, log_base)
 
-        # all witnesses take one step, and the 16 that get furthest walk on, each until its sum is
-        # no longer surely negative
-        first_steps, _ = self._steps(distances, log_bases, curvatures)
+        # every witness makes one step of ln b
+        first_steps, _ = self._safe_steps(distances, log_bases, curvatures)
         log_bases += first_steps
-        walking = np.argsort(-first_steps)[:MOST_WALKING]
-        while len(walking):
-            steps, value = self._steps(distances[walking], log_bases[walking], curvatures[walking])
-            log_bases[walking] += steps
-            is_surely_negative = value < -self.error
+
+        # the 16 with the largest steps continue, each until its sum is zero up to rounding
+        moving = np.argsort(-first_steps)[:MOST_WALKING]  # indices of witnesses
+        while len(moving):
+            steps, sums = self._safe_steps(distances[moving], log_bases[moving], curvatures[moving])
+            log_bases[moving] += steps
+            is_surely_negative = sums < -self.error  # by more than the error of float64
             gets_further = steps > SMALLEST_STEP * log_base  # by more than the rounding of ln b
-            walking = walking[is_surely_negative & gets_further]
+            moving = moving[is_surely_negative & gets_further]
 
         best = int(log_bases.argmax())
         return float(log_bases[best]), int(witnesses[best])
 
-    def _steps(
+    def _safe_steps(
         self, distances: Vector, log_bases: Vector, curvature: Vector
     ) -> tuple[Vector, Vector]:
         """How far each negative sum surely stays negative, as a step h of ln b, and its value now.
@@ -271,46 +288,48 @@ NEGATIVE = Decimal("-1e-30")
 
 
 def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
-    """The exact smallest ln b at which no sum is negative, and the distance whose sum is 0 there.
+    """Return the smallest base that fits a length, as an exact ln b, and the distance that binds.
 
-    The search in float64 (`feasible_from`) comes within rounding of it. Newton's method in decimal
-    arithmetic then finds the ln b at which the sum of each distance that is close to zero becomes
-    zero (its root). Below its root a sum is negative, so the answer is the largest root, unless
-    another sum is still negative there.
+    A base fits where no distance below the length has a negative sum of cosines. At the smallest
+    one, the sum of one distance is exactly 0.
 
     Args:
-        sweep: The search in float64, for a head and a length.
-        log_base: The ln b from which on it searches.
+        sweep: The search in float64 for a kind of head and a length.
+        log_base: The ln b from which on bases are searched.
 
     Returns:
-        The ln b and the distance in tokens; (0, None) where every base from there on is free of
-        violations.
+        The ln b, and the distance in tokens whose sum is 0 there; (0, None) where every base from
+        there on fits.
     """
     sums = sweep.sums
     while True:
+        # 1. the search in float64 finds the base up to rounding; some sums are close to zero there
         log_base = sweep.feasible_from(log_base)
-        close = _distances_near_zero(sweep, log_base)
+        distances_near_zero = _distances_near_zero(sweep, log_base)
 
-        # the distances whose sums rise through zero here, each with the ln b at which it is zero
+        # 2. the exact ln b (root) at which each of these sums rises through zero, by Newton's
+        # method in decimal arithmetic
         roots = []
-        for distance in close:
+        for distance in distances_near_zero:
             root = _root(sums, distance, Decimal(log_base))
             if root is not None:
                 roots.append((root, distance))
         if not roots:
             return Decimal(0), None
 
-        largest_root, its_distance = max(roots)
+        # 3. each sum is negative below its root, so a base that fits is at the largest root or
+        # above; it is the largest root if no other sum is negative there
+        largest_root, distance_of_root = max(roots)
         violating = []
-        for distance in close:
+        for distance in distances_near_zero:
             value, _ = sums.exact(distance, largest_root)
             if value < NEGATIVE:
                 violating.append(distance)
         if not violating:
-            return largest_root, its_distance
+            return largest_root, distance_of_root
 
-        # float64 rounded the sum of this distance to zero, but it is negative. It stays negative up
-        # to some larger base, from which the loop searches again.
+        # 4. float64 rounded the sum of this distance to zero, but it is negative: search again from
+        # the base up to which it stays negative
         begin = log_base
         log_base = _surely_negative_to(sums, violating[0], largest_root)
         if sweep.proof is not None:
@@ -368,38 +387,37 @@ def smallest_log_base(
     proof: Proof | None = None,
     tell: Tell = lambda log_base: None,
 ) -> tuple[Decimal, int | None]:
-    """The smallest base b* that fits a length, as ln b*, and the distance whose sum is zero there.
+    """Return the smallest base that fits a length, as ln b, and the distance that binds.
 
-    A base fits where no distance below the length has a negative sum. For 4,096 tokens and heads of
-    128 dimensions the result is ln 26,952, and the distance is 4,012.
-
-    Shorter lengths are searched first (512k, 1M, 2M, ...). They have fewer distances to compute,
-    and the smallest base of a shorter length is a lower bound for that of a longer one.
+    A base b fits where the sum (d - r)/2 + sum_i cos(m b^(-2i/r)) of a head of d dimensions, of
+    which r rotate, is not negative at any distance m below the length. At the smallest such base,
+    the sum of one distance is 0. For 4,096 tokens and heads of 128 dimensions the result is
+    (ln 26,952, 4,012).
 
     Args:
-        sums: The sums of the head.
+        sums: Computes the sums of the head.
         length: In tokens.
-        reached: A shorter length and its b*, to start from, since b* does not fall with the length.
-        proof: A list to which (from, to, m) is appended for each interval of ln b that distance m
-            rules out.
-        tell: Called often with the ln b up to which all bases are ruled out.
+        reached: A shorter length and its smallest base, where they are known.
+        proof: A list that gets (from ln b, to ln b, m) for each interval of bases that do not fit,
+            with a distance m whose sum is negative there.
+        tell: Called with ln b while the search runs, when no base up to there fits.
 
     Returns:
-        (0, None) where any base fits.
+        ln b and the distance in tokens; (0, None) where every base above 1 fits.
     """
+    # The smallest base of a shorter length is a lower bound, and is found faster, since there are
+    # fewer distances. So lengths of 1/2, 1/4, 1/8, ... are searched first, the shortest one first.
     known_length, known_base = reached
-    log_base = math.log(known_base) * (1 - 1e-12)  # surely not above the exact ln b*
-
-    # the lengths between the known one and this one, each half of the one before
     shorter_lengths = []
     half = length // 2
     while half > max(SHORTEST, known_length):
         shorter_lengths.append(half)
         half //= 2
 
-    for shorter in reversed(shorter_lengths):
-        sweep = Sweep(sums, shorter, proof, tell)
-        log_base = sweep.feasible_from(log_base)  # the smallest ln b that fits, in float64
+    log_base = math.log(known_base) * (1 - 1e-12)  # below the exact value, whatever the rounding
+    for shorter_length in reversed(shorter_lengths):
+        sweep = Sweep(sums, shorter_length, proof, tell)
+        log_base = sweep.feasible_from(log_base)  # up to the rounding of float64
     return exact_smallest(Sweep(sums, length, proof, tell), log_base)
 
 
@@ -491,9 +509,9 @@ class Walk:
         self.error = float64_error(self.sums.rotary_dim // 2, length)
 
     def edge(self, begin: float, end: float) -> tuple[float, int | None]:
-        """Walk from one base towards another, to the first base at which a sum is negative.
+        """Return the first base on the way from one base to another at which a sum is negative.
 
-        Bases b are given as ln b. For 4,096 tokens and heads of 128 dimensions, a walk from
+        Bases b are given as ln b. For 4,096 tokens and heads of 128 dimensions, the way from
         ln 26,960 to larger bases ends at ln 26,973, where the sum of a distance turns negative.
 
         Args:
@@ -504,38 +522,40 @@ class Walk:
             The ln b at which the first sum turns negative, and the distance with this sum; `end`
             and None where no sum does.
         """
+        # self.direction is 1 towards larger bases, and -1 towards smaller ones
         log_base = begin
         while (end - log_base) * self.direction > 0:  # not there yet
-            # the end of the next piece, and the distances whose sums turn negative in it, each with
-            # the ln b at which it does
-            piece_end, distances, negative_from = self.piece(log_base, end)
+            # search the next piece for distances whose sums turn negative, each at its own ln b
+            piece_end, distances, log_bases = self.piece(log_base, end)
             if len(distances):
-                nearest = int((negative_from * self.direction).argmin())
-                return float(negative_from[nearest]), int(distances[nearest])
+                # the ln b that the walk meets first: the smallest, or for direction -1 the largest
+                first = int((self.direction * log_bases).argmin())
+                return float(log_bases[first]), int(distances[first])
             log_base = piece_end
             if self.tell is not None:
                 self.tell(log_base)
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
-        """Search one piece of the walk, from `begin` towards `end`, for distances that violate.
+        """Search a small range of bases for distances whose sum of cosines turns negative in it.
 
-        A distance violates at a base where its sum f is negative, and no distance does at `begin`.
-        Most distances are ruled out by bounds on f' and f'', and the others are followed.
+        Let f be the sum at a distance of m tokens as a function of ln b, f' and f'' its
+        derivatives. No sum is negative at the begin of the range. Bounds on f' and f'' show for
+        most distances that f stays positive, and f is computed for the others.
 
         Args:
-            begin: The ln b at which the piece begins.
-            end: The ln b at which the whole walk ends.
+            begin: The ln b at which the range begins.
+            end: The ln b towards which the walk goes, in `direction` (1 to larger bases, -1 to
+                smaller ones). The range ends there or before.
             start: The smallest distance that is searched, in tokens.
 
         Returns:
-            The other end of the piece as ln b, the distances as int64 [n], and for each the first
-            ln b of the walk at which it violates, float64 [n].
+            The ln b at which the range ends; the distances, int64 [n]; and for each the first ln b
+            in the range at which its sum is negative, float64 [n].
         """
-        # The size h of the piece, in ln b. A sum f changes by at most |f'| h in it, and |f'| is at
-        # most steepness * m. So in a piece of h = largest_change / (steepness * length), no sum
-        # changes by more than `largest_change`. (Bounds on f' and f'' are largest at the smaller
-        # base of a range.)
+        # The size h of the range, in ln b. By |f'| <= steepness * m, no sum changes by more than
+        # `largest_change` over h = largest_change / (steepness * length). The bounds on f' and f''
+        # fall with the base, so they are taken at the smallest base of a range.
         farthest_stop = begin + self.direction * LARGEST_PIECE
         steepness = self.sums.steepness(min(begin, farthest_stop))
         size_by_change = self.largest_change / (self.length * steepness)
@@ -544,22 +564,30 @@ class Walk:
         is_last_piece = size == remaining
         stop = end if is_last_piece else begin + self.direction * size
 
-        # 1. distances whose sum can become negative within the piece: f < steepness * m * h
+        # 1. By the bound on f', a sum can become negative only if f < (steepness * h) * m. `scan`
+        # finds the distances m below such a limit, which rises with m at a rate.
         inv_freq = self.sums.inv_freq(begin)
-        distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
+        distances = scan(
+            inv_freq,
+            self.sums.unrotated,
+            start=start,
+            stop=self.length,
+            limit=0.0,
+            rate=steepness * size,
+        )
         self._adapt_next_piece(len(distances))
         if not len(distances):
             return stop, distances, np.empty(0)
 
-        # 2. of these, distances whose sum can become negative by its own slope f' at `begin` and a
-        # bound M on |f''|: f - |f'| h - M h^2 / 2 < 0, up to the error of float32
+        # 2. By f and f' at `begin`, and a bound M on |f''|, it can become negative only if
+        # f - |f'| h - M h^2 / 2 < 0, up to the error of float32.
         curvature = self.sums.curvature(distances, min(begin, stop))  # M
         lowest = lower_bounds(self.sums, distances, begin, size, curvature)
         may_violate = lowest < self.sums.float32_margin
         distances = distances[may_violate]
         curvature = curvature[may_violate]
 
-        # 3. follow each of these to the zero of its sum, which may be beyond the end of the piece
+        # 3. for each of these, the ln b at which f becomes negative, which may be beyond the range
         zeros = self._zeros(distances.astype(np.float64), curvature, begin, stop)
         is_within = (stop - zeros) * self.direction > 0
         return stop, distances[is_within], zeros[is_within]
@@ -574,29 +602,32 @@ class Walk:
             self.largest_change *= 1 / GROWTH
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
-        """The ln b at which the sum of each distance first turns negative, or a ln b beyond `end`.
+        """Return for each distance the first ln b at which its sum of cosines is negative.
 
-        Bases grow or shrink from `begin` on, as `direction` (1 or -1) says. Let f be the sum of a
-        distance as a function of ln b, f' its slope in this direction, and |f''| <= M. By Taylor's
-        theorem f is at least f + f' h - M h^2 / 2 when ln b has changed by h. Each step ends where
-        this lower bound becomes zero, so no zero of f is skipped: at h = 1 for f = 2, f' = 0 and
-        M = 4.
+        Bases grow or shrink from `begin` on, as `self.direction` (1 or -1) says. Let f be the sum
+        at a distance as a function of ln b, f' its slope in this direction, and |f''| <= M. By
+        Taylor's theorem, the sum is at least f + f' h - M h^2 / 2 when ln b has changed by h. Each
+        step ends where this lower bound becomes zero, so no zero is skipped: at h = 1 for f = 2,
+        f' = 0 and M = 4.
 
         Args:
             distances: The distances of the sums, float64 [n].
             curvature: M, a bound on |f''| of each, float64 [n].
             begin: The ln b at which the steps begin.
-            end: The ln b beyond which they need not go.
-        """
-        log_bases = np.full(len(distances), begin)
-        smallest_step = SMALLEST_STEP * max(begin, 1.0)  # a smaller one would be lost in rounding
+            end: The ln b at which the search ends.
 
-        open_sums = np.arange(len(distances))  # those whose zero is not found yet, by their indices
+        Returns:
+            The ln b, float64 [n]; beyond `end` for a sum that stays positive up to there.
+        """
+        log_bases = np.full(len(distances), begin)  # that the steps have reached
+        smallest_step = SMALLEST_STEP * max(begin, 1.0)  # above the rounding of ln b in float64
+
+        open_sums = np.arange(len(distances))  # the indices of distances that are still searched
         while len(open_sums):
             value, slope = self.sums.taylor(distances[open_sums], log_bases[open_sums])
             slope = slope * self.direction  # f' in the direction of the steps
 
-            # The zero is found where the sum is negative, or where it is zero within rounding and
+            # Found where the sum is negative, or where it is zero within the error of float64 and
             # falls. A sum that rises from zero becomes positive, so it is followed further.
             is_negative = value < -self.error
             is_zero = value < self.error
@@ -668,42 +699,45 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
 def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
     """Yield the intervals of bases that fit and are at least 1 % wide, in rising order.
 
-    A base fits where no distance below the length has a negative sum. For 4,096 tokens and heads of
-    128 dimensions, the bases from 26,952 to 26,973 fit and are left out, since this is less than
-    0.1 %. The first wide interval has the bases 28,629 to 29,080.
+    A base fits where no distance below the length has a negative sum of cosines. For 4,096 tokens
+    and heads of 128 dimensions, the bases from 26,952 to 26,973 fit and are left out, since this is
+    less than 0.1 %. The first wide interval has the bases 28,629 to 29,080.
 
-    Bases are tried in steps of half of 1 %, so that one of them is in every interval that is 1 %
-    wide. From a base that fits, the ends of its interval are searched in both directions.
+    Bases are tried in steps of 0.5 %, so that one of them is in every interval that is 1 % wide.
+    From a base that fits, the two ends of its interval are searched.
 
     Args:
-        sums: The sums of the head.
+        sums: Computes the sums of the head.
         length: In tokens.
-        start: ln b* of the length, with b* its smallest base, or another lower bound.
+        start: The ln b below which no base fits.
 
     Yields:
         The ln b at which an interval begins, and the ln b at which it ends, infinite for the last.
     """
     least_width = math.log1p(WIDTH)  # 1 %, in ln b
     sweep = Sweep(sums, length)
-    to_larger = Walk(sums, length, direction=1)
-    to_smaller = Walk(sums, length, direction=-1)
+    walk_up = Walk(sums, length, direction=1)
+    walk_down = Walk(sums, length, direction=-1)
     all_fit_from = surely_fitting_from(sums, length)
 
     log_base = start
     while True:
-        # a witness against a base is a distance with a negative sum
+        # distances with a negative sum are witnesses against a base
         fits = log_base > all_fit_from or not len(sweep.find_witnesses(log_base))
-        if fits:
-            # The interval begins at most half of 1 % below: the base before did not fit, or was the
-            # end of the last interval. So the search downwards gives up after 1 %.
-            lowest = max(0.0, start, log_base - least_width)
-            begin, _ = to_smaller.edge(log_base, lowest)
-            end, violating = to_larger.edge(log_base, max(all_fit_from, log_base))
+        if not fits:
+            log_base += least_width / 2
+            continue
 
-            if violating is None:  # every larger base fits
-                yield begin, math.inf
-                return
-            if end - begin >= least_width:
-                yield begin, end
-            log_base = end
-        log_base += least_width / 2
+        # The begin of the interval is less than 0.5 % below, where the base before did not fit, or
+        # the last interval ended. So it is enough to search 1 % downwards.
+        lowest = max(0.0, start, log_base - least_width)
+        begin, _ = walk_down.edge(log_base, lowest)
+        # the end of the interval is where the sum of a distance turns negative
+        end, distance = walk_up.edge(log_base, max(all_fit_from, log_base))
+
+        if distance is None:  # every larger base fits
+            yield begin, math.inf
+            return
+        if end - begin >= least_width:
+            yield begin, end
+        log_base = end + least_width / 2

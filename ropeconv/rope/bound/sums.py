@@ -165,11 +165,12 @@ class Blocks:
 def scan(
     inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float, rate: float = 0.0
 ) -> Distances:
-    """The distances m from start to stop - 1 with f(m) < limit + rate m, rising, int64 [n].
+    """Return the distances at which the sum of cosines is below a limit, rising, int64 [n].
 
-    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. The sums
-    are computed in float32. No such distance is left out, but the result may have some whose f is a
-    little above the limit, so a caller computes the sums of the result again.
+    The sum is f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate,
+    at a distance of m tokens. The limit is limit + rate m. Sums are computed in float32: no
+    distance is missed, but the result may have some whose f is a little above the limit, so a
+    caller computes the sums of the result again.
 
     Args:
         inv_freq: Radians per token, float64 [r/2].
@@ -179,19 +180,20 @@ def scan(
         limit: The limit of f at distance 0.
         rate: By how much the limit rises per token.
     """
-    # `blocks` gives the sum of the cosines without (d - r)/2, so the limit is lower by that; it is
-    # higher by the largest error of float32, so that no distance is missed
+    # The limit on sum_i cos(m theta_i) alone, without (d - r)/2. It is raised by the largest error
+    # of float32, so that no distance is missed.
     blocks = Blocks(inv_freq, unrotated)
     cosine_limit = limit + (blocks.largest_error - unrotated)
     found = [np.empty(0, dtype=np.int64)]
 
-    # some consecutive blocks of 256 distances at a time, given by their first distances [blocks]
+    # A block is 256 consecutive distances. Each round computes some consecutive blocks, which are
+    # given by their first distances, [blocks].
     for first_distances in block_starts(start, stop):
-        # all distances of a block have one limit, that of the largest of them
+        # one limit for all distances of a block: the highest of their limits
         limit_of_block = (cosine_limit + rate * (first_distances + BLOCK)).astype(np.float32)
         cosine_sums = blocks.cosine_sums(first_distances)  # [blocks, 256]
         is_below = cosine_sums < limit_of_block[:, np.newaxis]
-        # the blocks follow each other, so a place in the flat array is a distance from the first
+        # the flat array begins with the first distance of the round, and has no gaps
         distances = first_distances[0] + np.flatnonzero(is_below.reshape(-1))
         found.append(distances[distances < stop])  # the last block may end beyond `stop`
     return np.concatenate(found)

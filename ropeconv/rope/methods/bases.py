@@ -144,33 +144,38 @@ class ThetaBound(LengthMethod):
 
     @classmethod
     def for_context(cls, spec: RopeSpec, context: int) -> Method | None:
-        """The method for `context` tokens, if it is needed and can be computed in seconds.
+        """Return this method for a context, if the model needs another base that is found quickly.
 
-        The bound is that (d - r)/2 + sum_i cos(m theta_i) is not negative for any distance m below
-        the context, in a head of d dimensions (head_dim) of which r rotate (rotary_dim).
+        A base b keeps the bound where (d - r)/2 + sum_i cos(m b^(-2i/r)) is not negative at any
+        distance m below the context, in a head of d dimensions of which r rotate.
+
+        Args:
+            spec: The RoPE of the model, with d (head_dim) and r (rotary_dim).
+            context: In tokens.
 
         Raises:
-            RecipeError: Where the model's own base keeps the bound already, and where the search
-                for another one takes minutes.
+            RecipeError: The model's own base keeps the bound already, or the search for another
+                base takes minutes.
         """
-        takes_minutes = (
+        message_on_minutes = (
             f"finding a base takes minutes at {context} tokens; run it with --theta-bound {context}"
         )
 
-        # does the model's own base keep the bound? The sums at all distances are computed.
+        # 1. The model's own base may keep the bound. The sums at all distances are computed, which
+        # takes long for a long context.
         cosines = context * spec.rotary_dim
         if cosines > MOST_QUICK_COSINES:
-            raise RecipeError(takes_minutes)
-        base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-        if first_violation(base, spec.unrotated, context) is None:
+            raise RecipeError(message_on_minutes)
+        inv_freq = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+        if first_violation(inv_freq, spec.unrotated, context) is None:
             raise RecipeError(
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context}"
                 " tokens already"
             )
 
-        # another base is needed, and the search for it may take long too
+        # 2. another base is needed, and the search for it may take long too
         if not is_quick(context, spec.rotary_dim, spec.head_dim):
-            raise RecipeError(takes_minutes)
+            raise RecipeError(message_on_minutes)
         return cls(context)
 
     @property
@@ -216,24 +221,24 @@ class ThetaBound(LengthMethod):
 
 @cache
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
-    """Return a base that keeps the bound of Men et al. (2024) up to a length, in float32 too.
+    """Return a base that keeps the bound of Men et al. (2024) up to a length, also in float32.
 
     The bound is (d - r)/2 + sum_i cos(m theta_i) >= 0 at every distance m below the length, for
     heads of d dimensions, of which r rotate, and theta_i = base^(-2i/r). The bases that keep it
-    form intervals. The intervals that are at least 1 % wide are tried, from the smallest base on.
+    form intervals. One base of each interval is tried, if the interval is at least 1 % wide.
 
     Args:
         target: The length in tokens.
         rotary_dim: Dimensions of a head that rotate, r.
         head_dim: Dimensions of the head, d.
-        unrotated: (d - r)/2. For latent attention (MLA) it is r/2, which head_dim does not tell.
+        unrotated: The constant (d - r)/2 of the sums. Latent attention (MLA) has another constant.
 
     Returns:
         The base, a whole number; None where none of the first hundred intervals has one.
     """
-    for number in range(100):
-        # the first 1 % of an interval, from the base `low` to the base `high`
-        low, high = wide_base(target, rotary_dim, head_dim, skip=number)
+    for intervals_before in range(100):
+        # `wide_base` gives the first 1 % of an interval, from the base `low` to the base `high`
+        low, high = wide_base(target, rotary_dim, head_dim, skip=intervals_before)
         if math.isinf(low):  # there is no further interval
             return None
         middle = float(math.floor(math.sqrt(low * high)))  # the middle of ln low and ln high

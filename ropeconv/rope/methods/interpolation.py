@@ -139,20 +139,25 @@ class NtkMixed(ScaledMethod):
     )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The frequencies theta_i / exp(a (i+1)^e) with a = ln s / (r/2)^e."""
-        # both ends of the mixture are methods with a form that configs can name
+        """Return the frequencies theta_i / exp(a (i + 1)^e), with a = ln s / (r/2)^e.
+
+        i is the number of a pair, from 0; theta_i its frequency in the model; r the dimensions that
+        rotate; s the factor; and e the exponent (`mixed_exponent`), from 0 to 1.
+        """
+        # Position interpolation (e = 0) and NTK with a fixed base (e = 1) are methods of their own.
+        # Configs can name them, so their schedules are used.
         if self.mixed_exponent == 0:
             return Linear(self.factor).schedule(spec)
         if self.mixed_exponent == 1:
             return NtkFixed(self.factor).schedule(spec)
 
-        exponent = self.mixed_exponent
-        factor = self.factor_over(spec.original_context)
+        exponent = self.mixed_exponent  # e
+        factor = self.factor_over(spec.original_context)  # s
         slope = math.log(factor) / (spec.rotary_dim / 2) ** exponent  # a
         number = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)  # i + 1
-        base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+        model_inv_freq = base_inv_freq(spec.rope_theta, spec.rotary_dim)  # theta_i
         return Schedule(
-            inv_freq=base / np.exp(slope * number**exponent),
+            inv_freq=model_inv_freq / np.exp(slope * number**exponent),
             attention_factor=1.0,
             context=round(spec.original_context * factor),
             original_context=spec.original_context,
@@ -232,25 +237,27 @@ class YarnMethod(ScaledMethod):
         )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """YaRN's frequencies, with the attention factor 0.1 ln s + 1 for the scale factor s.
+        """Return YaRN's frequencies, with the attention factor 0.1 ln s + 1 for the factor s.
 
         DeepSeek V2 and V3 have two more numbers, m (`mscale`) and m_all (`mscale_all_dim`). With
         them the attention factor is (0.1 m ln s + 1) / (0.1 m_all ln s + 1). Classes with latent
         attention (MLA) also multiply the softmax scale by (0.1 m_all ln s + 1)^2.
         """
-        factor = self.factor_over(spec.original_context)
+        factor = self.factor_over(spec.original_context)  # s
         attention_factor = temperature_attention_factor(factor)  # 0.1 ln s + 1
         softmax_scale = 1.0
+
+        # DeepSeek: m and m_all
         if self.mscale and self.mscale_all_dim:
+            # (0.1 m ln s + 1) / (0.1 m_all ln s + 1)
             attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
                 slope = 0.1 * self.mscale_all_dim
                 softmax_scale = temperature_attention_factor(factor, slope) ** 2
 
-        without_factors = super().schedule(spec)
-        return replace(
-            without_factors, attention_factor=attention_factor, softmax_scale=softmax_scale
-        )
+        # the frequencies are those of the parent class, NTK-by-parts
+        by_parts = super().schedule(spec)
+        return replace(by_parts, attention_factor=attention_factor, softmax_scale=softmax_scale)
 
     def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         if not isinstance(form, Yarn):

@@ -434,27 +434,27 @@ ROUNDING = 1e-12  # relative: what a power and its inverse leave
 
 
 def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
-    """The schedule of a method for an unscaled checkpoint, also where only some pairs rotate.
+    """Return the frequencies and factors that a method gives an unscaled checkpoint.
 
-    With p-RoPE (Gemma 4), a share p of the r/2 pairs of a head rotate: the first p r/2 pairs. The
-    others have the frequency 0. The method is applied to a head of the rotating pairs, and the
-    zeros are put behind its frequencies again.
+    In most models all r/2 pairs of a head rotate. In Gemma 4 (p-RoPE) only the first p r/2 pairs
+    do, and the others have the frequency 0.
 
     Args:
         method: The method.
-        spec: The RoPE of the checkpoint.
+        spec: The RoPE of the checkpoint, with p as `rotating_share`.
 
     Raises:
-        RecipeError: Where the method does not fit it.
+        RecipeError: The method does not fit the checkpoint.
     """
+    # all pairs rotate
     if spec.rotating_share == 1:
         return method.schedule(spec)
 
-    # The pairs that rotate are a rotary embedding of their own, with p r dimensions and the base
-    # theta^p, since theta^(-2i/r) = (theta^p)^(-2i/(p r)).
+    # Gemma 4: the method is applied to a smaller head, which has only the pairs that rotate. It has
+    # p r dimensions and the base theta^p, since theta^(-2i/r) = (theta^p)^(-2i/(p r)).
     share_of_head = spec.rotating_share
     if method.names_base:
-        # --theta 1e6 means the base of the whole head, so the method gets all r/2 pairs
+        # but --theta 1e6 means the base of the whole head, so this method gets all pairs
         share_of_head = 1.0
     head_for_method = replace(
         spec,
@@ -464,12 +464,12 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     )
     schedule = method.schedule(head_for_method)
 
-    # the whole head again, with frequencies of 0 for the pairs that do not rotate
+    # then the whole head, with frequencies of 0 for the pairs that do not rotate, and its formula
     inv_freq = _with_zeros_behind(schedule.inv_freq, spec)
     short = schedule.short_inv_freq
     if short is not None:
         short = _with_zeros_behind(short, spec)
-    form = _whole_form(schedule.form, share_of_head, spec)
+    form = _form_of_whole_head(schedule.form, share_of_head, spec)
     if form is None:
         form = recognise(inv_freq, spec.rope_theta)
     return replace(schedule, inv_freq=inv_freq, short_inv_freq=short, form=form)
@@ -482,35 +482,43 @@ def _with_zeros_behind(inv_freq: Vector, spec: RopeSpec) -> Vector:
     return whole
 
 
-def _whole_form(form: Form | None, share_of_head: float, spec: RopeSpec) -> Form | None:
-    """Return the formula of all pairs of a head, from that of the pairs that rotate (p-RoPE).
+def _form_of_whole_head(form: Form | None, share_of_head: float, spec: RopeSpec) -> Form | None:
+    """Return the formula of all pairs of a head in which only the first pairs rotate (p-RoPE).
 
-    A share p of the pairs rotates, such as a quarter in Gemma 4. The formula of these pairs treats
-    them as a smaller head, whose base is theta^p; the base of the whole head is theta.
+    In Gemma 4 a share p of the pairs rotates, a quarter. A method was applied to these pairs as if
+    they were a smaller head, whose base is theta^p for the base theta of the whole head. This
+    function gives its formula the base theta and the pairs that do not rotate.
 
     Args:
-        form: The formula of the pairs that rotate; None for frequencies without one.
-        share_of_head: p; 1 where `form` has the base of the whole head already.
-        spec: The RoPE of the checkpoint.
+        form: The formula of the smaller head; None for frequencies without a formula.
+        share_of_head: The exponent p of its base; 1 if `form` has the base theta already.
+        spec: The RoPE of the checkpoint, with p as `rotating_share`.
 
     Returns:
-        The formula; None where the kind of formula cannot have pairs that do not rotate, as YaRN.
+        The formula; None if there is none with pairs that do not rotate, as for YaRN.
     """
     if form is None:
         return None
+
     # (theta^p)^(1/p) is 999999.9999999994 for theta = 1000000, so a nearly round base is rounded
     theta = form.theta ** (1 / share_of_head)
     if abs(round(theta, 6) - theta) <= ROUNDING * theta:
         theta = round(theta, 6)
 
+    # no scaling, and position interpolation: Proportional is the formula of p-RoPE
+    share = spec.rotating_share
     if isinstance(form, Plain):
-        return Proportional(theta, 1.0, spec.rotating_share)
+        return Proportional(theta, factor=1.0, partial_rotary_factor=share)
     if isinstance(form, InterpolatedForm):
-        return Proportional(theta, form.factor, spec.rotating_share)
+        return Proportional(theta, form.factor, partial_rotary_factor=share)
+
+    # only a share of the pairs of the smaller head rotates, so the shares are multiplied
     if isinstance(form, Proportional):
-        return Proportional(theta, form.factor, form.partial_rotary_factor * spec.rotating_share)
+        share_of_whole_head = form.partial_rotary_factor * share
+        return Proportional(theta, form.factor, partial_rotary_factor=share_of_whole_head)
+
+    # lists of divisors: one of 1e30 makes the frequency of a pair nearly 0
     if isinstance(form, LongRope):
-        # pairs that do not rotate have the divisor 1e30, with which the frequency is nearly 0
         divisors_behind = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
         return replace(
             form,

@@ -156,7 +156,9 @@ class Piecewise(Method):
         return cls(f"{factor:.12g}@{split}")
 
     def parts(self) -> tuple[Factor, int]:
-        """The factor (or length) S and the pair I where the bases meet: (8.0, 44) for "8@44".
+        """Return the factor, or the length, and the pair at which the two bases meet.
+
+        "8@44" gives (8.0, 44), and "128k@44" gives ("128k", 44).
 
         Raises:
             RecipeError: For another spelling.
@@ -171,11 +173,11 @@ class Piecewise(Method):
 
         factor_text, pair_text = match.groups()
         factor = parse_factor(factor_text, self.flag())  # a float, or a length such as "128k"
-        split = int(pair_text)
-        is_too_small = isinstance(factor, float) and factor < 1
-        if split < 1 or is_too_small:
+        pair = int(pair_text)
+        is_small_factor = isinstance(factor, float) and factor < 1
+        if pair < 1 or is_small_factor:
             raise RecipeError(usage)
-        return factor, split
+        return factor, pair
 
     @property
     def length(self) -> int | None:
@@ -259,7 +261,7 @@ class InvFreq(Method):
         )
 
 
-def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
+def method_from_lists(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
     """A method from lists of numbers by their names, as a file has them.
 
     Args:
@@ -324,7 +326,7 @@ class Dynamic(Method):
         self.parts()
 
     def parts(self) -> tuple[str, float]:
-        """The name of the inner method and its factor S: ("yarn", 4.0) for "yarn:4".
+        """Return the name of the method that is made dynamic, and its factor: ("yarn", 4.0).
 
         Raises:
             RecipeError: For another spelling than METHOD:S.
@@ -341,10 +343,11 @@ class Dynamic(Method):
         factor = float(match[2])
         if factor < 1:
             raise RecipeError(usage)
+        # a number above 1,000 was probably meant as a length, as in yarn:131072
         if factor > LARGEST_FACTOR:
-            rule = RULE_OF_FACTORS_AND_LENGTHS
             raise RecipeError(
-                f"--dynamic {self.kind}: {rule}; S is a factor, and the length goes into --at"
+                f"--dynamic {self.kind}: {RULE_OF_FACTORS_AND_LENGTHS}; S is a factor, and the"
+                " length goes into --at"
             )
         return name, factor
 

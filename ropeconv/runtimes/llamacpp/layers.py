@@ -70,7 +70,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
         heads = file.get("attention.head_count_kv")
         if not isinstance(heads, list):
             return [True] * count
-        return _fill([bool(number) for number in heads], count, True)
+        return _one_per_layer([bool(number) for number in heads], count, missing=True)
 
     # Qwen3-Next and others have attention in every n-th layer, unless there is a flag for each
     recurrent = file.get("attention.recurrent_layers")
@@ -80,7 +80,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
             f"the header has full_attention_interval {interval}; download the file again"
         )
     if isinstance(recurrent, list):
-        return _fill([not flag for flag in recurrent], count, True)
+        return _one_per_layer([not flag for flag in recurrent], count, missing=True)
     if isinstance(recurrent, bool):
         return [not recurrent] * count
     return [(layer + 1) % interval == 0 for layer in range(count)]
@@ -100,11 +100,16 @@ def _layer_count(file: ArchKeys) -> int:
 
 
 def _layers_without_rotation(file: ArchKeys, count: int) -> list[bool]:
-    """Return for each of `count` layers whether it does not rotate, for any of four reasons."""
+    """Return for each of `count` layers whether it has no RoPE, for one of four reasons.
+
+    Args:
+        file: The keys of the header, such as attention.sliding_window.
+        count: The number of layers.
+    """
     arch = file.arch
     not_rotating: set[int] = set()  # the numbers of the layers
 
-    # 1. the header lists the layers that rotate
+    # 1. the header lists the layers that rotate, in architectures that read this list
     if arch.pattern:
         pattern = file.get("attention.rope_pattern")
         if isinstance(pattern, list):
@@ -112,22 +117,24 @@ def _layers_without_rotation(file: ArchKeys, count: int) -> list[bool]:
                 if not rotates:
                     not_rotating.add(layer)
 
-    # 2. one layer in an interval does not, as every fourth one of Llama 4
-    window = window_in_use(file, count)
+    # 2. Llama 4: every fourth layer does not rotate (or another interval of the architecture)
+    window = window_in_use(file, count)  # the rules about layers with a window; None without
     for layer in range(count):
-        if _is_in_nope_interval(arch, layer, count, window is not None):
+        if _is_in_nope_interval(arch, layer, count, has_windows=window is not None):
             not_rotating.add(layer)
 
-    # 3. only layers with a window rotate (Command R7B), and possibly the first, dense layers
+    # 3. Command R7B: only layers with a window rotate. In some architectures the first layers,
+    # which have no experts, rotate too.
     if window is not None and window.rotates == "window":
-        dense = 0
+        dense_layers = 0
         if arch.leading_dense:
-            dense = file.whole("leading_dense_block_count", 0)
+            dense_layers = file.whole("leading_dense_block_count", 0)
         for layer, has_window in enumerate(_window_layers(file, window, count)):
-            if not has_window and layer >= dense:
+            is_dense = layer < dense_layers
+            if not has_window and not is_dense:
                 not_rotating.add(layer)
 
-    # 4. a layer without attention has nothing to rotate
+    # 4. Jamba: a layer without attention has nothing to rotate
     for layer, has_attention in enumerate(layers_with_attention(file, count)):
         if not has_attention:
             not_rotating.add(layer)
@@ -148,14 +155,17 @@ def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) 
 
 
 def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
-    """Return for each of `count` layers whether its frequencies are other than those of the rest.
+    """Return for each of `count` layers whether it has RoPE frequencies of its own.
 
-    An extension does not change these layers. In Gemma 3 they are the layers with a window, whose
-    base is 10,000 and not 1,000,000.
+    A context extension does not change these layers. In Gemma 3 they are the layers with a window,
+    whose base is 10,000 and not 1,000,000.
+
+    Args:
+        file: The keys of the header, such as rope.freq_base.
+        count: The number of layers.
     """
-    # deepseek4.cpp is the only architecture with another key for the base of the layers that an
-    # extension changes; the layers without compressed keys and values have the base of the usual
-    # key
+    # DeepSeek V4 (deepseek4.cpp): the layers without compressed keys and values, whose ratio of
+    # compression is 0. It is the only architecture whose other layers have a base of another key.
     arch = file.arch
     is_deepseek4 = arch.theta_key != "rope.freq_base"
     if is_deepseek4:
@@ -167,19 +177,24 @@ def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
             )
         return [ratio == 0 for ratio in ratios[:count]]
 
-    window = window_in_use(file, count)
+    # Llama: no layer has a window
+    window = window_in_use(file, count)  # the rules about layers with a window
     if window is None:
         return [False] * count
-    # if only the layers with a window rotate, all rotating layers have the same frequencies
+
+    # Command R7B: only layers with a window rotate, so there is one set of frequencies
     only_windows_rotate = window.rotates == "window"
     if only_windows_rotate:
         return [False] * count
 
+    # Gemma 2: layers with a window have the same base and scaling as the other layers
     theta = file.number("rope.freq_base", 10000.0)
     has_same_theta = window_theta(file, window, theta) == theta
     has_same_scaling = window.scaling == "same"
     if has_same_theta and has_same_scaling:
         return [False] * count
+
+    # Gemma 3: layers with a window have another base, or no scaling
     return _window_layers(file, window, count)
 
 
@@ -199,37 +214,38 @@ def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
 
 
 def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]:
-    """Return whether each of `count` layers has a window.
+    """Return for each of `count` layers whether it has a sliding window.
 
-    The key attention.sliding_window_pattern is a flag for each layer, or a number n: one layer in n
-    has no window. Architectures without the key have a constant n in llama.cpp. With n = 3, they
-    are [True, True, False, True, True, False, ...].
+    The key attention.sliding_window_pattern has a flag for each layer, or a number n: one layer in
+    n has no window. For n = 3 the result is [True, True, False, True, True, False, ...].
 
     Args:
         file: The keys of the header.
-        window: The rule of the architecture. Its `pattern` is "none" where llama.cpp does not read
-            the key, "flags" where the key must be a list of flags, and else "any".
-        count: How many layers there are.
+        window: How llama.cpp reads the key for the architecture. Its `pattern` is "none" if it does
+            not read the key, "flags" if the key must be a list, and "any" for a list or a number.
+        count: The number of layers.
     """
     key = "attention.sliding_window_pattern"
     reads_key = window.pattern != "none"
     needs_flags = window.pattern == "flags"
 
+    # a flag for each layer; layers beyond a short list have no window
     value = file.get(key) if reads_key else None
     if isinstance(value, list):
-        return _fill([bool(flag) for flag in value], count, False)
+        return _one_per_layer([bool(flag) for flag in value], count, missing=False)
     if needs_flags:
         raise BadSource(f"{file.arch.name} needs {key} with one flag per layer")
 
-    # the number n, of the key or of the code of llama.cpp; 0 where all layers have a window
+    # the number n: of the key, or a constant of llama.cpp; 0 means that all layers have a window
     interval = window.interval
     if value is not None:
         interval = file.whole(key)
     if interval == 0:
         return [True] * count
-    # of 6 layers the last one, as in Gemma 3, or the first one (llama_hparams::set_swa_pattern)
-    without_window = 0 if window.dense_first else interval - 1
-    return [layer % interval != without_window for layer in range(count)]
+    # The layer without a window is the last of each n layers, as in Gemma 3; or the first one, if
+    # `dense_first` (llama_hparams::set_swa_pattern).
+    index_without_window = 0 if window.dense_first else interval - 1
+    return [layer % interval != index_without_window for layer in range(count)]
 
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
@@ -240,10 +256,11 @@ def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
 
 
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
-    """Return the layers with a key-value cache, in groups of equal ones, to compute its size.
+    """Return how many layers have a key-value cache of which width, to compute its size.
 
-    For 32 layers with 8 heads of keys and values of 128 numbers each, and without a window, it is
-    (CachedLayers(32, 1024, 1024, None),).
+    For 32 equal layers with 8 heads of keys and values of 128 numbers each, and without a window,
+    it is (CachedLayers(32, 1024, 1024, None),): the number of layers, the width of keys and of
+    values, and the window.
 
     Args:
         keys: The keys of the header, such as llama.attention.head_count_kv.
@@ -252,41 +269,38 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     Raises:
         BadSource: Where a key that llama.cpp requires is absent or no number.
     """
-    file = ArchKeys(keys, arch)  # header keys without "llama."
-    windows = layer_windows(file)
+    header = ArchKeys(keys, arch)  # finds keys without "llama."; `whole` reads a whole number
+    windows = layer_windows(header)  # of each layer, in tokens; None without one
     count = len(windows)
-    caching = _caching_layers(file, count)
+    has_cache = _layers_with_own_cache(header, count)  # layers may share the cache of another one
 
     # the defaults of llama.cpp: as many heads of keys as of queries, and heads that together are as
     # wide as the embedding
-    query_heads = _per_layer(file, "attention.head_count", count, [0] * count)
-    key_heads = _per_layer(file, "attention.head_count_kv", count, query_heads)
+    query_heads = _per_layer(header, "attention.head_count", count, [0] * count)
+    key_heads = _per_layer(header, "attention.head_count_kv", count, query_heads)
     most_heads = max(query_heads, default=0)
     default_width = 0
     if most_heads:
-        default_width = file.whole("embedding_length") // most_heads
+        default_width = header.whole("embedding_length") // most_heads
 
-    # with multi-head latent attention the values are a part of the keys, and need no memory
+    # with multi-head latent attention (MLA) the values are a part of the keys, and need no memory
     is_latent = False
-    if file.whole("attention.key_length_mla", 0):
-        is_latent = file.whole("attention.value_length_mla", 0) > 0
+    if header.whole("attention.key_length_mla", 0):
+        is_latent = header.whole("attention.value_length_mla", 0) > 0
 
-    # count the layers by three things: the width of the keys of a token in all heads, that of the
-    # values, and the window
+    # count equal layers: with the same width of all keys of a token, of all its values, and the
+    # same window
     groups = Counter[tuple[int, int, int | None]]()
     for layer, window in enumerate(windows):
-        has_window = window is not None
         heads = key_heads[layer]
-        keys_width = heads * _head_width(
-            file, "key_length", has_window=has_window, default=default_width
-        )
-        values_width = heads * _head_width(
-            file, "value_length", has_window=has_window, default=default_width
-        )
+        if not heads or not has_cache[layer]:
+            continue
+        has_window = window is not None
+        key_width = _head_width(header, "key_length", has_window, default_width)
+        value_width = _head_width(header, "value_length", has_window, default_width)
         if is_latent:
-            values_width = 0
-        if heads and caching[layer]:
-            groups[keys_width, values_width, window] += 1
+            value_width = 0
+        groups[heads * key_width, heads * value_width, window] += 1
 
     def sort_key(group: tuple[int, int, int | None]) -> tuple[bool, tuple[int, int, int | None]]:
         """Put layers without a window first: None cannot be compared with a number."""
@@ -310,7 +324,7 @@ def count_states(keys: HeaderKeys, arch: Arch) -> int:
     return attention.count(False)
 
 
-def _caching_layers(file: ArchKeys, count: int) -> list[bool]:
+def _layers_with_own_cache(file: ArchKeys, count: int) -> list[bool]:
     """Return which of `count` layers have attention, and keys and values of their own."""
     if file.arch.kv_layers.isdigit():
         own = int(file.arch.kv_layers)  # later layers take the keys of earlier ones
@@ -334,10 +348,10 @@ def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list
             f"the header has numbers in {file.prefix}{key} that are not valid; download the file"
             " again"
         )
-    return _fill(value, count, 0)
+    return _one_per_layer(value, count, missing=0)
 
 
-def _fill(values: list[T], count: int, missing: T) -> list[T]:
+def _one_per_layer(values: list[T], count: int, missing: T) -> list[T]:
     """Return one value for each of `count` layers, from a list that may be shorter or longer."""
     return [values[layer] if layer < len(values) else missing for layer in range(count)]
 

@@ -61,20 +61,23 @@ def masks_otherwise(part: Config, arch: str, spec: RopeSpec) -> bool:
 
 
 def diffusion_schedule(arch: str, tokens: int) -> str:
-    """Return the option of llama-diffusion-cli for the schedule of an architecture.
+    """Return the option that llama-diffusion-cli needs to generate text with an architecture.
 
-    The program needs exactly one: a smallest time, or a length of blocks. It stops unless that
-    length divides the tokens, and the number of blocks divides the steps
-    (examples/diffusion/diffusion.cpp).
+    Dream needs the smallest time of its schedule, "--diffusion-eps 0.001". LLaDA generates text in
+    blocks, and needs their length, such as "--diffusion-block-length 32". The program has two
+    conditions (examples/diffusion/diffusion.cpp): all blocks have equal lengths, and each gets an
+    equal number of the 256 steps.
 
     Args:
         arch: The name of the architecture.
         tokens: The tokens of prompt and answer.
     """
+    # Dream
     if arch_table().diffusion[arch] == "time":
         return "--diffusion-eps 0.001"
-    # The most blocks that divide both tokens and steps, and have at least 32 tokens each. There are
-    # 256 steps, so the number of blocks is a power of 2, and half of it divides both too.
+
+    # LLaDA: as many blocks as divide both the tokens and the steps, a power of 2; and fewer, if
+    # they are shorter than 32 tokens
     blocks = gcd(tokens, STEPS)
     while blocks > 1 and tokens // blocks < SHORTEST_BLOCK:
         blocks //= 2

@@ -158,7 +158,7 @@ def _read_unchecked(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         query_scaling=_query_scaling(file, scaling.original),
         nope_query_scaling=nope_query_scaling,
         mrope_section=sections,
-        notes=_notes(arch, form, scaling.original, sections),
+        notes=_notes_for_users(arch, form, scaling.original, sections),
     )
     return Reading(
         arch=arch,
@@ -174,23 +174,29 @@ def _refuse_factor_of_windows(
     layers: tuple[LayerKind, ...],
     windows: tuple[int | None, ...],
 ) -> None:
-    """Raise BadSource where rope.scaling.factor is off, but not in layers with a window.
+    """Raise BadSource for a factor that llama.cpp applies to layers with a window only.
 
-    With rope.scaling.type "none", llama.cpp ignores the factor (src/llama-context.cpp:169). In some
-    architectures, layers with a window have a copy of the factor (`get_rope_freq_scale` in
-    src/llama-model.cpp), which it does not ignore.
+    With rope.scaling.type "none", llama.cpp ignores rope.scaling.factor
+    (src/llama-context.cpp:169). In some architectures, layers with a window have a copy of the
+    factor (`get_rope_freq_scale` in src/llama-model.cpp), and llama.cpp applies this copy.
+
+    Args:
+        file: The keys of the header.
+        scaling: Its scaling keys.
+        layers: The kind of each layer, "none" for layers that do not rotate.
+        windows: The window of each layer in tokens; None without one.
     """
+    # only for the type none, and in architectures with such a copy
     arch = file.arch
     windows_have_copy = arch.window is not None and arch.window.own_factor
-    if not windows_have_copy:
+    if scaling.kind != "none" or not windows_have_copy:
         return
     factor = stored_factor(file)
-    is_off = scaling.kind == "none"
-    if not is_off or factor == 1:
+    if factor == 1:
         return
 
-    for kind, size in zip(layers, windows, strict=True):
-        has_window = size is not None
+    for kind, window in zip(layers, windows, strict=True):
+        has_window = window is not None
         rotates = kind != "none"
         if has_window and rotates:
             raise BadSource(
@@ -212,28 +218,35 @@ def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
     return attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
 
 
-def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> tuple[str, ...]:
-    """Return notes for people: on two lists of factors, a fourth position, an unknown architecture.
+def _notes_for_users(
+    arch: Arch, form: Form, original: int, sections: tuple[int, ...]
+) -> tuple[str, ...]:
+    """Return sentences on unusual things in the RoPE of a file, which the command line shows.
 
     Args:
         arch: The architecture.
-        form: The frequencies.
+        form: The formula of the frequencies.
         original: The trained context in tokens.
-        sections: For models of images, the numbers of pairs that rotate by the time, the height and
-            the width of a token, and by a fourth position that llama.cpp has; else empty.
+        sections: The numbers of pairs that rotate by the time, the height, the width and a fourth
+            position of a token, e.g. (16, 24, 24, 0) for Qwen2-VL; empty for text models.
     """
     notes = []
-    # llama.cpp chooses the list by the context that it is started with (-c), not by the text
+    # LongRoPE: llama.cpp chooses the list by the context that it is started with (-c), not by the
+    # text
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes.append(
             f"short factors hold in windows of up to {original} tokens, long ones in larger"
         )
+
+    # models of images
     if len(sections) > 3:
         pairs_by_fourth_position = sections[3]
         notes.append(
             f"{pairs_by_fourth_position} of {sum(sections)} pairs rotate by a fourth position,"
             " which is 0 for text"
         )
+
+    # an architecture that ropeconv does not know
     if arch.assumed:
         notes += ASSUMED
     return tuple(notes)
@@ -269,42 +282,50 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
     """Return the number of divisors that a rope tensor must have: one for each pair that rotates.
 
-    In step35 (`halved`) layers without a window rotate half of rope.dimension_count, and layers
-    with a window rotate rope.dimension_count_swa, which is rope.dimension_count where it is absent.
-    Both share one tensor, of which each layer uses the beginning (src/models/step35.cpp).
+    Step 3.5 has two kinds of layers, which share one tensor (src/models/step35.cpp). Each layer
+    uses the beginning, so the tensor must have the pairs of the wider kind.
 
     Args:
         file: The keys of the header.
         rotary_dim: Dimensions that rotate in the layers without a window.
     """
+    # most architectures
     has_two_widths = file.arch.halved and any(layer_windows(file))
     if not has_two_widths:
         return rotary_dim // 2
-    declared_dim = file.whole("rope.dimension_count", 2 * rotary_dim)  # rotary_dim is half of it
-    window_rotary_dim = file.whole("rope.dimension_count_swa", declared_dim)
-    return max(window_rotary_dim, rotary_dim) // 2
+
+    # Step 3.5: layers without a window rotate half of rope.dimension_count. Layers with a window
+    # rotate rope.dimension_count_swa, or if it is absent all of rope.dimension_count.
+    whole_dim = file.whole("rope.dimension_count", 2 * rotary_dim)
+    rotary_dim_with_window = file.whole("rope.dimension_count_swa", whole_dim)
+    return max(rotary_dim, rotary_dim_with_window) // 2
 
 
 def _lists_in_use(
     vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, tensor_length: int
 ) -> tuple[Vector, Vector] | None:
-    """Return the short and the long list of divisors that llama.cpp uses; None where it uses none.
+    """Return the divisors of frequencies that llama.cpp uses for short and for long contexts.
 
-    Few architectures read the two tensors rope_factors_short and rope_factors_long. Most others
-    read the one tensor rope_freqs, which is returned as both lists.
+    Phi 3 and a few others have the two tensors rope_factors_short and rope_factors_long. Most
+    architectures read one tensor, rope_freqs: the result is then the same object twice.
 
     Args:
         vectors: The rope tensors of the file, by name.
         arch: The architecture.
         scaling: rope.scaling.type.
         rotary_dim: Dimensions of a head that rotate.
-        tensor_length: How many numbers a tensor must have, as `stored_pairs` returns it.
+        tensor_length: How many numbers a tensor must have.
+
+    Returns:
+        The short and the long list, each [rotary_dim / 2]; None if llama.cpp uses none.
 
     Raises:
         BadSource: A tensor has another length.
     """
+    # The architecture says how llama.cpp uses the two tensors (`factors`) and the one (`freqs`).
+    # With "longrope", it uses the two only if this is the scaling type.
     uses_two_tensors = arch.factors == "always"
-    if arch.factors == "longrope":  # it reads them only with this scaling type
+    if arch.factors == "longrope":
         uses_two_tensors = scaling == "longrope"
     uses_one_tensor = arch.freqs == "used"
 
@@ -326,35 +347,38 @@ def _lists_in_use(
 
     # a tensor may be longer than the pairs that rotate, and its beginning counts
     pairs = rotary_dim // 2
-    if short is long:  # they stay one object, by which a caller knows that it was one tensor
-        one_list = short[:pairs]
-        return one_list, one_list
-    return short[:pairs], long[:pairs]
+    if uses_two_tensors:
+        return short[:pairs], long[:pairs]
+    one_list = short[:pairs]
+    return one_list, one_list
 
 
 def _divide_form(
     form: Form, lists: tuple[Vector, Vector] | None, original: int, rotary_dim: int
 ) -> Form:
-    """Return the formula of the frequencies that the keys give, divided by rope tensors.
-
-    If the divisors are those of proportional RoPE or of Llama 3.1, it is that formula, and else
-    LongRoPE with two lists of factors.
+    """Return the formula of the frequencies of a GGUF file whose rope tensors divide them.
 
     Args:
-        form: The form that the keys give.
-        lists: The short and the long list of divisors, [rotary_dim / 2]; None without rope tensors.
+        form: The formula that the keys of the header give.
+        lists: The divisors for short and for long contexts, each [rotary_dim / 2]; the same object
+            twice for the one tensor rope_freqs; None without rope tensors.
         original: The tokens from which on the long list is used.
         rotary_dim: Dimensions of a head that rotate.
+
+    Returns:
+        The formula of Llama 3.1 or of proportional RoPE, if it has these divisors; or LongRoPE with
+        two lists of factors.
     """
+    # no divisors, or all are 1
     if lists is None or all(np.all(divisors == 1) for divisors in lists):
         return form
 
-    # llama.cpp's converter (convert_hf_to_gguf.py) writes the divisors of proportional RoPE and of
-    # Llama 3.1 as one list. With their formula, a method can extend such a scaling further.
+    # Llama 3.1 and Gemma 4 (proportional RoPE): llama.cpp's converter (convert_hf_to_gguf.py)
+    # writes their divisors as the one tensor rope_freqs
     short, long = lists
     base = Plain(form.theta).inv_freq(rotary_dim)
-    has_one_list = short is long
-    if has_one_list and isinstance(form, Plain):
+    has_one_tensor = short is long
+    if has_one_tensor and isinstance(form, Plain):
         proportional = recognise_proportional(divide(base, long), form.theta)
         if proportional is not None:
             return proportional
@@ -362,15 +386,15 @@ def _divide_form(
         if llama3 is not None:
             return llama3
 
-    # ggml divides the frequency theta_i of each pair by its divisor d_i, and multiplies it by the
-    # scaling of the keys (ggml_rope_ext in ggml/include/ggml.h):
+    # Others: ggml divides the frequency theta_i of each pair by its divisor d_i, and multiplies it
+    # by the scaling of the keys (ggml_rope_ext in ggml/include/ggml.h):
     #   theta_i / d_i * (1 - r_i + r_i / s)
-    # s is the factor of the scaling, and 1 without a scaling. r_i is YaRN's ramp from 0 to 1, and 1
-    # for position interpolation.
+    # s is the factor of the scaling. r_i is YaRN's ramp from 0 to 1, and 1 for position
+    # interpolation.
     ramp = np.ones(rotary_dim // 2)
     if isinstance(form, Yarn):
         ramp = form.ramp(rotary_dim)
-    factor = getattr(form, "factor", 1.0)
+    factor = getattr(form, "factor", 1.0)  # a formula without a scaling has no factor
     scaling_of_keys = 1 - ramp + ramp / factor
 
     # the factors by which LongRoPE divides theta_i to get these frequencies

@@ -229,17 +229,23 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
        m(mscale_all_dim) (deepseek2.cpp:433-443).
 
     For YaRN with s = 4 and no other keys the results are 1 + 0.1 ln 4 = 1.139, 1, and 1.
+
+    Args:
+        file: The keys of the header. `file.arch` says what llama.cpp reads for the architecture.
+        scaling: The scaling keys.
     """
-    # attn_factor
+    # attn_factor; Grok has a second key for it (grok.cpp:25), which llama.cpp overwrites for YaRN
     arch = file.arch
     handed_to_ggml = file.number("rope.scaling.attn_factor", 1.0)
-    if arch.ext_factor and not scaling.yarn:
-        # Grok has a second key (grok.cpp:25), which llama.cpp overwrites for YaRN
+    reads_second_key = arch.ext_factor
+    if reads_second_key and not scaling.yarn:
         handed_to_ggml *= file.number("rope.scaling.yarn_attn_factor", 1.0)
 
-    # mscale_all_dim; 0 without it. Architectures with MLA have a tenth of it in the key.
+    # mscale_all_dim, 0 in architectures that do not read its key; architectures with MLA have a
+    # tenth of it in the key
     mscale_all_dim = 0.0
-    if arch.log_multiplier:
+    reads_mscale_all_dim = arch.log_multiplier
+    if reads_mscale_all_dim:
         mscale_all_dim = file.number("rope.scaling.yarn_log_multiplier", 0.0)
     if arch.softmax:
         mscale_all_dim /= YARN_SLOPE
@@ -251,17 +257,21 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
     m_1 = 1 + slope
     m_all_dim = 1 + slope * mscale_all_dim
 
-    # step 1; no key has mscale, which is equal to mscale_all_dim in some architectures, else 1
+    # step 1; no key has mscale: it is mscale_all_dim in some architectures, and 1 in others
+    mscale_is_all_dim = arch.same_mscale
     if scaling.yarn and mscale_all_dim:
-        m_mscale = m_all_dim if arch.same_mscale else m_1
+        m_mscale = m_all_dim if mscale_is_all_dim else m_1
         handed_to_ggml *= m_mscale / m_all_dim / m_1
 
-    # steps 2 and 3
+    # step 2, for extended layers; window layers have what was handed to ggml
     extended = handed_to_ggml
     if scaling.yarn:
         extended = handed_to_ggml * m_1
+
+    # step 3, for architectures with MLA
+    has_softmax_scale = arch.softmax
     softmax_scale = 1.0
-    if arch.softmax:
+    if has_softmax_scale:
         softmax_scale = (handed_to_ggml * m_1 * m_all_dim) ** 2
 
     # some architectures rotate without any attention factor
@@ -271,32 +281,37 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
-    """Return the scaling keys of a file that have no effect, such as ("yarn_beta_fast",).
+    """Return the scaling keys of a file that llama.cpp ignores, such as ("yarn_beta_fast",).
 
-    llama.cpp reads each of them for other architectures, or with another rope.scaling.type.
+    It reads each of these keys for other architectures, or with another rope.scaling.type.
+
+    Args:
+        file: The keys of the header. `file.arch` says which keys llama.cpp reads for the
+            architecture, e.g. `betas` is True if it reads yarn_beta_fast and yarn_beta_slow.
+        scaling: The scaling keys.
     """
-    # an architecture with a fixed RoPE rotates with the base 10000 and ignores all scaling, unless
-    # the factor also sets its softmax scale (MLA)
     arch = file.arch
-    ignores_scaling = arch.fixed and not arch.softmax
+    ignored = []
 
-    # the keys that the code of the architecture does not read; `arch.betas` and the other fields
-    # are True where it reads such keys
-    unread = []
+    # keys of YaRN that the code of the architecture does not read
     if not arch.ext_factor:
-        unread += ["yarn_ext_factor", "yarn_attn_factor"]
+        ignored += ["yarn_ext_factor", "yarn_attn_factor"]
     if not arch.betas:
-        unread += ["yarn_beta_fast", "yarn_beta_slow"]
+        ignored += ["yarn_beta_fast", "yarn_beta_slow"]
     if not arch.log_multiplier:
-        unread.append("yarn_log_multiplier")
-    if scaling.kind == "none" or ignores_scaling:
-        unread.append("factor")
-    if arch.no_attention_factor or ignores_scaling:
-        unread.append("attn_factor")
+        ignored.append("yarn_log_multiplier")
 
-    # those of them that the file has, with another value than the default
+    # Some architectures always rotate with the base 10000, without any scaling. With MLA, the
+    # factor still sets the softmax scale.
+    ignores_scaling = arch.fixed and not arch.softmax
+    if ignores_scaling or scaling.kind == "none":
+        ignored.append("factor")
+    if ignores_scaling or arch.no_attention_factor:
+        ignored.append("attn_factor")
+
+    # the ignored keys that the file has; a default of llama.cpp (HARMLESS) changes nothing
     dead = []
-    for key in unread:
+    for key in ignored:
         value = file.get(f"rope.scaling.{key}")
         is_default = value == HARMLESS.get(key)
         if value is not None and not is_default:

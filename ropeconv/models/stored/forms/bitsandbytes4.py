@@ -53,30 +53,33 @@ class Bits4Weight(StoredWeight):
         bitsandbytes stores a weight as a code of 4 bits, the index of one of 16 numbers between -1
         and 1 (quant_map). That number times the largest number of its block is the weight.
         """
-        # Numbers are counted through the whole layer: rows follow each other without gaps, and a
-        # byte or a block may have the end of one row and the begin of the next.
+        # The numbers of a layer are stored without gaps between its rows. So a byte (two numbers)
+        # or a block may have the end of one row and the begin of the next. `start` and `stop` are
+        # places in the whole layer.
         columns = self.shape[-1]
         start = first * columns
         stop = end * columns
         count = stop - start
 
-        # the two numbers of each byte, without one of the row before and one of the row behind
+        # 1. The bytes of these rows. A table has the two numbers of each of the 256 bytes; the
+        # first number of a byte is in its high four bits.
         first_byte = start // 2
         end_byte = -(-stop // 2)  # rounded up
         packed = np.frombuffer(stored.data(self.name, first_byte, end_byte), np.uint8)
-        # the first number of a byte is in its high four bits
-        numbers_by_byte = pairs(stored.whole(f"{self.name}.quant_map"), high_first=True)
-        numbers = numbers_by_byte[packed].reshape(-1)
-        skipped = start - 2 * first_byte  # 0 or 1, of the row before
-        numbers = numbers[skipped : skipped + count]
+        two_numbers_by_byte = pairs(stored.whole(f"{self.name}.quant_map"), high_first=True)
+        numbers = two_numbers_by_byte[packed].reshape(-1)
+        # the first byte may begin with a number of the row before
+        numbers_before = start - 2 * first_byte  # 0 or 1
+        numbers = numbers[numbers_before : numbers_before + count]
 
-        # times the largest number of the block that each number is in
-        first_block = start // self.block
+        # 2. the largest number of each block, repeated for every number of the block
+        first_block = start // self.block  # self.block is the size of a block
         end_block = -(-stop // self.block)
         largest_of_blocks = self._largest_of_blocks(stored, first_block, end_block)
-        largest = np.repeat(largest_of_blocks, self.block)  # for each number of these blocks
-        skipped_in_block = start - first_block * self.block
-        numbers = numbers * largest[skipped_in_block : skipped_in_block + count]
+        largest = np.repeat(largest_of_blocks, self.block)
+        # the first block may begin with numbers of rows before
+        numbers_before = start - first_block * self.block
+        numbers = numbers * largest[numbers_before : numbers_before + count]
         return numbers.reshape(-1, columns)
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
@@ -116,14 +119,13 @@ class Bits4(StoredForm):
 
 
 def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
-    """Describe a weight that bitsandbytes stores in 4 bits, and check its tensors.
-
-    A tensor has the description of the weight as JSON, e.g. {"shape": [64, 32], "blocksize": 64}.
+    """Return a weight that bitsandbytes stores in 4 bits, after checking its tensors.
 
     Args:
         stored: The tensors of the checkpoint.
         name: The name of the weight, and of the tensor with its codes.
-        state_name: The tensor with the description as a text of JSON.
+        state_name: The tensor that describes the weight in JSON: its shape and the size of its
+            blocks, e.g. {"shape": [64, 32], "blocksize": 64}.
 
     Raises:
         BadSource: The description is damaged, or does not fit the tensors.
@@ -140,8 +142,8 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
             f" {DOWNLOAD_AGAIN}"
         )
 
-    # how many numbers each tensor has, by the shape and the size of the blocks; absmax has the
-    # largest number of each block
+    # The names of all tensors of the weight (`uses`), and how many numbers some must have. absmax
+    # has the largest number of each block, and nested_absmax those of blocks of absmax.
     count = prod(shape)
     blocks = -(-count // block)  # rounded up, as all divisions here
     expected_counts = {f"{name}.quant_map": 16, f"{name}.absmax": blocks}
@@ -153,12 +155,12 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
         uses += [f"{name}.nested_absmax", f"{name}.nested_quant_map"]
 
     message = f"the tensors of {name} do not fit its {state_name}; {DOWNLOAD_AGAIN}"
-    packed = stored.tensor(name, state_name)
+    packed = stored.tensor(name, of=state_name)
     packed_bytes = -(-count // 2)  # two codes in each byte
     if packed.stop - packed.start < packed_bytes:
         raise BadSource(message)
     for tensor_name, expected in expected_counts.items():
-        tensor = stored.tensor(tensor_name, name)
+        tensor = stored.tensor(tensor_name, of=name)
         if prod(tensor.shape) != expected:
             raise BadSource(message)
         # double quantisation stores absmax as codes of one byte; all other numbers are floats

@@ -52,24 +52,28 @@ class GptqWeight(StoredWeight):
         GPTQ stores small whole numbers. A weight is (number - zero point) * scale, and groups of
         inputs share a zero point and a scale for each output.
         """
-        # a row of a weight makes one output, so these are the outputs first .. end - 1
+        # the names of the tensors; a fourth one, g_idx, is read by `_groups`
         qweight, scales, qzeros, *_ = self.uses
+
+        # a row of the weight makes one output, so these are the outputs first .. end - 1
         outputs = end - first
         inputs = self.shape[1]
         words = stored.columns(qweight, first, end)
         weights = unpack(words, self.bits, inputs).astype(np.float32)  # [inputs, outputs]
         scale = stored.floats(stored.columns(scales, first, end), scales)  # [groups, outputs]
+        # files of version 1 have all zero points smaller by 1 (subtracted_from_zeros)
         stored_zero = self._zeros(stored, qzeros, first, end)  # [groups, outputs]
-        zero = stored_zero + np.float32(self.subtracted_from_zeros)  # + 1 for files of version 1
+        zero = stored_zero + np.float32(self.subtracted_from_zeros)
 
         # weight = (number - zero) * scale, with the zero point and the scale of the input's group
         group_of_input = self._groups(stored)
         groups = len(scale)
         group_size = -(-inputs // groups)  # rounded up
-        are_equal = inputs % group_size == 0
-        if are_equal and np.array_equal(group_of_input, np.arange(inputs) // group_size):
-            # Groups of neighbours need no copy of a scale and a zero point for each input. These
-            # operations are on a view, so they change `weights`.
+        groups_are_equal = inputs % group_size == 0
+        neighbours = np.arange(inputs) // group_size
+        if groups_are_equal and np.array_equal(group_of_input, neighbours):
+            # Groups of neighbours need no copy of a scale and a zero point for each input.
+            # `by_group` is a view, so these operations change `weights`.
             by_group = weights.reshape(-1, group_size, outputs)
             by_group -= zero[:, None]
             by_group *= scale[:, None]

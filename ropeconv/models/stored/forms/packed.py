@@ -54,12 +54,13 @@ class PackedWeight(StoredWeight):
         compressed-tensors packs small whole numbers into words of 32 bits. A weight is
         (number - offset) * scale, and groups of columns share an offset and a scale in each row.
         """
-        packed, scale_name, *_ = self.uses
+        packed, scale_name, *_ = self.uses  # names of tensors; the optional ones have fields
         rows, columns = self.shape
         count = end - first
         self._check_shape(stored)
 
-        # numbers [rows, columns], and the scale and offset of each group [rows, groups]
+        # [count, columns] numbers, and [count, groups] scales and offsets; a group is a set of
+        # columns
         words = stored.rows(packed, first, end)
         numbers = self._unpacked_rows(words, columns).astype(np.int32)
         scale = self._scales_by_row(stored.whole(scale_name), rows, first, end)
@@ -70,7 +71,7 @@ class PackedWeight(StoredWeight):
         else:  # numbers are stored plus 2^(bits - 1)
             offset = np.full_like(scale, 1 << (self.bits - 1), dtype=np.int32)
 
-        # weight = (number - offset) * scale, where each column may be of any group
+        # weight = (number - offset) * scale; with g_idx, each column may be of any group
         weights: NDArray[np.float32]
         if self.group_index_name:
             group_of_column = stored.whole_numbers(self.group_index_name)
@@ -81,7 +82,7 @@ class PackedWeight(StoredWeight):
             weights = (numbers - offset[:, group_of_column]).astype(np.float32)
             return weights * scale[:, group_of_column]
 
-        # the same where the columns of a group are neighbours: [rows, groups, columns of a group]
+        # without g_idx, the columns of a group are neighbours: [count, groups, columns of a group]
         by_group = numbers.reshape(count, groups, -1)
         weights = (by_group - offset[:, :, np.newaxis]).astype(np.float32)
         weights *= scale[:, :, np.newaxis]
@@ -150,17 +151,17 @@ class Packed(StoredForm):
 
 
 def _weight(stored: StoredTensors, name: str) -> PackedWeight:
-    """Describe a weight that compressed-tensors stores in packed words, and check its tensors.
+    """Return a weight that compressed-tensors stores in packed words, after checking its tensors.
 
-    NAME_packed has the numbers, and NAME_scale their scales. NAME_zero_point, NAME_g_idx and
-    NAME_shape are there only with some settings.
+    The tensor NAME_packed has the numbers, and NAME_scale their scales. NAME_zero_point, NAME_g_idx
+    (the group of each column) and NAME_shape are there only with some settings.
 
     Raises:
         BadSource: Its tensors do not fit together.
     """
-    packed = stored.tensor(f"{name}_packed", name)
-    scale = stored.tensor(f"{name}_scale", name)
-    # the words do not say how many numbers of how many bits they have; the config does
+    packed = stored.tensor(f"{name}_packed", of=name)
+    scale = stored.tensor(f"{name}_scale", of=name)
+    # a word of 32 bits has 8 numbers of 4 bits, or 4 of 8 bits: the config says which
     bits, columns = _bits_and_columns(stored, packed, scale)
     rows = packed.shape[0]
 
@@ -175,11 +176,12 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
             uses.append(further_name)
 
     if zeros_name:
+        # one zero point for each scale, packed along the rows into words of 32 bits, or as bytes
         zeros = tensors[zeros_name]
-        rows_of_zeros = -(-rows * bits // 32)  # in words of 32 bits, rounded up
-        if zeros.dtype == "I8":  # not packed
-            rows_of_zeros = rows
-        if zeros.shape != (rows_of_zeros, scale.shape[-1]):
+        zeros_are_bytes = zeros.dtype == "I8"
+        words_of_rows = -(-rows * bits // 32)  # rounded up
+        zeros_in_column = rows if zeros_are_bytes else words_of_rows
+        if zeros.shape != (zeros_in_column, scale.shape[-1]):
             raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {DOWNLOAD_AGAIN}")
 
     return PackedWeight(
@@ -219,16 +221,16 @@ def _bits_and_columns(stored: StoredTensors, packed: Tensor, scale: Tensor) -> t
 def _bits_and_columns_in_group(
     settings: dict[str, Any], packed: tuple[int, ...], scale: tuple[int, ...]
 ) -> tuple[int, int] | None:
-    """Return the bits of a number and the columns of a packed weight; None if it does not fit.
+    """Return the bits of a number and the columns of a weight, such as (4, 4096).
 
-    A config of compressed-tensors lists groups of layers with their settings (`config_groups`). The
-    numbers of a row are packed into words of 32 bits, so the words do not say how many columns
-    there are. They follow from the settings of a group, if the weight is of that group: 512 words
-    of 4 bits are 4096 columns, and fit 32 groups of 128.
+    The numbers of a row are packed into words of 32 bits, so the shape of the words does not say
+    how many columns there are. The settings of a layer in the config of compressed-tensors do: 512
+    words of 4 bits are 4096 columns, which fit 32 groups of 128. The result is None if the shapes
+    do not fit the settings, since these are then the settings of other layers.
 
     Args:
-        settings: The "weights" of the group, e.g. {"num_bits": 4, "strategy": "group",
-            "group_size": 128}.
+        settings: The "weights" of an entry of `config_groups`, e.g. {"num_bits": 4,
+            "strategy": "group", "group_size": 128}.
         packed: The shape of weight_packed, [rows, words].
         scale: The shape of weight_scale: [1], [rows, 1] or [rows, groups].
     """
@@ -237,29 +239,34 @@ def _bits_and_columns_in_group(
     if not has_bits or settings.get("type", "int") != "int":
         return None
 
-    # groups of 128 columns with 32 scales in each row are 4096 columns; without groups, the words
-    # of a row are full
+    # 1. the columns: 32 scales in a row for groups of 128 columns are 4096 columns; without groups,
+    # the words of a row are full
     rows, words = packed
+    has_scale_by_row = len(scale) == 2
     if settings.get("strategy") == "group":
         group_size: Any = settings.get("group_size")
-        if type(group_size) is not int or len(scale) != 2:
+        if type(group_size) is not int or not has_scale_by_row:
             return None
         _, groups = scale
         columns = groups * group_size
     else:
         columns = words * 32 // bits
 
-    # the numbers of a row follow each other without gaps, and the last word may have room left
+    # 2. The words must be those of the columns. Numbers follow each other without gaps, and the
+    # last word of a row may have room left.
     needed_words = -(-columns * bits // 32)  # rounded up
     if words != needed_words:
         return None
 
-    # one scale for the whole layer
-    if len(scale) != 2:
-        return (bits, columns) if scale == (1,) else None
-    # one scale for each row (then groups is 1), or for each group of a row
-    scale_rows, groups = scale
-    if scale_rows != rows:
+    # 3. the scales: one for each row ([rows, 1]) or for each group of a row ([rows, groups])
+    if has_scale_by_row:
+        scale_rows, groups = scale
+        if scale_rows != rows:
+            return None
+        if groups != 1 and columns % groups:  # not all groups have as many columns
+            return None
+        return bits, columns
+    # or one scale for the whole layer
+    if scale != (1,):
         return None
-    groups_are_equal = groups == 1 or columns % groups == 0
-    return (bits, columns) if groups_are_equal else None
+    return bits, columns

@@ -38,7 +38,7 @@ from ...runtimes.llamacpp.archs import arch_table
 from ...runtimes.llamacpp.purpose import masks_otherwise
 from ...runtimes.llamacpp.read_header import FREQS
 from ..gguf_encoding import GgufModel
-from .conversions import as_layer, count_layers, is_of_prediction_layer, scalars
+from .conversions import as_layer, count_layers, is_of_prediction_layer, numbers_by_layer
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .pooling import EmbeddingProjection, pooling_keys, projections
@@ -188,7 +188,7 @@ def export(
         still = _still_pairs(spec)
         tensors.insert(0, still)
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
-    values |= scalars(headers, rules, sizes.layers)
+    values |= numbers_by_layer(headers, rules, sizes.layers)
     values |= _mask_keys(source, family, rules, spec)
     values |= pooling_keys(source, rules.arch)
     modules: tuple[EmbeddingProjection, ...] = ()
@@ -506,16 +506,20 @@ def _is_harmless(card: Path) -> bool:
 def metadata_keys(
     metadata: Metadata, outtype: str, quantized_by: str | None = None
 ) -> dict[str, GgufValue]:
-    """Return the general.* keys of a file.
+    """Return the metadata keys of a GGUF file on the model as a whole, such as general.name.
 
     Args:
-        metadata: gguf-py's Metadata. Its `quantized_by` is set here.
-        outtype: Type of most weights, such as F16.
-        quantized_by: The person that quantised it, for general.quantized_by.
+        metadata: The name, author, licence and so on, as gguf-py has read them. The object's
+            `quantized_by` is overwritten.
+        outtype: The type of most weights, such as "F16".
+        quantized_by: The person who quantised the model; None for a file without that key.
     """
     metadata.quantized_by = quantized_by
-    keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}
-    return keys | {
+    # gguf-py writes keys into a file writer; `values_of` collects them instead
+    keys_of_gguf_py = values_of(metadata.set_gguf_meta_model)
+    return {
+        "general.type": string("model"),
+        **keys_of_gguf_py,
         "general.file_type": u32(FILE_TYPES[outtype]),
         "general.quantization_version": u32(2),  # GGML_QNT_VERSION in ggml.h
     }

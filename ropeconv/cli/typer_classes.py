@@ -103,7 +103,7 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, with clearer errors than those of Typer; Typer calls this.
+        """Parse the command line for Typer, with clearer errors than Typer's own.
 
         Raises:
             UsageError: For a source that is given as a second model, and for an unknown option;
@@ -142,7 +142,7 @@ class Command(TyperCommand):
             raise UsageError(self._explain_unknown(ctx, unknown, similar)) from None
 
     def _explain_unknown(self, ctx: Any, name: str, similar: Sequence[str]) -> str:
-        """Return the sentence on an unknown option, with the one that was meant if that is known.
+        """Return the message for an unknown option, with the most similar option if there is one.
 
         Args:
             ctx: The context of the command.
@@ -255,7 +255,7 @@ class LazyGroup(TyperGroup):
         return f"`{ctx.command_path} --help` lists them"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, and print the help for an empty one.
+        """Parse the command line, and print the help for an empty command line.
 
         Raises:
             UsageError: For an unknown option.

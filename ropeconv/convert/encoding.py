@@ -334,7 +334,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
 
 def _select(request: EncodeRequest) -> CheckpointResult:
-    """Return the result of the named encoding, or of the best one; see `select`."""
+    """Write a schedule with the named encoding, or with the best encoding for "auto"."""
     family = request.family
     target = request.target
 
@@ -496,7 +496,7 @@ def _explain(
     refusals: Refusals,
     request: EncodeRequest,
 ) -> tuple[ConsideredEncoding, ...]:
-    """Every encoding with the reason why "auto" selected it or not, for `--explain`.
+    """Return each encoding with the reason why --encoding auto selected it, or did not select it.
 
     Args:
         selected: The result that "auto" selected, one of `results`.
@@ -778,7 +778,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
 
 
 def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] | None:
-    """Return a declared context M and an original one O from which Phi-3 derives a factor A.
+    """Return a new context M and an original context O from which Phi-3 computes a factor A.
 
     It computes A = sqrt(ln M / ln O). M is `context` or up to `MOST_LONGER_CONTEXTS` tokens more.
 

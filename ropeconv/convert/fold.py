@@ -368,7 +368,7 @@ class _Layer:
 
         Args:
             schedule: The attention factor and the softmax scale.
-            sides: What to multiply in this layer: queries ("q"), keys ("k"), or both. A layer that
+            sides: Queries ("q"), keys ("k"), or both, to be multiplied in this layer. A layer that
                 uses the keys of an earlier layer has only queries.
             both_are_multiplied: Whether the model's queries and keys are both multiplied.
         """
@@ -430,7 +430,7 @@ class _Layer:
         yield from self._scale_further_norms(which, factor)
 
     def _scale_projection(self, which: Which, factor: float) -> Iterator[Scaling]:
-        """Yield what to multiply in the projection of queries or of keys, and in its bias.
+        """Yield the rows to multiply in the weight matrix and the bias of queries or of keys.
 
         These are the rows whose outputs rotate. In a matrix with 4096 columns, the rows 0 to 64 are
         the elements 0 to 262144 of the flat tensor; a bias has one element for each row.

@@ -522,13 +522,16 @@ def judge_edit(
 
 
 def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:
-    """Why llama.cpp does not compute a schedule from an edited header; empty where it does.
+    """Return the reason why llama.cpp does not compute a schedule from an edited file.
 
     Args:
-        schedule: The frequencies and factors that are wanted.
+        schedule: The frequencies and factors that llama.cpp should compute.
         before: The RoPE that llama.cpp computes from the file before the edit.
-        after: The RoPE that it computes after the edit.
+        after: The RoPE that llama.cpp computes from the file after the edit.
         planned: The file after the edit.
+
+    Returns:
+        The reason; empty where llama.cpp computes the schedule.
     """
     # whether llama.cpp loads the file with these rope tensors
     scaling = planned.get(f"{after.arch.name}.rope.scaling.type")
@@ -832,7 +835,7 @@ NOTE = (
 
 
 def carry(model: GgufModel, to: str) -> Edit:
-    """Return the edit that turns a model into the architecture `to`, with its RoPE unchanged.
+    """Return the edit of a GGUF file that writes the model as another architecture.
 
     Args:
         model: The GGUF file.

@@ -122,7 +122,7 @@ class LlamaCppProcess(ProgramProcess):
     def _call(
         self, kind: type[T], request: object, advance: Callable[[int], None] = lambda count: None
     ) -> T:
-        """Send a request to the program as a line, and return its answer; a failure ends it.
+        """Send a request to the program and return the answer; a failure ends the program.
 
         The program answers in lines too: some that say how many tokens were read, and then one with
         the result.

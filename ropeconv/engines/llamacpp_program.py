@@ -170,14 +170,14 @@ class LlamaModel:
         return LoadedModel(self.width, prefix, bool(llama.llama_supports_gpu_offload()))
 
     def _begin(self, length: int, sequences: int = 1) -> None:
-        """Make a context of `length` tokens, and forget the one before.
+        """Make a new context of llama.cpp, which holds the cache of keys and values.
 
         The context is as short as possible, since llama.cpp uses LongRoPE's long list where the
         context is longer than the trained one.
 
         Args:
-            length: The tokens of all sequences.
-            sequences: The sequences that share the cells of its cache.
+            length: The number of tokens of all sequences together.
+            sequences: The number of sequences that share the cells of the cache.
         """
         # llama.cpp pads a context to a multiple of 256
         size = (max(length, 32) + 255) // 256 * 256

@@ -93,7 +93,7 @@ def class_keys(family: Family) -> JsonObject:
 
 
 def modelling_file(family: Family, log_n: LogN | None) -> str:
-    """Return the text of the modelling file for a family; `log_n` is that of the schedule."""
+    """Return the text of the modelling file (.py) of a family, with log-n unless that is None."""
     code = family.code
     assert code is not None
     return render(

@@ -169,7 +169,7 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
 def _float32_neighbours(
     numbers: NDArray[np.float32], steps: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """The float32 numbers that lie so many steps above positive ones, or below with a minus.
+    """Return for each positive number the float32 number that is some steps larger or smaller.
 
     The bits of the next larger float, read as an integer, are the next integer.
 

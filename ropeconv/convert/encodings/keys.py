@@ -174,7 +174,7 @@ def _window_base_follows(model: GgufModel) -> bool:
 
 
 def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> Edit:
-    """The edit with rope.scaling.yarn_log_multiplier, where the softmax scale needs it.
+    """Return an edit with rope.scaling.yarn_log_multiplier added where a softmax scale needs it.
 
     The softmax scale multiplies all logits. In latent attention (MLA) llama.cpp computes
 

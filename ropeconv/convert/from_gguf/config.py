@@ -283,7 +283,7 @@ def _trace(
 
 def _unstack(traced: _TracedTensor, rules: Gguf) -> dict[str, Shape]:
     """The shapes of the tensors of a stack by name; that of the tensor itself for others."""
-    # the inverse of `_stack` in to_gguf/tensors.py: mlp.experts becomes mlp.experts.0, .1, ...
+    # inverts `_stack_experts` of to_gguf/tensors.py: mlp.experts becomes mlp.experts.0, .1, ...
     for pattern, merged in rules.stacked.items():
         match = re.search(re.escape(merged) + r"(?=\.|$)", traced.name)
         if match:
@@ -352,7 +352,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
 
 
 def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
-    """The sizes that every GGUF file has, under their names in config.json: {"hidden_size": 4096}.
+    """Return the sizes of a model by their names in config.json, such as {"hidden_size": 4096}.
 
     Args:
         keys: The keys of the GGUF file.

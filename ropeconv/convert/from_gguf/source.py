@@ -44,6 +44,11 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     def __init__(
         self, inner: GgufSource, outtype: str = "auto", with_tokenizer: bool = True
     ) -> None:
+        """Describe the checkpoint that a GGUF file becomes, without writing it.
+
+        Raises:
+            UsageError: For an `outtype` that a checkpoint does not have.
+        """
         self.inner = inner
         self.outtype = outtype
         self.with_tokenizer = with_tokenizer
@@ -109,6 +114,7 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
 
     @cached_property
     def shards(self) -> tuple[ConvertedShard[RestoredTensor], ...]:
+        """The safetensors files to write, each with its tensors."""
         file = self.inner.file
         rules = gguf_rules(self.family)
         spec = self.inspection.spec

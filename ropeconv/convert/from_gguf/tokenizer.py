@@ -191,7 +191,7 @@ def _find_pre_tokenizer(name: Any) -> Pre:
 
 
 def bpe_model(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
-    """Return the "model" of a tokenizer.json for BPE, with the defaults of its other settings."""
+    """Return the "model" of a tokenizer.json for BPE, with defaults for its further settings."""
     return {
         "type": "BPE",
         "dropout": None,

@@ -139,17 +139,17 @@ def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
 
 
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
-    """Check that every layer is in llama.cpp what it is in the checkpoint.
+    """Raise an error where llama.cpp computes a layer in another way than transformers.
 
-    llama.cpp derives from the header which layers have a window, rotate, and make keys, and
-    transformers from config.json. An architecture without any windows is not refused: the plan
-    warns.
+    Which layers have a window, rotate, and make keys follows from the header in llama.cpp, and from
+    config.json in transformers. For an architecture that has no windows in llama.cpp, the plan
+    warns, and no error is raised.
 
     Args:
         header: The header of the converted model.
-        sizes: The sizes of the checkpoint.
-        family: Its family.
-        spec: Its RoPE, with the kind and window of each layer.
+        sizes: The sizes of the model.
+        family: The family of the model.
+        spec: The RoPE of the checkpoint, with the kind and window of each layer.
 
     Raises:
         UnsupportedBake: Where a layer differs in its window, in its rotation, in the layer whose
@@ -351,10 +351,10 @@ def _error_on_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
 
 
 def _sizes(header: GgufHeader, arch: str) -> JsonObject:
-    """The sizes of a model under their names in llama.cpp's source; None where not known.
+    """Return the sizes of a model by their names in llama.cpp's source.
 
-    A size that differs between layers is not known either. For example:
-    {"n_embd": 4096, "n_head_kv": 8, "n_embd_head_k": 128, "n_embd_k_gqa": 1024, "n_ff": None, ...}
+    For example, {"n_embd": 4096, "n_head_kv": 8, "n_embd_head_k": 128, "n_ff": None, ...}. None
+    means an unknown size, or a size that differs between layers.
     """
     sizes: dict[str, int | None] = {}
     for name, key in SIZES.items():
@@ -393,7 +393,7 @@ def general_name(name: str) -> str:
 
 
 def _fits(shape: tuple[int, ...], demand: str, sizes: JsonObject) -> bool:
-    """Whether the shape of a tensor is the one that llama.cpp wants.
+    """Return whether a tensor has the shape that llama.cpp expects.
 
     Args:
         shape: The shape of the tensor, fastest dimension first.

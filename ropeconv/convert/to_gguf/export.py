@@ -285,11 +285,15 @@ def _still_pairs(spec: RopeSpec) -> StoredRows:
 def weight_counts(
     elements: Mapping[str, int], values: Mapping[str, GgufValue]
 ) -> tuple[int, int, int]:
-    """Return the weights of the model, those of one expert in all layers, and how many experts.
+    """Count the weights of a model, also for a single expert of a mixture of experts.
 
     Args:
-        elements: The numbers of each tensor, by its name in GGUF.
-        values: The keys of the header.
+        elements: The number of weights in each tensor, by the tensor's name in GGUF.
+        values: The metadata keys.
+
+    Returns:
+        The weights of the model, the weights of one expert in all layers, and the number of
+        experts.
     """
     # GGUF stacks the experts of a layer in one tensor, such as blk.0.ffn_up_exps.weight
     total = sum(elements.values())
@@ -441,7 +445,7 @@ def _guess_metadata(folder: Path, origin: Path, total: int) -> Metadata:
 
 
 def _describe_extended(metadata: Metadata, repository: str | None, label: str) -> None:
-    """Change the Metadata of a source into that of a new model, whose base is the source.
+    """Change gguf-py's Metadata of a source, so that it describes a fine-tune of the source.
 
     Args:
         metadata: The Metadata, which is changed.

@@ -680,7 +680,7 @@ def _window_interval(part: Config, family: Family, spec: RopeSpec) -> dict[str, 
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of a scaling of queries by position, as in Mistral 4; empty for a model without it.
+    """Return the metadata keys for Mistral 4's scaling of queries by position, empty without it.
 
     Args:
         part: The text part of the config.

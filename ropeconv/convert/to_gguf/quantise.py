@@ -318,7 +318,7 @@ class Quantisation:
 
 
 def dequantise(source: Path, target: Path) -> None:
-    """Write a GGUF file with the weights of another one as llama.cpp computes them, in float32.
+    """Write a copy of a GGUF file with all weights in float32, as llama.cpp dequantises them.
 
     Args:
         source: The file, or the first of several shards.

@@ -147,7 +147,7 @@ class StockConverter:
     def _run(
         self, model: Path, target: Path, settings: dict[str, Any], arguments: list[str]
     ) -> str:
-        """Run the converter once. Returns why it failed, and "" where it made its file."""
+        """Run the converter, and return the reason of a failure, or "" if it has made its file."""
         text = json.dumps(settings)
         # -P keeps modules of the current folder out
         command = [sys.executable, "-P", str(PROGRAM), str(self.script), text, *arguments]
@@ -275,7 +275,7 @@ def _describe(script: Path, version: str = "") -> StockConverter:
 
 
 def _version_of(root: Path) -> str:
-    """The commit of a checkout, or the version of the sdist around it; empty if not known."""
+    """Return the commit of a git checkout, or the version of an sdist, or "" for neither."""
     # .git is read and git is not run, since settings of a repository may name programs
     head = _line_of(root / ".git" / "HEAD")
     if head.startswith("ref: "):

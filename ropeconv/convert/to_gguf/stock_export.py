@@ -435,10 +435,10 @@ def _elements(header: GgufHeader) -> dict[str, int]:
 def _with_descriptions(
     header: GgufHeader, plain: dict[str, GgufValue], named: dict[str, GgufValue]
 ) -> GgufHeader:
-    """Return a header of the converter that describes the extended model, and not its source.
+    """Return a header with descriptions of the extended model in place of the source model's.
 
-    "Qwen3 8B" in general.name becomes "Qwen3 8B yarn4". Descriptions that are the same for both
-    stay as the converter wrote them, which may know more than gguf-py here.
+    "Qwen3 8B" in general.name becomes "Qwen3 8B yarn4". Descriptions that both models share keep
+    the text of llama.cpp's converter.
 
     Args:
         header: The header that the converter wrote.

@@ -189,10 +189,10 @@ def merges_make_every_token(bpe: Bpe) -> bool:
 
 
 def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
-    """Whether byte-pair encoding joins all letters of a text to one token.
+    """Return whether byte-pair encoding joins all letters of a text into one token.
 
-    With the merges (o, w) and (l, ow), "low" becomes l + ow and then low. The pair of the lowest
-    rank is merged first, and the first one of equal pairs.
+    With the merges (o, w) and (l, ow), "low" becomes l + ow and then low. The pair with the lowest
+    rank is merged first, and of several equal pairs the first pair.
 
     Args:
         text: The text of a token.

@@ -349,7 +349,7 @@ def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
-    """Return blocks of 32 numbers in MXFP4 as ggml has them, from those of a checkpoint.
+    """Return rows of a checkpoint in MXFP4 in ggml's order of the bytes.
 
     A number has 4 bits, so a block is 16 bytes (NIBBLES) and a scale of one byte. Checkpoints have
     the scales in another tensor, and ggml has them in front of each block.
@@ -392,7 +392,7 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
-    """Return rows of 32-bit floats in another type, as an array whose bytes are those of the file.
+    """Convert rows of float32 to a ggml type, as an array with the bytes that a file has.
 
     Args:
         values: The rows.

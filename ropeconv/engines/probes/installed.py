@@ -377,10 +377,10 @@ class InstalledRuntime(Asking):
         return verdict if verdict_with_option is None else verdict_with_option
 
     def verdict_with_option(self, planned: PlannedConfig, without: Verdict) -> Verdict | None:
-        """Return the verdict with the first option of the server with which it computes a config.
+        """Return the verdict with the first server option that makes the runtime compute a config.
 
-        For instance, vLLM computes some configs only with `--model-impl transformers`. The options
-        that are tried are those of the newest version in ropeconv's table of runtimes.
+        For example, vLLM computes some configs only with `--model-impl transformers`. ropeconv's
+        table of runtimes lists the options, by the newest version of the runtime.
 
         Args:
             planned: The config, and the schedule that it should give.

@@ -398,11 +398,11 @@ def _largest_query_scale(schedule: Schedule) -> float:
 
 
 def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expected) -> bool:
-    """Whether a runtime ignores a scaling: it computes the RoPE of the model without any.
+    """Return whether a runtime ignores a scaling, and computes the model's RoPE without scaling.
 
     Args:
         answer: The answer of the runtime.
-        ropes: The RoPE that it gives each layer that the schedule is for.
+        ropes: The RoPE of each global layer in the runtime.
         expected: The schedule, and `before`, the RoPE of the source.
     """
     # the plain frequencies theta^(-2i / d) of the model's base

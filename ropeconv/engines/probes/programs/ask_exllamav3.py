@@ -170,10 +170,10 @@ ANSWERS_BY_SETTINGS: dict[str, tuple[protocol.Answer, float]] = {}
 
 
 def add_needed_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """Change a config where it is unlike published ones, and return the changed keys.
+    """Add keys to a config.json without which exllamav3 refuses it, and return these keys.
 
-    These have nothing to do with RoPE: exllamav3 refuses the config without them. The config of a
-    small Qwen2.5 VL gets {"vision_config": {"spatial_patch_size": 14}}, say.
+    The keys do not change the RoPE. For example, the config of a small Qwen2.5 VL gets
+    {"vision_config": {"spatial_patch_size": 14}}.
 
     Args:
         config: The whole config.json, which is changed.

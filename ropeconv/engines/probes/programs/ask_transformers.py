@@ -327,8 +327,8 @@ def decoder_layers(model: Any) -> list[Any]:
 def forward(model: Any, tokens: int) -> Recorder:
     """Run a prompt through a model, and return the cosines and sines that each layer rotates with.
 
-    Of a long prompt, only four tokens are run: the positions 0, 1 and 2, and the last position, by
-    which the model knows the length.
+    For a long prompt, the model runs only on four tokens: the positions 0, 1 and 2, and the last
+    position, by which the model knows the length.
 
     Args:
         model: The model.

@@ -489,13 +489,13 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
 
     for key in file.header.values:  # such as "qwen3moe.expert_count"
         prefix, _, name = key.partition(".")
-        value = file.get(key)
         if prefix != rules.arch:
             continue
         # READ_ELSEWHERE: keys of RoPE, windows and heads, which other functions read
         if name in converted_keys or READ_ELSEWHERE.match(name):
             continue
         # a value that changes nothing (rules.idle), such as {"expert_group_count": 1}
+        value = file.get(key)
         if name in rules.idle and value == rules.idle[name]:
             continue
 

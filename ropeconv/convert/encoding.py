@@ -406,11 +406,11 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
-    """Write a schedule by the encoding that "auto" selects, in the order that `select` states.
+    """Write a schedule with the encoding that --encoding auto selects.
 
-    An encoding is a way to store the frequencies. Its result fits where every wanted runtime
-    computes the schedule from it. A result that a runtime computes only when its server is started
-    with a certain option is taken only where no other fits.
+    The selected encoding is the first whose result every wanted runtime computes, in the order that
+    `select` states. Results that a runtime computes only with a certain option of its server come
+    last.
     """
     count_versions = partial(_exact_versions, request)  # that compute a result exactly
 
@@ -501,7 +501,7 @@ def _explain(
     Args:
         selected: The result that "auto" selected, one of `results`.
         results: The results of the encodings that were tried and can hold the schedule.
-        refusals: The errors of those that were tried and cannot hold it, by name.
+        refusals: The errors of the encodings that were tried and cannot hold the schedule, by name.
         request: The schedule and the runtimes.
     """
     # encodings after the selected one were not tried

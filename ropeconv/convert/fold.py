@@ -270,13 +270,13 @@ def times_queries(
 ) -> tuple[Scaling, ...]:
     """Return the scalings that multiply all queries of a model by a power of two.
 
-    It changes only the exponents of the weights, so that no bit is lost.
+    A power of two changes only the exponents of the weights, so no bit is lost.
 
     Args:
         gain: The power of two, such as 2^-13.
         spec: The RoPE of the checkpoint.
         family: The family of the checkpoint.
-        tensors: Its tensors by name.
+        tensors: The tensors of the checkpoint by name.
 
     Raises:
         UnsupportedBake: For dtypes other than F32 and BF16, whose exponents have too small a range.

@@ -93,7 +93,7 @@ class LlamaCppProcess(ProgramProcess):
         Args:
             kind: The type of the result, by which its JSON is decoded.
             method: The name of the method.
-            *arguments: Its arguments, which JSON can express.
+            *arguments: The arguments of the method, as values that JSON can express.
             progress: Called with the number of tokens that llama.cpp has read since the last call.
 
         Raises:

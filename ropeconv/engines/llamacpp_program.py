@@ -349,17 +349,17 @@ class LlamaModel:
     def _read_blocks(
         self, tokens: list[int], places: list[int], wanted_places: set[int]
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the logits after the wanted tokens, where the positions have gaps.
+        """Yield the logits after the wanted tokens of a prompt whose positions have gaps.
 
         llama.cpp refuses a gap inside a sequence, but a sequence may begin at any position. So each
-        block without gaps is read as a sequence of its own. Then the cached keys and values of the
-        earlier blocks are added to it, which makes a gap in the cache only.
+        block without gaps is read as a separate sequence. Then the cached keys and values of the
+        earlier blocks are added to that sequence.
 
         Args:
-            tokens: All of them.
-            places: Their positions, rising. Tokens at the positions 0, 1, 2, 100, 101 are two
-                blocks.
-            wanted_places: The positions after whose tokens logits are computed.
+            tokens: All tokens of the prompt.
+            places: The position of each token, in rising order. Tokens at the positions 0, 1, 2,
+                100, 101 are two blocks.
+            wanted_places: The positions of the wanted tokens.
         """
         # where each block without gaps begins and ends in `tokens`
         starts = [0]
@@ -390,11 +390,12 @@ class LlamaModel:
             yield from self._read(other_tokens, first_place + 1, wanted_places, sequence)
 
     def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:
-        """Return the losses of some tokens, and whether each was the likeliest.
+        """Return the losses of some tokens, and whether each was the likeliest token.
 
         Args:
-            tokens: All of them.
-            targets: Rising indices into `tokens`, from 1 on.
+            tokens: All tokens of the text.
+            targets: The indices of the tokens whose losses are computed, from 1 on, in rising
+                order.
 
         Returns:
             The losses in nats as the bytes of float64, and one byte for each target: 1 where it was

@@ -75,9 +75,9 @@ class Probe(ProgramProcess):
         """Return what a function of ropeconv returns in the process that has transformers.
 
         Args:
-            function: Its module and its name, as `MODULE:FUNCTION`. It takes and returns a JSON
-                object.
-            given: Its argument.
+            function: The module and the name of the function, as `MODULE:FUNCTION`. The function
+                takes and returns a JSON object.
+            given: The argument of the function.
 
         Returns:
             The result, or {"error": message}.

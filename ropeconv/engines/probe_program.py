@@ -245,9 +245,9 @@ def build(text: PretrainedConfig) -> Module:
 
 
 def class_of(text: PretrainedConfig) -> type[Module]:
-    """Return the class of the text model of a config.
+    """Return the class that transformers' AutoModel has for a config of a language model.
 
-    It is that of AutoModel, or the one in the modelling file of the config that takes it.
+    For a config with a modelling file, the class is the class in that file which takes the config.
     """
     from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 

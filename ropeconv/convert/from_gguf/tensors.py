@@ -601,13 +601,13 @@ def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
 
 
 def _restore_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
-    """Give rows, and the columns of each, the order of the checkpoint, which the export changed.
+    """Return rows of a GGUF file in the order of the checkpoint, which the export has changed.
 
     Args:
         values: The rows as GGUF has them, [rows, columns].
-        piece: Their range. `interleave` is the number of rows of a head where the export reordered
-            these rows, else 0. `tiles` is the number of groups of columns and of blocks in each
-            group, (1, 1) where the export left the columns.
+        piece: The changes of the order. `piece.interleave` is the number of rows of a head whose
+            rows the export reordered, or 0. `piece.tiles` is the number of groups of columns that
+            the export reordered, and the number of blocks in each group, or (1, 1).
     """
     shape = (piece.row_count, piece.columns)
     if piece.interleave:

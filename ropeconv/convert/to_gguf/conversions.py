@@ -434,8 +434,8 @@ def projections(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list
 def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Separate keys and values in the second projection of multi-head latent attention.
 
-    kv_b_proj [heads * (key_width + value_width), rank] has for each head the rows of its key, then
-    those of its value. It becomes keys [heads, rank, key_width] and values
+    kv_b_proj [heads * (key_width + value_width), rank] has for each head the rows of the key, then
+    the rows of the value. The results are keys [heads, rank, key_width] and values
     [heads, value_width, rank].
     """
     key_width = count(sizes.config, "qk_nope_head_dim")

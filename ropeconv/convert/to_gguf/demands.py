@@ -212,12 +212,13 @@ def _check_key_heads(file: ArchKeys, wanted: Sequence[int]) -> None:
 
 
 def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
-    """For each of `count` layers, the layer that makes its keys in llama.cpp.
+    """Return for each layer the number of the layer whose keys it uses in llama.cpp.
 
-    Usually that is the layer itself. In some architectures, such as that of Gemma 3n, only the
-    first N layers make keys. The later ones use those of layer N - 1 or N - 2: one of these has a
-    window and the other has not, and each later layer takes the one of its own kind. With N = 20
-    and 22 layers, of which the last has no window, the result may be [0, ..., 19, 18, 19].
+    Usually a layer uses its own keys. In some architectures, such as Gemma 3n's, only the first N
+    layers make keys. A later layer with a window uses the keys of layer N - 1 or N - 2, whichever
+    has a window too, and a later layer without a window the keys of the layer without a window.
+    With N = 20 and 22 layers, of which the last has no window, the result may be
+    [0, ..., 19, 18, 19].
 
     Args:
         file: The keys of the GGUF file.

@@ -247,16 +247,16 @@ def export(
 
 
 def _mask_keys(source: Source, family: Family, rules: Gguf, spec: RopeSpec) -> dict[str, GgufValue]:
-    """Return the key of a decoder whose config switches its causal mask off; empty for others.
+    """Return the metadata key of a decoder without a causal mask; empty for all other models.
 
     Args:
         source: The checkpoint.
-        family: Its family.
-        rules: How it becomes GGUF.
-        spec: Its RoPE.
+        family: The family of the checkpoint.
+        rules: How checkpoints of the family become GGUF.
+        spec: The RoPE of the checkpoint.
 
     Raises:
-        UnsupportedBake: llama.cpp computes another mask.
+        UnsupportedBake: Where llama.cpp computes another mask than the checkpoint's class.
     """
     part = text_part(source.config(), family)
     switches_mask_off = part.get("is_causal") is False  # a decoder without this key has a mask

@@ -113,9 +113,9 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     """Return the thresholds of Gemma 3n's sparse activations, one number per layer.
 
-    A layer sets a share of its activations to 0, such as 95 %: those that are less than 1.645
-    standard deviations above the mean. llama.cpp does not read the key, and computes these layers
-    by a constant (src/models/models.h).
+    A layer sets a share of its activations to 0. A share of 95 % means all activations that are
+    less than 1.645 standard deviations above the mean. llama.cpp does not read the key, and uses a
+    constant (src/models/models.h).
 
     Raises:
         UnsupportedBake: For other shares than llama.cpp computes.
@@ -338,7 +338,7 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
     Args:
         config: The whole config.json.
         family: The family of the model.
-        spec: Its unscaled RoPE.
+        spec: The RoPE of the model, without scaling.
 
     Raises:
         BadSource: For keys that are absent.
@@ -371,7 +371,7 @@ def hparams(
     Args:
         sizes: The sizes of the model.
         family: The family of the model.
-        spec: Its unscaled RoPE.
+        spec: The RoPE of the model, without scaling.
         vocabulary: Rows of the embeddings.
 
     Raises:

@@ -187,17 +187,18 @@ class Quantisation:
         self._quantise(source, target, dry_run=False)
 
     def _quantise(self, source: Path, target: Path, dry_run: bool) -> dict[str, str]:
-        """Run llama.cpp's quantiser in a process of its own, and return the type of each tensor.
-
-        Such as {"output.weight": "q6_K"}, for the tensors whose type llama.cpp logs.
+        """Run llama.cpp's quantiser in a separate process, and return the type of each tensor.
 
         Args:
-            source: The GGUF file with floats.
-            target: The file that is written.
+            source: The GGUF file before quantisation, whose weights are floats.
+            target: The file to write.
             dry_run: Whether only the types are computed, and nothing is written.
 
+        Returns:
+            The types that llama.cpp logs, such as {"output.weight": "q6_K"}.
+
         Raises:
-            RopeconvError: llama.cpp fails.
+            RopeconvError: Where llama.cpp fails.
         """
         with scratch() as folder:
             imatrix_path = ""  # none

@@ -307,7 +307,7 @@ def _named_and_typed(
 
     Args:
         tensor: The tensor after all conversions, with a name as in a checkpoint.
-        maps: gguf-py's maps from names in checkpoints to those in GGUF; the first one counts.
+        maps: gguf-py's maps from names in checkpoints to names in GGUF; the first map counts.
         rules: How checkpoints of the family become GGUF.
         type: ggml's number of the type of matrices, which the user chose.
     """
@@ -329,13 +329,13 @@ def _named_and_typed(
 
 
 def _type_in_gguf(tensor: StoredRows, name: str, rules: Gguf, type_of_matrices: int) -> int:
-    """Return ggml's number of the type that a tensor gets, as llama.cpp's converter chooses it.
+    """Return the ggml type of a tensor in GGUF, as llama.cpp's converter chooses it.
 
-    F32 is for vectors, norms, routers and all that is not a weight, whatever type the user chose.
+    Vectors, norms, routers and tensors that are not weights always get F32.
 
     Args:
         tensor: The tensor after all conversions.
-        name: Its name in GGUF.
+        name: The name of the tensor in GGUF.
         rules: How checkpoints of the family become GGUF.
         type_of_matrices: The type that the user chose.
     """

@@ -592,15 +592,15 @@ def _flags_of_post_processor(
 
 
 def _ids_of_family(folder: Path, tokens: Vocabulary, rules: Gguf) -> dict[str, int]:
-    """The ids of special tokens that llama.cpp's converter names for an architecture.
+    """Return the ids of special tokens that llama.cpp's converter has in its code for a family.
 
-    {"eot": 151336} for GLM-4, say, whose turns end with <|user|>.
+    For example, {"eot": 151336} for GLM-4, whose turns end with <|user|>.
 
     Args:
-        folder: The folder of the tokenizer.
+        folder: The folder with the files of the tokenizer.
         tokens: The tokens.
-        rules: How the family becomes GGUF. Its `special` has the text of a token, {"eot":
-            "<|user|>"}, or its id.
+        rules: How checkpoints of the family become GGUF. `rules.special` has the text of each such
+            token, {"eot": "<|user|>"}, or the id of the token.
     """
     ids = {}
     id_of_text = {text: token_id for token_id, text in enumerate(tokens.texts)}

@@ -199,7 +199,7 @@ class TokenKind(IntEnum):
 def looks_special(text: str) -> bool:
     """Return whether an added token is a control token, whatever tokenizer.json says of it.
 
-    Publishers do not mark all of them. The texts are those of llama.cpp's converter
+    Publishers do not mark all control tokens. llama.cpp's converter has the same list of texts
     (conversion/base.py, does_token_look_special).
     """
     # DeepSeek Coder, and Gemma 2 and 3

@@ -308,13 +308,13 @@ def _pairs(answer: RuntimeAnswer, rope: ProbedRope, family: Family) -> str:
 def _vector_differences(
     prefix: str, answered: tuple[float, ...], expected: Vector
 ) -> Iterator[str]:
-    """Yield how frequencies differ from the expected ones, in words that begin with `prefix`.
+    """Yield in words how the frequencies of a runtime differ from the expected frequencies.
 
     Args:
-        prefix: Such as "window layers: ", or empty.
+        prefix: The beginning of each text, such as "window layers: ", or empty.
         answered: The frequencies that the runtime uses, [rotary_dim / 2] in radians per token. A
-            pair with 0 does not rotate.
-        expected: Those that it should use.
+            pair of dimensions with the frequency 0 does not rotate.
+        expected: The frequencies that the runtime should use.
     """
     if len(answered) != len(expected):
         yield f"{prefix}rotates {len(answered)} pairs, not {len(expected)}"
@@ -354,11 +354,11 @@ def _deviation(answered: tuple[float, ...], expected: Vector) -> float:
 
 
 def _logit_differences(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
-    """Yield how the factors on logits and on queries differ, in families that have them.
+    """Yield in words how a runtime's factors on logits and on queries differ from a schedule.
 
     Args:
-        answer: The factors that the runtime uses, `scaling` and `query_scale`.
-        expected: The schedule, with those that it should use.
+        answer: The factors that the runtime uses, `scaling` on logits and `query_scale` on queries.
+        expected: The schedule, with the factors that the runtime should use.
     """
     schedule = expected.schedule
     family = expected.family

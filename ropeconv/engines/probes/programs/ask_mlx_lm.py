@@ -271,18 +271,18 @@ def watch_pass(
     run: Callable[[Any, Any], Any] = lambda model, tokens: model(tokens),
     kind: type[Watch] = Watch,
 ) -> Any:
-    """Pass a few tokens through a model, and return a watch that saw which layer called which rope.
+    """Run a model on a few tokens, and return a record of the calls of mlx's RoPE in each layer.
 
-    In `watch.calls`, layer 0 of a Llama has two calls of its nn.RoPE: for queries and for keys.
-
-    Raises Refused where the model fails.
+    For layer 0 of a Llama, `watch.calls` has two calls of an nn.RoPE: for queries and for keys.
 
     Args:
         model: The model.
-        layers: Its layers.
-        run: Passes tokens through the model, and returns the result; for a multimodal model, it
-            calls the language model in it.
-        kind: The class of the watch that is returned, `Watch` or one that notes more.
+        layers: The layers of the model.
+        run: Runs the model on tokens; for a multimodal model, only its language model.
+        kind: The class of the result, `Watch` or a subclass that records more.
+
+    Raises:
+        Refused: Where the model fails.
     """
     layer_numbers = {id(layer): number for number, layer in enumerate(layers)}
     # the indexers of sparse attention rotate too, but only to choose tokens: their ropes are known

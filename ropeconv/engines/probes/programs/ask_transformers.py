@@ -296,10 +296,10 @@ def without_initialisation() -> Iterator[None]:
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """Return the layers of a text model.
+    """Return the layers of a language model.
 
-    A model with an encoder and a decoder gives the layers of its decoder, and then those of its
-    encoder.
+    For a model with an encoder and a decoder, these are the layers of the decoder, then the layers
+    of the encoder.
     """
     if model.config.is_encoder_decoder:
         encoder = model.encoder

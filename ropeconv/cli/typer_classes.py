@@ -103,7 +103,7 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, with clearer errors than those of Typer; Typer calls this.
+        """Parse the command line for Typer, with clearer errors than Typer's own.
 
         Raises:
             UsageError: For a source that is given as a second model, and for an unknown option;
@@ -142,7 +142,7 @@ class Command(TyperCommand):
             raise UsageError(self._explain_unknown(ctx, unknown, similar)) from None
 
     def _explain_unknown(self, ctx: Any, name: str, similar: Sequence[str]) -> str:
-        """Return the sentence on an unknown option, with the one that was meant if that is known.
+        """Return the message for an unknown option, with the most similar option if there is one.
 
         Args:
             ctx: The context of the command.
@@ -207,24 +207,31 @@ class LazyGroup(TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that is typed, and import it.
+        """Return the name, the command, and the remaining words of a command line.
+
+        The module of the command is imported now, so that `ropeconv --help` imports no command.
+
+        Args:
+            ctx: The context of click.
+            args: The words typed after the name of the group, such as ["inspect", "model"].
 
         Raises:
-            UsageError: For an unknown command, with the one that is meant.
+            UsageError: For an unknown command, with the most similar command.
         """
         word = args[0]
         is_option = word.startswith("-")
-        is_completion = ctx.resilient_parsing  # a shell asks for completions; no error then
+        # click sets `resilient_parsing` while a shell completes a word, which must not fail
+        is_completion = ctx.resilient_parsing
         if word not in self.commands and not is_option and not is_completion:
             raise UsageError(f"there is no command {shown(word)}; {self._repair(ctx, word)}")
 
-        # The group has a `Stub` for a command that is not imported yet. The callback of the stub
-        # imports the command and returns it.
-        name, command, rest = super().resolve_command(ctx, args)
+        # A command that is not imported yet is a `Stub`, whose callback imports the command and
+        # returns it.
+        name, command, remaining_words = super().resolve_command(ctx, args)
         if isinstance(command, Stub) and command.callback is not None:
             import_command = command.callback
             command = import_command()
-        return name, command, rest
+        return name, command, remaining_words
 
     def _repair(self, ctx: Any, word: str) -> str:
         """Return what to do instead of an unknown command.
@@ -248,7 +255,7 @@ class LazyGroup(TyperGroup):
         return f"`{ctx.command_path} --help` lists them"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, and print the help for an empty one.
+        """Parse the command line, and print the help for an empty command line.
 
         Raises:
             UsageError: For an unknown option.

@@ -55,7 +55,7 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     for part in text_parts(baked, family):
         # the new RoPE dictionary, which is written below, then the keys beside it: lengths, bases,
         # and shares of a head
-        rope = _with_kept_keys(part, family, spec, written.rope)
+        rope = _add_keys_of_model(part, family, spec, written.rope)
         _put_context(part, family, written.context)
         _put_bases(part, family, spec, written.theta)
         if family.writing.head_dim and not family.mla:
@@ -119,44 +119,49 @@ def _put_context(part: Config, family: Family, context: int) -> None:
 
 
 def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> None:
-    """Set the base of global layers to `theta`, and keep the source's for local layers.
+    """Write the base of the RoPE (rope_theta) into a config, under each key that the class reads.
 
-    Global layers are those whose context grows; local ones keep their RoPE, as Gemma 3's layers
-    with a sliding window do.
+    Global layers, whose context grows, get the new base. Local layers, such as Gemma 3's layers
+    with a sliding window, keep the base of the source.
 
     Args:
         part: The text part of the config, which is changed.
-        family: The family of the model.
+        family: The family of the model, with the names of its keys.
         spec: The RoPE of the source.
         theta: The new base.
     """
-    # Step 3.5 has a list with the base of each layer under rope_theta. The list is read now, since
-    # a single base replaces it below.
     keys = family.keys
-    base_of_layers = part.get(keys.layer_theta) if keys.layer_theta else None
 
-    # A family may know the base by several names, as GPT-NeoX by rotary_emb_base and rope_theta.
-    # The first name and rope_theta are always written, other names where the config has them. A
-    # new key is inserted directly behind max_position_embeddings.
+    # Step 3.5: rope_theta is a list with the base of each layer. The list is read before the single
+    # base replaces it.
+    old_bases = part.get(keys.layer_theta) if keys.layer_theta else None
+
+    # The single base. A class may read it under several names (keys.theta), such as GPT-NeoX under
+    # rotary_emb_base and rope_theta. The first name and rope_theta are always written, other names
+    # only where the config has them.
+    main_name = keys.theta[:1]
+    always_written = {"rope_theta", *main_name}
     names = list(keys.theta)
     if "rope_theta" not in names:
         names.append("rope_theta")
-    always_written = {"rope_theta", *keys.theta[:1]}
     for name in names:
         if name in part or name in always_written:
-            put(part, name, theta, after=keys.context[0])
+            put(part, name, theta, after=keys.context[0])  # behind max_position_embeddings
 
-    # the list again, with the new base for global layers
-    if isinstance(base_of_layers, list) and base_of_layers:
-        kinds = kinds_of(part, family, layer_names(part, family, len(base_of_layers)))
-        bases = []
-        for base, kind in zip(base_of_layers, kinds, strict=False):
+    # Step 3.5: the list, with the new base for global layers
+    if isinstance(old_bases, list) and old_bases:
+        kinds = kinds_of(part, family, layer_names(part, family, len(old_bases)))
+        new_bases = []
+        for base, kind in zip(old_bases, kinds, strict=False):
             # 0 is the base of a layer that does not rotate
             rotates_globally = base and kind == "global"
-            bases.append(theta if rotates_globally else base)
-        put(part, keys.layer_theta, bases)
+            new_bases.append(theta if rotates_globally else base)
+        put(part, keys.layer_theta, new_bases)
+
+    # Gemma 3: the base of local layers has a key of its own, rope_local_base_freq
     if spec.local_form is not None and keys.local_theta:
-        put(part, keys.local_theta[0], spec.local_form.theta, after="rope_theta")
+        local_name = keys.local_theta[0]
+        put(part, local_name, spec.local_form.theta, after="rope_theta")
 
 
 def put(part: Config, key: str, value: object, after: str = "") -> None:
@@ -173,25 +178,29 @@ def put(part: Config, key: str, value: object, after: str = "") -> None:
             part[name] = part.pop(name)
 
 
-def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
-    """The new RoPE dictionary, with keys of the source's dictionary that belong to the model.
+def _add_keys_of_model(
+    part: Config, family: Family, spec: RopeSpec, rope: JsonObject
+) -> JsonObject:
+    """Return a new RoPE dictionary with the keys added that describe the model, not its scaling.
 
-    mrope_section of Qwen2-VL is such a key: it says how positions are divided, whatever the scaling
-    is. In the result, lengths are ints and other numbers floats.
+    Qwen2-VL's mrope_section is such a key: it says how positions are divided between dimensions.
+    In the result, lengths are ints and other numbers floats.
 
     Args:
         part: The text part of the config.
         family: The family of the model.
         spec: The RoPE of the source.
-        rope: The new RoPE dictionary, without the keys of the source.
+        rope: The new RoPE dictionary, such as {"rope_type": "linear", "factor": 2.0}.
     """
     writing = family.writing
-    source_rope, _ = rope_dict(part, family)
-    kept = {key: source_rope[key] for key in writing.keep if key in source_rope}
 
-    # In latent attention (MLA), a head has dimensions that rotate (qk_rope_head_dim) and others
-    # that do not (qk_nope_head_dim). Some classes read the share of the former, which `share_of`
-    # names first.
+    # keys that the source's dictionary has and that must stay (writing.keep), such as mrope_section
+    source_rope, _ = rope_dict(part, family)
+    added = {key: source_rope[key] for key in writing.keep if key in source_rope}
+
+    # Latent attention (MLA): some classes read the share of each head that rotates. The family
+    # names the sizes from which it follows (writing.share_of): first qk_rope_head_dim, the
+    # dimensions that rotate, then qk_nope_head_dim, the dimensions that do not.
     sizes = []
     for key in writing.share_of:
         size = positive_int(part, (key,))
@@ -199,18 +208,17 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
             raise BadSource(f"config.json has no {key}; add it")
         sizes.append(size)
     if sizes:
-        rotating, *_ = sizes
-        kept["partial_rotary_factor"] = rotating / sum(sizes)
+        rotating_size, *_ = sizes
+        added["partial_rotary_factor"] = rotating_size / sum(sizes)
 
-    # Ministral 3 scales queries by position, in units of original_max_position_embeddings
-    # (`pinned_original`). Where the source has that scaling, the length must stay. The families
-    # with this rule keep one key: llama_4_scaling_beta, which turns the query scaling on.
+    # Ministral 3: original_max_position_embeddings is also the unit of the scaling of queries by
+    # position (writing.pinned_original). A source with that scaling keeps this length.
     if writing.pinned_original and writing.keep:
-        query_scaling_key = writing.keep[0]
-        if query_scaling_key in kept:
-            kept = {"original_max_position_embeddings": spec.query_length, **kept}
+        query_scaling_key = writing.keep[0]  # llama_4_scaling_beta, the only key in `keep` here
+        if query_scaling_key in added:
+            added = {"original_max_position_embeddings": spec.query_length, **added}
 
-    merged = {**rope, **kept}  # where both have a key, the value of the source counts
+    merged = {**rope, **added}  # where both have a key, the added value counts
     return {key: _number(key, value) for key, value in merged.items()}
 
 
@@ -226,7 +234,7 @@ def _number(key: str, value: object) -> object:
 
 
 def _rope_scaling(rope: JsonObject, family: Family) -> JsonObject | None:
-    """The value of `rope_scaling`, the schema of transformers 4; None for no scaling.
+    """Return the value of `rope_scaling`, the key that transformers 4 reads; None for JSON's null.
 
     {"rope_type": "linear", "factor": 2.0} gives
     {"rope_type": "linear", "type": "linear", "factor": 2.0}.
@@ -235,33 +243,34 @@ def _rope_scaling(rope: JsonObject, family: Family) -> JsonObject | None:
         rope: The new RoPE dictionary.
         family: The family of the model.
     """
-    # Without scaling the value is null, with two exceptions: for classes with a default scaling,
-    # null means that default; and some models need other keys in the dictionary, such as
-    # mrope_section (`family.writing.keep`).
-    kind = rope["rope_type"]
-    is_unscaled = kind == "default"
-    has_keys_of_model = bool(set(rope) & set(family.writing.keep))
-    null_means_unscaled = family.defaults.scaling is None
-    if is_unscaled and null_means_unscaled and not has_keys_of_model:
-        return None
+    rope_type = rope["rope_type"]
 
-    settings = {"rope_type": kind, "type": kind}  # `type` for transformers before 4.43
+    # A model without scaling usually has null.
+    if rope_type == "default":
+        # Where the class has a default scaling, null would switch that scaling on.
+        has_default_scaling = family.defaults.scaling is not None
+        # Qwen2-VL needs the dictionary for mrope_section.
+        has_keys_of_model = bool(set(rope) & set(family.writing.keep))
+        if not has_default_scaling and not has_keys_of_model:
+            return None
+
+    settings = {"rope_type": rope_type, "type": rope_type}  # transformers before 4.43 reads `type`
     for key, value in rope.items():
         if key != "rope_type":
             settings[key] = value
 
-    # Some classes refuse keys that they do not know: Phi-3's knows "type" and the two lists of
-    # LongRoPE. `legacy_keys` has no entry for a type where the class accepts all keys.
-    known_keys = family.writing.legacy_keys.get(kind)
-    if known_keys is None:
+    # Some classes fail on unknown keys: Phi-3's accepts only "type" and the two lists of LongRoPE.
+    # The family's `legacy_keys` has the accepted keys by rope type, and no entry for "all keys".
+    accepted_keys = family.writing.legacy_keys.get(rope_type)
+    if accepted_keys is None:
         return settings
-    return {key: settings[key] for key in known_keys}
+    return {key: settings[key] for key in accepted_keys}
 
 
 def _rope_parameters(
     part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec
 ) -> JsonObject:
-    """The value of `rope_parameters`, the schema of transformers 5, which has the base too.
+    """Return the value of `rope_parameters`, the key that transformers 5 reads.
 
     {"rope_type": "linear", "factor": 2.0} gives
     {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}. Gemma 3 has one such dictionary
@@ -270,33 +279,37 @@ def _rope_parameters(
     Args:
         part: The text part of the config.
         rope: The new RoPE dictionary, without the base.
-        theta: The base of the layers that a method extends.
+        theta: The base of global layers, whose context grows.
         family: The family of the model.
         spec: The RoPE of the source.
     """
-    # The dictionary of the layers that a method extends. Classes that refuse unknown keys in
-    # `rope_scaling` refuse them here too; `known_keys` is None where all keys are accepted.
-    known_keys = family.writing.legacy_keys.get(rope["rope_type"])
-    extended = {}
-    for key, value in rope.items():
-        if known_keys is None or key in (*known_keys, "rope_type"):
-            extended[key] = value
-    extended["rope_theta"] = theta
-    if family.keys.partial:
-        extended["partial_rotary_factor"] = _share(part, family, spec)
-    if not family.writing.nested:
-        return extended
+    # Some classes fail on unknown keys. The family's `legacy_keys` has the accepted keys by rope
+    # type, and no entry where the class accepts all keys.
+    accepted_keys = family.writing.legacy_keys.get(rope["rope_type"])
 
-    # Classes with several layer types, such as Gemma 3, have a dictionary for each type. Layers of
-    # the kind "global" are extended, "local" layers keep the RoPE of the source, and layers of the
-    # kind "none" do not rotate.
-    extended_type = settings_name(part, family, "global")  # such as "full_attention"
+    # the dictionary of global layers
+    of_global_layers = {}
+    for key, value in rope.items():
+        if accepted_keys is None or key in (*accepted_keys, "rope_type"):
+            of_global_layers[key] = value
+    of_global_layers["rope_theta"] = theta
+    if family.keys.partial:
+        of_global_layers["partial_rotary_factor"] = _share(part, family, spec)
+
+    # most classes: one dictionary for all layers
+    if not family.writing.nested:
+        return of_global_layers
+
+    # Gemma 3: one dictionary for each layer type
+    global_type = settings_name(part, family, "global")  # such as "full_attention"
     local_type = settings_name(part, family, "local")  # such as "sliding_attention"
-    by_layer_type: JsonObject = {extended_type: extended}
+    by_layer_type: JsonObject = {global_type: of_global_layers}
     for layer_type, kind in layer_types(part, family).items():
+        # local layers keep the RoPE of the source
         if kind == "local" and layer_type == local_type:
             by_layer_type[layer_type] = _local_settings(part, theta, family, spec)
-        # null, but no entry for layers with a state in place of attention, such as Mamba's
+        # Attention without RoPE has the value null. Layers without attention, such as Mamba's
+        # (STATES), have no key.
         if kind == "none" and layer_type not in STATES:
             by_layer_type[layer_type] = None
     return by_layer_type

@@ -200,22 +200,25 @@ def encoding(
     config_only: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Return a decorator that registers a function as an encoding, a way to write frequencies.
+    """Return a decorator that registers a function as an encoding.
+
+    An encoding is a way to write frequencies into a checkpoint, such as keys of config.json.
 
     Args:
-        name: The name of the encoding.
-        order: The place in which "auto" tries it, lowest first.
-        max_ulp: How many ulp of float32 the frequencies of a correct runtime may differ from the
-            schedule.
-        config_only: Whether the encoding only changes config.json.
-        model_type: Gives the `model_type` of an output for that of its source.
+        name: The name for --encoding, such as "native".
+        order: The position among the encodings that --encoding auto tries; 1 is tried first.
+        max_ulp: The largest difference between the written frequencies and the frequencies that a
+            correct runtime computes, in units in the last place (ulp) of float32.
+        config_only: Whether the encoding changes nothing but config.json.
+        model_type: Returns the `model_type` of the output, given the `model_type` of the source.
+            By default both are equal.
     """
 
     def register(encode: Encode) -> Encode:
-        known = Encoding(
+        registered = Encoding(
             encode=encode, max_ulp=max_ulp, config_only=config_only, model_type=model_type
         )
-        ENCODINGS.add(name, known, encode.__module__, order)
+        ENCODINGS.add(name, registered, encode.__module__, order)
         return encode
 
     return register
@@ -254,12 +257,16 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
 
 
 def _encode_in_config(name: str, make_setting: Setting, request: EncodeRequest) -> CheckpointResult:
-    """Write a schedule into config.json, and say what each runtime would compute from that.
+    """Write RoPE frequencies into config.json, and predict what each runtime computes from it.
 
     Args:
         name: The name of the encoding, such as "native".
-        make_setting: Gives the RoPE setting for a schedule, the RoPE of the source and its family.
-        request: The schedule and the source.
+        make_setting: The function of the encoding. It returns the new RoPE keys of the config for
+            a schedule, the RoPE of the source, and the family of the source.
+        request: The schedule to write (frequencies and attention factor), and the source.
+
+    Raises:
+        UnsupportedBake: For log-n, a scaling of queries that no RoPE key describes.
     """
     refuse_log_n(request)
     schedule = request.schedule
@@ -268,15 +275,15 @@ def _encode_in_config(name: str, make_setting: Setting, request: EncodeRequest) 
 
     setting = make_setting(schedule, source_rope, family)
     config = bake_config(request.config, family, source_rope, setting)
-    # compare what each runtime reads from the new config with the schedule
+    # what each runtime reads from the new config, compared with the schedule
     judgement = request.judge.planned(config, family, schedule, source_rope)
     return CheckpointResult(
-        name,
-        judgement.verdicts,
+        encoding=name,
+        verdicts=judgement.verdicts,
         config=config,
         family=family,
-        in_config=schedule,  # the whole schedule: no factor is multiplied into weights
-        written_as=name,  # the config itself has this encoding too
+        in_config=schedule,  # the config has all of the schedule; weights do not change
+        written_as=name,  # the encoding of the config, here that of the whole checkpoint
         context=setting.context,
         notes=setting.notes,
     )
@@ -327,7 +334,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
 
 def _select(request: EncodeRequest) -> CheckpointResult:
-    """Return the result of the named encoding, or of the best one; see `select`."""
+    """Write a schedule with the named encoding, or with the best encoding for "auto"."""
     family = request.family
     target = request.target
 
@@ -399,11 +406,11 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
-    """Write a schedule by the encoding that "auto" selects, in the order that `select` states.
+    """Write a schedule with the encoding that --encoding auto selects.
 
-    An encoding is a way to store the frequencies. Its result fits where every wanted runtime
-    computes the schedule from it. A result that a runtime computes only when its server is started
-    with a certain option is taken only where no other fits.
+    The selected encoding is the first whose result every wanted runtime computes, in the order that
+    `select` states. Results that a runtime computes only with a certain option of its server come
+    last.
     """
     count_versions = partial(_exact_versions, request)  # that compute a result exactly
 
@@ -446,19 +453,19 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
 def _last_resort(
     results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
 ) -> CheckpointResult:
-    """The result that "auto" takes where no encoding is exact in every wanted runtime.
+    """Return the result of --encoding auto where no encoding is exact in every wanted runtime.
 
-    First choice is an encoding that all of them compute, some only approximately, which needs
-    --allow-approximate. Second choice is an encoding that is untested in some of them, which needs
-    --allow-untested.
+    The first choice is an encoding that all wanted runtimes compute, some of them approximately;
+    the user must allow it with --allow-approximate. The second choice is an encoding that is
+    untested in some of the runtimes; the user must allow it with --allow-untested.
 
     Args:
-        results: The results of all encodings that can hold the schedule.
-        refusals: The errors of the encodings that cannot hold it, by name.
-        request: The schedule and the runtimes.
+        results: The result of each encoding that can hold the schedule.
+        refusals: The error of each encoding that cannot hold the schedule, by the encoding's name.
+        request: The schedule and the wanted runtimes.
 
     Raises:
-        UnsupportedBake: Where neither exists, or the user does not allow it.
+        UnsupportedBake: Where neither choice exists, or the user does not allow it.
     """
     # RUNS are the statuses "exact", "rounded" and "approximate"
     selected = _first_that_suits(results, request, statuses=RUNS)
@@ -466,8 +473,10 @@ def _last_resort(
         selected = _best_untested(results, request)
     if selected is None:
         raise nothing_fits(results, refusals, request)
-    repair = "name a runtime that supports --encoding buffers"
-    selected.refuse_approximate(request.schedule, request.target, repair)
+
+    # raises for an approximate result that the user does not allow, with this advice at the end
+    advice = "name a runtime that supports --encoding buffers"
+    selected.refuse_approximate(request.schedule, request.target, advice)
     return selected
 
 
@@ -487,12 +496,12 @@ def _explain(
     refusals: Refusals,
     request: EncodeRequest,
 ) -> tuple[ConsideredEncoding, ...]:
-    """Every encoding with the reason why "auto" selected it or not, for `--explain`.
+    """Return each encoding with the reason why --encoding auto selected it, or did not select it.
 
     Args:
         selected: The result that "auto" selected, one of `results`.
         results: The results of the encodings that were tried and can hold the schedule.
-        refusals: The errors of those that were tried and cannot hold it, by name.
+        refusals: The errors of the encodings that were tried and cannot hold the schedule, by name.
         request: The schedule and the runtimes.
     """
     # encodings after the selected one were not tried
@@ -515,11 +524,13 @@ def _explain(
 
 
 def _describe_result(result: CheckpointResult, is_selected: bool, request: EncodeRequest) -> str:
-    """The reason why "auto" selected a result or not, from the verdicts of the named runtimes.
+    """Return a sentence on why --encoding auto selected an encoding, or did not select it.
+
+    For example, "exact in vLLM 0.33; exact in 9 of 12 runtime versions".
 
     Args:
-        result: The result of an encoding.
-        is_selected: Whether "auto" selected it.
+        result: The result of the encoding.
+        is_selected: Whether the encoding is selected.
         request: The schedule, and the runtimes that the user named.
     """
     named = " and ".join(runtime.display_name for runtime in request.runtimes)
@@ -533,8 +544,9 @@ def _describe_result(result: CheckpointResult, is_selected: bool, request: Encod
         if verdict.status != "exact":
             return f"{verdict.display_name}: {verdict.reason or verdict.status}"
 
-    # The named runtimes compute this one exactly too. The selected one is exact in more of their
-    # versions. Or it is exact in the same number, and "auto" tries it earlier ("plainer").
+    # The named runtimes compute this encoding exactly, as they do the selected encoding. "auto"
+    # selects the encoding that is exact in most versions of these runtimes, and among equals the
+    # encoding with the plainest output, which it tries first.
     return f"not plainer, and no better in the versions of {named}; {result.exact_share}"
 
 
@@ -562,18 +574,19 @@ def encode_for_most_versions(request: EncodeRequest) -> CheckpointResult:
 def nothing_fits(
     results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
 ) -> UnsupportedBake:
-    """Return the error where no encoding fits, with the reason for each encoding, and advice.
+    """Return the error for a schedule that no encoding writes for all wanted runtimes.
 
-    Such as "this schedule cannot be baked for vLLM 0.33: with native: ...; choose another method".
+    Its message has the reasons, then advice: "this schedule cannot be baked for vLLM 0.33: with
+    native: ...; choose another method".
 
     Args:
-        results: The encodings that can hold the schedule, but that some named runtime does not
-            compute exactly.
-        refusals: Errors of encodings that cannot hold the schedule, by the name of the encoding.
-        request: The schedule and the runtimes.
+        results: The result of each encoding that can hold the schedule. Each of them is inexact in
+            one of the wanted runtimes at least.
+        refusals: The error of each encoding that cannot hold the schedule, by the encoding's name.
+        request: The schedule and the wanted runtimes.
     """
-    # The reasons. Several runtimes may need different encodings, which is said first. Then follows
-    # what each runtime does with each encoding, or why no encoding can hold the schedule.
+    # the reasons: first that the runtimes need different encodings, then what each runtime does
+    # with each encoding, or why the encodings cannot hold the schedule
     wanted_runtimes = request.runtimes
     reasons = []
     if len(wanted_runtimes) > 1:
@@ -585,30 +598,29 @@ def nothing_fits(
         for name, refusal in refusals.items():
             reasons.append(f"with {name}: {refusal.reason}")
 
-    # The advice. First choice is an encoding that is only untested in these runtimes.
-    repairs = []
+    # the advice: first an encoding that the runtimes may compute exactly, but were not tested with
+    advice = []
     untested = _best_untested(results, request)
     if untested is not None:
-        repairs.append(
+        advice.append(
             f"pass --allow-untested, which writes it with {untested.encoding} all the same"
         )
 
-    # Two factor lists (LongRoPE) can only be written by the encoding "native" or in a GGUF file. So
-    # the advice of "native" counts for them, and the runtimes that a user names do not read GGUF.
     has_two_lists = request.schedule.short_inv_freq is not None
     if has_two_lists and "native" in refusals:
-        repairs.append(refusals["native"].alternatives)
+        # Two factor lists (LongRoPE) need the encoding "native" or a GGUF file. GGUF is no help for
+        # runtimes that the user named, since they read folders.
+        advice.append(refusals["native"].alternatives)
         user_named_runtimes = bool(request.target.runtimes)
         if not user_named_runtimes:
-            repairs.append("take --to gguf")
+            advice.append("take --to gguf")
     else:
-        # empty unless it helps to drop dual_chunk_attention_config
-        advice_on_dual_chunk = _dropped_key(request)
-        repairs.append(advice_on_dual_chunk or _advise(results, request))
+        # the advice on dual chunk attention is "" where dropping its config key does not help
+        advice.append(_advise_on_dual_chunk(request) or _advise(results, request))
 
     named = " and ".join(runtime.display_name for runtime in wanted_runtimes)
     reasons_once = dict.fromkeys(reasons)
-    return UnsupportedBake("this schedule", named, "; ".join(reasons_once), ", or ".join(repairs))
+    return UnsupportedBake("this schedule", named, "; ".join(reasons_once), ", or ".join(advice))
 
 
 def _why_not_exact(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
@@ -635,8 +647,8 @@ def _explain_conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]
     return [f"they conflict: {', '.join(named)}"]
 
 
-def _dropped_key(request: EncodeRequest) -> str:
-    """The option to drop dual_chunk_attention_config, if that helps; else empty."""
+def _advise_on_dual_chunk(request: EncodeRequest) -> str:
+    """Return the advice to drop dual_chunk_attention_config, empty where that does not help."""
     target = request.target
     if target.dual_chunk == "drop" or not text_part(request.config, request.family).get(DUAL_CHUNK):
         return ""
@@ -647,36 +659,38 @@ def _dropped_key(request: EncodeRequest) -> str:
 
 
 def _advise(results: list[CheckpointResult], request: EncodeRequest) -> str:
-    """Return advice on what to do where no encoding fits, such as "choose another method".
-
-    The more specific advice comes first here, and the first that applies is returned.
+    """Return advice for a schedule that no encoding writes, such as "choose another method".
 
     Args:
-        results: The encodings that can hold the schedule. None of them is computed by every named
-            runtime.
+        results: The result of each encoding that can hold the schedule. None of them is exact in
+            every named runtime.
         request: The schedule, and the runtimes that the user named.
     """
-    # llama.cpp reads GGUF, not a folder
+    # llama.cpp: it reads a GGUF file, not a folder
     if any(runtime.name == LLAMA_CPP for runtime in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
 
-    # A runtime that was not tested with some encoding: the user can test it.
+    # a runtime that was not tested with some encoding, and that computes no encoding exactly
     for runtime in request.runtimes:
         statuses = {result.verdict_of(runtime).status for result in results}
         is_untested = "unknown" in statuses
-        computes_another = "exact" in statuses
-        lacks_model = "unsupported" in statuses  # the runtime cannot load the model at all
-        if is_untested and not computes_another and not lacks_model:
+        is_exact_in_one = "exact" in statuses
+        cannot_load_model = "unsupported" in statuses
+        if is_untested and not is_exact_in_one and not cannot_load_model:
             return (
                 f"leave {runtime.name} out, and measure what it computes with `ropeconv validate"
                 " OUTPUT --server URL` or record it with scripts/lab"
             )
 
-    # Another base may help, and is named in front of the other advice, such as "take a base, which
-    # is read exactly (--ntk 4), or choose another method". Where it does not help, this is empty.
+    # "take a base, which is read exactly (--ntk 4), or " where the runtimes compute a higher base
+    # exactly, else empty; it stands in front of all further advice
     base_or = _base_instead(request)
+
+    # several runtimes, which need different encodings
     if len(request.runtimes) > 1:
         return f"{base_or}name one of them, and bake a second output for the others"
+
+    # one runtime, while a usual runtime such as vLLM computes the schedule
     for name in DEFAULT_RUNTIMES:
         latest = newest(name)
         if any(result.verdict_of(latest).status == "exact" for result in results):
@@ -764,7 +778,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
 
 
 def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] | None:
-    """Return a declared context M and an original one O from which Phi-3 derives a factor A.
+    """Return a new context M and an original context O from which Phi-3 computes a factor A.
 
     It computes A = sqrt(ln M / ln O). M is `context` or up to `MOST_LONGER_CONTEXTS` tokens more.
 

@@ -148,7 +148,7 @@ def fold(
             part=part,
             tensors=as_floats,
         )
-        scalings += of_layer.scalings(schedule, sides, is_shared=fold_into == "qk")
+        scalings += of_layer.scalings(schedule, sides, both_are_multiplied=fold_into == "qk")
     if not scalings and abs(schedule.attention_factor - 1) > SAME_FACTOR:
         raise _refusal(family.display_name, "no layer is extended")
     if quantised is not None:
@@ -270,13 +270,13 @@ def times_queries(
 ) -> tuple[Scaling, ...]:
     """Return the scalings that multiply all queries of a model by a power of two.
 
-    It changes only the exponents of the weights, so that no bit is lost.
+    A power of two changes only the exponents of the weights, so no bit is lost.
 
     Args:
         gain: The power of two, such as 2^-13.
         spec: The RoPE of the checkpoint.
         family: The family of the checkpoint.
-        tensors: Its tensors by name.
+        tensors: The tensors of the checkpoint by name.
 
     Raises:
         UnsupportedBake: For dtypes other than F32 and BF16, whose exponents have too small a range.
@@ -359,35 +359,35 @@ class _Layer:
         return gate
 
     def scalings(
-        self, schedule: Schedule, sides: Iterable[Which], is_shared: bool
+        self, schedule: Schedule, sides: Iterable[Which], both_are_multiplied: bool
     ) -> Iterator[Scaling]:
-        """Yield what to multiply in this layer, for an attention factor A and a softmax scale.
+        """Yield the weights to multiply in this layer, each with its factor.
 
-        A logit is the product of a query and a key, and must become A^2 times as large. So either
-        both are multiplied by A, or one of them by A^2.
+        An attention factor A makes a logit, the product of a query and a key, A^2 times as large.
+        Either queries and keys are both multiplied by A, or one of the two by A^2.
 
         Args:
-            schedule: The factors.
-            sides: The sides that are multiplied in this layer: queries ("q"), keys ("k"), or both.
-            is_shared: Whether both queries and keys of the model are multiplied, each by A. Else
-                one of them is, by A^2.
+            schedule: The attention factor and the softmax scale.
+            sides: Queries ("q"), keys ("k"), or both, to be multiplied in this layer. A layer that
+                uses the keys of an earlier layer has only queries.
+            both_are_multiplied: Whether the model's queries and keys are both multiplied.
         """
         attention_factor = schedule.attention_factor
         squared = attention_factor**2
-        factor = attention_factor if is_shared else squared
+        factor = attention_factor if both_are_multiplied else squared
         if abs(factor - 1) > SAME_FACTOR:
-            for which in sides:
-                yield from self._scale_side(which, factor)
+            for side in sides:
+                yield from self._scale_side(side, factor)
 
-        # An indexer (DeepSeek V3.2) chooses the keys that attention sees by products of its own
-        # queries and keys. Its queries have no norm, so the norm of its keys is multiplied by A^2,
-        # whether queries or keys of attention are multiplied. The family's file calls such a norm
-        # one of the "product".
+        # DeepSeek V3.2: an indexer selects the keys that attention sees, by products of its own
+        # queries and keys. Only its keys have a norm, so this norm is always multiplied by A^2. The
+        # family's file marks such a norm with "product".
         if abs(squared - 1) > SAME_FACTOR:
             yield from self._scale_further_norms("product", squared)
 
-        # The softmax scale multiplies whole logits. So it goes into all rows of queries, also into
-        # those that do not rotate, but not into an output gate.
+        # The softmax scale multiplies whole logits, so it goes into all rows of the queries, also
+        # into rows that do not rotate. The projection may have further rows, for an output gate,
+        # which are not multiplied.
         if abs(schedule.softmax_scale - 1) > SAME_FACTOR:
             _, *columns = self.tensors[self.queries].shape
             elements_of_queries = _elements(self._query_rows(), prod(columns))
@@ -403,13 +403,13 @@ class _Layer:
         return tuple((start, start + head_rows - self.gate_rows) for start in starts)
 
     def _scale_side(self, which: Which, factor: float) -> Iterator[Scaling]:
-        """Yield the scalings of queries or of keys: of their norms, else of their projection.
+        """Yield the weights by which queries or keys are multiplied: their norm, or projection.
 
         Args:
             which: "q" for queries, "k" for keys.
-            factor: The factor by which they are multiplied.
+            factor: The factor of the queries or keys.
         """
-        # a norm behind the projection would cancel a factor in the projection
+        # without a norm, the rows of the projection are multiplied; a norm would cancel that
         weights = self.family.weights
         norm = weights.q_norm if which == "q" else weights.k_norm
         names_of_norm = self._norm_tensors(f"{self.prefix}{norm}")
@@ -417,20 +417,20 @@ class _Layer:
             yield from self._scale_projection(which, factor)
             return
 
-        # A norm has the weights of one head [head_dim] that all heads share, or of all heads
-        # [heads * head_dim]. Gemma's stores w - 1 in place of w.
+        # The norm is a vector for one head, [head_dim], which all heads share, or for all heads,
+        # [heads * head_dim]. Gemma stores a weight w as w - 1.
         spec = self.spec
         stores_minus_1 = weights.norm == "rms-plus-one"
         for name in names_of_norm:
-            heads = prod(self.tensors[name].shape) // spec.head_dim
-            spans = per_head(heads, spec.head_dim, spec.rotary_dim)
-            yield Scaling(tensor=name, spans=spans, factor=factor, plus_one=stores_minus_1)
+            heads_in_norm = prod(self.tensors[name].shape) // spec.head_dim
+            rotating = per_head(heads_in_norm, spec.head_dim, spec.rotary_dim)
+            yield Scaling(tensor=name, spans=rotating, factor=factor, plus_one=stores_minus_1)
 
-        # the norms of other queries or keys in the layer that rotate too, such as an indexer's
+        # some layers have a second set of queries and keys with norms, which rotate with the first
         yield from self._scale_further_norms(which, factor)
 
     def _scale_projection(self, which: Which, factor: float) -> Iterator[Scaling]:
-        """Yield what to multiply in the projection of queries or of keys, and in its bias.
+        """Yield the rows to multiply in the weight matrix and the bias of queries or of keys.
 
         These are the rows whose outputs rotate. In a matrix with 4096 columns, the rows 0 to 64 are
         the elements 0 to 262144 of the flat tensor; a bias has one element for each row.
@@ -469,51 +469,53 @@ class _Layer:
         return tuple((start, start + spec.rotary_dim) for start in starts)
 
     def _rotating_rows(self, which: Which, rows: int) -> tuple[Span, ...]:
-        """The rows of a projection of queries or of keys that rotate, as spans [start, stop).
+        """Return the rows of a matrix of queries or keys that rotate, as spans [start, stop).
 
-        Heads of 128 rows of which 64 rotate give (0, 64), (128, 192), ...
+        Where the first 64 of 128 rows of each head rotate, the spans are (0, 64), (128, 192), ...
 
         Args:
             which: "q" for queries, "k" for keys.
-            rows: The rows of the whole projection.
+            rows: The number of rows of the whole weight matrix.
         """
         spec = self.spec
         weights = self.family.weights
-        if which == "k" and weights.keys_and_values:  # the second half of the rows is values
+
+        # a matrix with both keys and values: its first half is the keys
+        if which == "k" and weights.keys_and_values:
             rows //= 2
 
-        # usually the first rows of each head rotate
+        # most models: the first rows of each head rotate
         if weights.rows == "first":
-            return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
+            heads = rows // spec.head_dim
+            return per_head(heads, spec.head_dim, spec.rotary_dim)
 
-        # keys of latent attention (MLA): the last rows rotate, which all heads share
+        # latent attention (MLA), keys: the last rows of the matrix rotate, and all heads share them
         if which == "k":
             return ((rows - spec.rotary_dim, rows),)
 
-        # queries of MLA: the last rows of each head rotate, in front of the rows of an output gate
-        # where a model has one
+        # MLA, queries: the last rows of each head rotate. Rows of an output gate may follow them.
         heads = head_count(self.part, self.family)
         rows_of_head = rows // heads
         spans = []
         for head in range(heads):
             end_of_head = (head + 1) * rows_of_head
-            stop = end_of_head - self.gate_rows
-            spans.append((stop - spec.rotary_dim, stop))
+            end_of_query = end_of_head - self.gate_rows
+            spans.append((end_of_query - spec.rotary_dim, end_of_query))
         return tuple(spans)
 
     def _scale_further_norms(
         self, side: Literal["q", "k", "product"], factor: float
     ) -> Iterator[Scaling]:
-        """Yield what to multiply in norms beside those of attention's own queries and keys.
+        """Yield the weights to multiply in norms of a layer's second set of queries and keys.
 
-        An indexer (DeepSeek V3.2), for example, rotates queries and keys of its own, behind a norm
-        of its own. The weight and the bias of such a norm, [head_dim], are multiplied in the
-        dimensions that rotate.
+        DeepSeek V3.2 has such a set in its indexer, which selects the keys that attention sees. In
+        the weight and the bias of a norm, [head_dim], the dimensions that rotate are multiplied.
 
         Args:
-            side: Which of these norms: those of queries ("q"), those of keys ("k"), or those whose
-                counterpart has no norm ("product"). An indexer has a norm for its keys only.
-            factor: The factor of queries or of keys; for "product", that of both together.
+            side: Which norms: norms of queries ("q") or of keys ("k") where both have a norm, or
+                the only norm where just one of the two has a norm ("product"), as in an indexer.
+            factor: The factor of these norms. For "product" the norm gets the whole factor of the
+                product of queries and keys.
         """
         rotary_dim = self.spec.rotary_dim
         for norm in self.family.weights.further_norms:
@@ -523,13 +525,15 @@ class _Layer:
             for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
                 if name not in self.tensors:
                     continue
-                # in some models the first dimensions of a head rotate, in others the last
+                # the first dimensions of a head rotate, or in some models the last
                 start = 0
                 if norm.rows == "last":
                     head_dim = prod(self.tensors[name].shape)
                     start = head_dim - rotary_dim
-                rotating_dimensions = (start, start + rotary_dim)
-                yield Scaling(name, (rotating_dimensions,), factor, plus_one=stores_minus_1)
+                rotating = (start, start + rotary_dim)
+                yield Scaling(
+                    tensor=name, spans=(rotating,), factor=factor, plus_one=stores_minus_1
+                )
 
     def _norm_tensors(self, norm: str) -> list[str]:
         """The tensors of a norm that is before the rotation; empty without one."""

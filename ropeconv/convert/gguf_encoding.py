@@ -176,63 +176,62 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
 
 
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
-    """Return for each feature of RoPE whether the scaling keys use it: {"yarn": True, ...}.
+    """Return which features of RoPE scaling a GGUF file uses, such as {"yarn": True, ...}.
 
-    A program that reads GGUF may lack a feature, or compute it otherwise than llama.cpp. `WORDS` in
-    gguf_readers.py says in words what each feature is.
+    Programs that read GGUF files are judged by these features, since a program may lack a feature
+    or compute it in another way than llama.cpp.
 
     Args:
-        file: The keys of the file.
-        reading: The RoPE that llama.cpp computes from them.
+        file: The metadata keys of the file.
+        reading: The RoPE that llama.cpp computes from these keys.
     """
-    arch = file.arch
+    features: dict[Feature, bool] = {}
 
-    # llama.cpp takes a missing type for linear, and a factor of 0 for none (src/llama-model.cpp)
+    # the type and the factor; llama.cpp takes a missing type for linear, and a factor of 0 for 1
+    # (src/llama-model.cpp)
     kind = file.text("rope.scaling.type", "linear")
     factor = 1.0
     if kind != "none":
         factor = file.number("rope.scaling.factor", 1.0) or 1.0
     is_linear = factor != 1 and kind == "linear"
     is_yarn = factor != 1 and kind == "yarn"
+    features["linear"] = is_linear
+    features["yarn"] = is_yarn
 
-    # an attn_factor may undo the attention factor that llama.cpp computes for YaRN
+    # The attention factor. The key attn_factor multiplies the attention factor that llama.cpp
+    # computes for YaRN; the result may be 1.
     has_attn_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > SAME_NUMBER
-    total_is_1 = abs(reading.spec.attention_factor - 1) < SAME_NUMBER
-    is_undone = is_yarn and has_attn_factor and total_is_1
+    result_is_1 = abs(reading.spec.attention_factor - 1) < SAME_NUMBER
+    cancels_yarn = is_yarn and has_attn_factor and result_is_1
+    features["yarn_attention_factor"] = is_yarn and not has_attn_factor
+    features["attention_factor_1"] = cancels_yarn
+    features["attn_factor"] = has_attn_factor and not cancels_yarn
 
-    # the ends of YaRN's ramp, with the defaults that llama.cpp has
+    # other ends of YaRN's ramp than llama.cpp's defaults, in architectures with keys for them
     beta_fast = file.number("rope.scaling.yarn_beta_fast", 32.0)
     beta_slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
     has_usual_betas = beta_fast == 32.0 and beta_slow == 1.0
+    features["betas"] = file.arch.betas and not has_usual_betas
 
-    # The last three features are marks of files for which a reader computes another RoPE.
-    # 1. koboldcpp computes a new base for files with a usual base and without scaling.
+    # koboldcpp: it computes a new base for files with a usual base and without scaling
     theta = file.number("rope.freq_base", 10000.0)
     is_scaled = is_linear or is_yarn
-    has_usual_base = theta in USUAL_BASES and not is_scaled
+    features["stock_theta"] = theta in USUAL_BASES and not is_scaled
 
-    # 2. Ollama adds linear scaling by 8 to some files of Gemma 3 with a long context (131072) and
-    # without scaling keys (llama/compat/llama-ollama-compat.cpp).
+    # Ollama: it adds linear scaling by 8 to some files of Gemma 3 with a long context (131072) and
+    # without scaling keys (llama/compat/llama-ollama-compat.cpp)
     has_type = file.get("rope.scaling.type") is not None
     has_factor = file.get("rope.scaling.factor") is not None
     is_long = file.whole("context_length") >= LONG_CONTEXT
-    is_long_without_keys = is_long and not (has_type or has_factor)
+    features["no_scaling_keys"] = is_long and not has_type and not has_factor
 
-    # 3. Ollama sets the factor to 8, the published one, in Gemma 3 of 4b, 12b and 27b
-    # (model/models/gemma3/model_text.go).
-    is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in LAYERS_OF_LARGER_GEMMA3
+    # Ollama: it sets the factor of Gemma 3 4b, 12b and 27b to 8, the factor of the published models
+    # (model/models/gemma3/model_text.go)
+    is_gemma3 = file.arch.name == "gemma3"
+    is_larger_gemma3 = is_gemma3 and file.whole("block_count") in LAYERS_OF_LARGER_GEMMA3
     is_linear_8 = is_linear and factor == 8
-    return {
-        "linear": is_linear,
-        "yarn": is_yarn,
-        "yarn_attention_factor": is_yarn and not has_attn_factor,
-        "attention_factor_1": is_undone,
-        "attn_factor": has_attn_factor and not is_undone,
-        "betas": arch.betas and not has_usual_betas,
-        "stock_theta": has_usual_base,
-        "no_scaling_keys": is_long_without_keys,
-        "gemma3_not_8": is_gemma3 and not is_linear_8,
-    }
+    features["gemma3_not_8"] = is_larger_gemma3 and not is_linear_8
+    return features
 
 
 def _rope_tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
@@ -274,25 +273,25 @@ def _fills_heads(rope_freqs: Vector, file: ArchKeys) -> bool:
 
 
 def _window_features(file: ArchKeys) -> dict[Feature, bool]:
-    """Return for each feature of layers with a sliding window whether a file uses it.
+    """Return which features a GGUF file uses in layers with a sliding window.
 
-    Such as {"window_theta": True, "window_norms": False}.
+    For example, {"window_theta": True, "window_norms": False}.
     """
-    # Whether a key gives these layers another base than llama.cpp takes without the key. That is a
-    # fixed one of the architecture, or else the base of the other layers.
+    # window_theta: a key changes the base of these layers. Without the key, the base is a constant
+    # of the architecture (`window.theta`), or the base of the global layers.
     window = file.arch.window
-    has_other_base = False
+    key_changes_base = False
     if window is not None:
-        base_of_other_layers = file.number("rope.freq_base", 10000.0)
-        base_without_key = window.theta or base_of_other_layers
-        base_in_file = window_theta(file, window, base_of_other_layers)
-        has_other_base = base_in_file != base_without_key
+        global_base = file.number("rope.freq_base", 10000.0)
+        base_without_key = window.theta or global_base
+        base_with_key = window_theta(file, window, global_base)
+        key_changes_base = base_with_key != base_without_key
 
-    # Whether ropeconv has scaled the query norms in these layers (`keep_window_layers`). Its key
-    # for that, ropeconv.window_norm_scale, does not begin with the architecture.
+    # window_norms: ropeconv has scaled the query norms of these layers. It writes the scale under
+    # ropeconv.window_norm_scale, without the architecture as a prefix.
     norm_scale = file.number(WINDOW_NORM, 1.0, prefix="")
     return {
-        "window_theta": has_other_base,
+        "window_theta": key_changes_base,
         "window_norms": abs(norm_scale - 1) > SAME_NUMBER,
     }
 
@@ -333,22 +332,23 @@ class GgufResult(EncodeResult):
     """The RoPE whose window layers the edit does not change."""
 
     def verdict_by(self, reader: Reader) -> Verdict:
-        """Return the verdict on what a program computes that reads GGUF files, such as Ollama.
+        """Return a verdict: whether a program such as Ollama computes the schedule from the file.
 
         Args:
-            reader: A range of versions of the program, such as Ollama 0.18 to 0.20, or the single
+            reader: A range of versions of the program, such as Ollama 0.18 to 0.20, or a single
                 version that the user named.
         """
-        # the verdict on a range of versions, which `verdicts` has
+        # a range of versions: its verdict is in `verdicts`
         for verdict in self.verdicts:
-            ends_with_same_version = verdict.through == reader.last
-            if verdict.runtime == reader.key and ends_with_same_version:
+            has_same_last_version = verdict.through == reader.last
+            if verdict.runtime == reader.key and has_same_last_version:
                 return verdict
 
-        # the verdict on a single version inside a range, which is made once
+        # a single version inside a range: its verdict is made once, then kept
         if reader.key not in self._verdicts_by_version:
-            llamacpp, *_ = self.verdicts  # `judge_result` puts it first
-            verdict = judge_reader(reader, self.features, self.arch, llamacpp)
+            verdict_on_llamacpp = self.verdicts[0]
+            verdict = judge_reader(reader, self.features, self.arch, verdict_on_llamacpp)
+            # "exact" becomes "approximate" where the file approximates log-n, or the ramp of YaRN
             verdict = with_deviation(verdict, self.deviation)
             verdict = with_ramp(verdict, self.ramp)
             self._verdicts_by_version[reader.key] = verdict
@@ -386,40 +386,43 @@ def judge_result(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Return the edit of a GGUF file, with a verdict for each program that reads such files.
+    """Return an edit of a GGUF file, with a verdict on each program that reads GGUF files.
 
-    A verdict says whether the program computes the schedule from the edited file. That of llama.cpp
-    comes first, and those of other readers, such as Ollama, follow. The edit of the result may also
-    scale the query norms of layers with a sliding window (`keep_window_layers`).
+    A verdict says whether the program computes the schedule from the edited file.
 
     Args:
-        encoding: The way in which the edit writes the schedule, such as "keys" for metadata keys.
+        encoding: How the edit writes the schedule, such as "keys" for metadata keys.
         schedule: The frequencies and factors that the edit writes.
         model: The model before the edit.
         edit: The changes of keys and tensors.
         title: The encoding as messages call it, such as "the carrier mistral3". Empty for the name
             of the encoding.
-        deviation: The relative error where log-n scaling of queries is only approximated.
-        more: Other fields of `GgufResult`, such as `notes`.
+        deviation: The relative error of an approximation of log-n, the scaling of queries by
+            position; 0 for an exact edit.
+        more: Further fields of `GgufResult`, such as `notes`.
 
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
-    # llama.cpp must compute the schedule from the whole edit, or `judge_edit` raises an error
+    # Layers with a sliding window must keep their RoPE. An attention factor would change it, so
+    # their query norms are scaled to undo that.
     edit = keep_window_layers(model, edit)
+
+    # llama.cpp: `judge_edit` raises an error unless it computes the schedule
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
 
-    # the others are judged by which features of RoPE the edited file uses: a reader may ignore one,
-    # or compute it otherwise than llama.cpp
+    # other programs, such as Ollama: judged by the features of RoPE that the edited file uses,
+    # which a program may ignore or compute in another way than llama.cpp
     edited_model = model.after(edit)
     arch = str(edited_model.get("general.architecture"))
     features = gguf_features(edited_model)
     verdicts = [llamacpp, *judge_readers(features, arch, llamacpp)]
 
+    # "exact" becomes "approximate" for an approximation of log-n
     verdicts = [with_deviation(verdict, deviation) for verdict in verdicts]
     return GgufResult(
-        encoding,
-        tuple(verdicts),
+        encoding=encoding,
+        verdicts=tuple(verdicts),
         edit=edit,
         arch=arch,
         features=features,
@@ -430,26 +433,28 @@ def judge_result(
 
 
 def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
-    """Judge what every program that reads GGUF computes from a file; llama.cpp comes first.
+    """Return a verdict on each program that reads GGUF files, such as Ollama, for one file.
+
+    A verdict says whether the program computes the RoPE that the file describes. The verdict on
+    llama.cpp is the first.
 
     Raises:
         BadSource: Where llama.cpp refuses the file.
     """
-    model = GgufModel(file.header, file.tensors, rope_tensors(file))
+    rope_factors = rope_tensors(file)  # the contents of rope_freqs and similar tensors
+    model = GgufModel(file.header, file.tensors, rope_factors)
     reading = model.reading()  # the RoPE that llama.cpp computes from the file
     arch = reading.arch
 
-    # A file means what llama.cpp computes from it, so llama.cpp is exact by definition. It may
-    # refuse the file. And for an architecture that is not in ropeconv's table of llama.cpp's
-    # architectures (`arch.assumed`), it is not known what it computes.
-    scaling = file.get(f"{arch.name}.rope.scaling.type")
+    # llama.cpp is "exact" by definition, since a file describes what llama.cpp computes from it
     status: Status = "exact"
+    scaling = file.get(f"{arch.name}.rope.scaling.type")
     if refused_tensors(reading, model.vectors, scaling):
         status = "refused"
+    # an architecture that is missing in ropeconv's table of llama.cpp's architectures
     elif arch.assumed:
         status = "unknown"
 
-    # the table was made by reading the source of one version of llama.cpp
     table = arch_table()
     llamacpp = Verdict(
         runtime=table.key,
@@ -457,11 +462,11 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
         status=status,
         reason="",
         source=table.source,
-        through=table.version,
-        evidence=Evidence("read"),
+        through=table.version,  # the last version for which the verdict is known
+        evidence=Evidence(grade="read"),  # known from the source of llama.cpp, not from a run
     )
 
-    # the other programs are judged by how they differ from llama.cpp
+    # other programs are judged by how they differ from llama.cpp
     others = judge_readers(gguf_features(model), arch.name, llamacpp)
     return (llamacpp, *others)
 
@@ -469,21 +474,22 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
 def judge_edit(
     schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = ""
 ) -> Verdict:
-    """Check that llama.cpp would compute a schedule from an edited file, and return the verdict.
+    """Check that llama.cpp computes a schedule from an edited GGUF file, and return the verdict.
 
-    The edited header is read back by the rules of llama.cpp, and what comes out is compared with
-    the schedule. So the encoding that made the edit does not judge itself.
+    The edited header is read by the rules of llama.cpp, and the RoPE that it describes is compared
+    with the schedule.
 
     Args:
-        schedule: The schedule that the edit writes.
+        schedule: The frequencies and factors that the edit writes.
         model: The model before the edit.
         edit: The changes of keys and tensors.
-        name: The encoding in the error message, such as "the carrier mistral3".
-        encoding: The encoding in the records of which files llama.cpp was run with, such as "keys".
+        name: How the error message calls the encoding, such as "the carrier mistral3".
+        encoding: The encoding, such as "keys". By this name, records of runs of llama.cpp are
+            looked up as evidence. Empty for no evidence.
 
     Returns:
-        The verdict: "exact", or "unknown" for an architecture that the table of llama.cpp's
-        architectures does not have.
+        The verdict "exact", or "unknown" for an architecture that is missing in ropeconv's table of
+        llama.cpp's architectures.
 
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
@@ -503,8 +509,8 @@ def judge_edit(
         source=table.source,
         through=table.version,
     )
-    # the rules are those in the source of llama.cpp, but an architecture that the table lacks is
-    # only assumed to be read as the others are (--assume-arch-keys)
+    # --assume-arch-keys: for an architecture that the table lacks, it is only an assumption that
+    # llama.cpp reads these keys
     if before.arch.assumed:
         reason = (
             f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those"
@@ -516,13 +522,16 @@ def judge_edit(
 
 
 def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:
-    """Why llama.cpp does not compute a schedule from an edited header; empty where it does.
+    """Return the reason why llama.cpp does not compute a schedule from an edited file.
 
     Args:
-        schedule: The frequencies and factors that are wanted.
+        schedule: The frequencies and factors that llama.cpp should compute.
         before: The RoPE that llama.cpp computes from the file before the edit.
-        after: The RoPE that it computes after the edit.
+        after: The RoPE that llama.cpp computes from the file after the edit.
         planned: The file after the edit.
+
+    Returns:
+        The reason; empty where llama.cpp computes the schedule.
     """
     # whether llama.cpp loads the file with these rope tensors
     scaling = planned.get(f"{after.arch.name}.rope.scaling.type")
@@ -565,12 +574,15 @@ def _evidence(family: str, encoding: str) -> Evidence:
 def nothing_suits(
     results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """Return the error where no encoding suits all readers: what each computes, and what to do.
+    """Return the error for a schedule that no encoding of GGUF writes for all wanted programs.
+
+    Its message has the reason for each encoding, then advice.
 
     Args:
-        results: The encodings that llama.cpp computes exactly, the wanted one first.
-        refusals: Errors of the other encodings.
-        readers: The readers that must compute the schedule.
+        results: The results of the encodings that llama.cpp computes exactly, first the result of
+            the encoding that the user named.
+        refusals: The errors of the encodings that cannot hold the schedule, by encoding.
+        readers: The programs that must compute the schedule from the file, such as Ollama.
     """
     reasons = []
     for result in results:
@@ -578,22 +590,22 @@ def nothing_suits(
     for name, refusal in refusals.items():
         reasons.append(f"with {name}: {refusal.reason}")
 
-    # One repair is to allow an untested encoding. It is offered for the first encoding that every
-    # reader either computes or was not tested with.
-    repairs = []
-    right_or_untested = [result for result in results if result.suits(readers, untested=True)]
-    if right_or_untested:
-        first_result = right_or_untested[0]
-        is_right_in_all = first_result.suits(readers)
-        if not is_right_in_all:
-            repairs.append(
+    # Advice to allow an untested encoding: the first encoding that some program was not tested
+    # with, and that all other programs compute exactly.
+    advice = []
+    exact_or_untested = [result for result in results if result.suits(readers, untested=True)]
+    if exact_or_untested:
+        first_result = exact_or_untested[0]
+        is_exact_in_all = first_result.suits(readers)
+        if not is_exact_in_all:
+            advice.append(
                 f"pass --allow-untested, which writes it with {first_result.encoding} all the same"
             )
 
-    # the other repair, such as "take --encoding tensor"
-    repairs.append(_way_out(results, readers))
+    # other advice, such as "take --encoding tensor"
+    advice.append(_advise(results, readers))
     names = " and ".join(reader.display_name for reader in readers)
-    return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
+    return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(advice))
 
 
 def _outcome(result: GgufResult, readers: tuple[Reader, ...]) -> str:
@@ -615,33 +627,35 @@ def _words(verdict: Verdict, named: bool) -> str:
     return words
 
 
-def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
-    """Return advice on what to do where some program that reads GGUF does not compute an encoding.
+def _advise(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
+    """Return advice for a GGUF file that some program does not compute, as the end of a message.
 
-    For instance "take --encoding tensor".
+    For example, "take --encoding tensor".
 
     Args:
-        results: The encodings that llama.cpp computes exactly, the wanted one first.
-        readers: The readers that must compute the schedule.
+        results: The results of the encodings that llama.cpp computes exactly, first the result of
+            the encoding that the user named. A program does not compute that result.
+        readers: The programs that must compute the schedule from the file, such as Ollama.
     """
-    # take another encoding that all readers compute
+    # an encoding that all programs compute; "carrier" writes the model as another architecture
     for result in results:
-        if not result.suits(readers):
-            continue
-        if result.encoding == "carrier":  # the model as another architecture
-            return f"take --carrier {result.arch}"
-        return f"take --encoding {result.encoding}"
+        if result.suits(readers):
+            if result.encoding == "carrier":
+                return f"take --carrier {result.arch}"
+            return f"take --encoding {result.encoding}"
 
-    # leave a reader out with which the wanted encoding was not tested
-    wanted = results[0]
+    # a program that was not tested with the encoding that the user named
+    first_result = results[0]
     for reader in readers:
-        if wanted.verdict_by(reader).status == "unknown":
-            repair = "measure what it computes with `ropeconv validate FILE --server URL`"
-            return f"leave --runtime {reader.name} out, and {repair}"
+        if first_result.verdict_by(reader).status == "unknown":
+            measure = "measure what it computes with `ropeconv validate FILE --server URL`"
+            return f"leave --runtime {reader.name} out, and {measure}"
 
-    # leave a reader out that does not compute it
-    wrong = [reader for reader in readers if wanted.verdict_by(reader).status not in GOOD]
-    return f"leave --runtime {wrong[0].name} out, or choose another method"
+    # a program that does not compute it; GOOD are the statuses "exact" and "rounded"
+    wrong_readers = [
+        reader for reader in readers if first_result.verdict_by(reader).status not in GOOD
+    ]
+    return f"leave --runtime {wrong_readers[0].name} out, or choose another method"
 
 
 SCALING_KEYS = (
@@ -668,25 +682,26 @@ def fitting_keys(arch: Arch) -> str:
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """Return the edit that every encoding begins with.
+    """Return an edit of a GGUF file that removes its scaling and writes the new context length.
 
-    It writes the new context, and removes the keys of an earlier scaling. The encoding then adds
-    the keys of the new scaling.
-
-    Where the context is not the trained one, the trained one is written too, as
-    original_context_length. llama.cpp reads that key under every scaling type, but uses it only for
-    yarn, for two factor lists, and for query scaling (src/llama-model.cpp:1410, ggml_rope_yarn).
+    Every encoding begins with this edit, and then adds the keys of the new scaling.
     """
-    prefix = model.get("general.architecture")
-    values = {f"{prefix}.context_length": u32(schedule.context)}
-    is_longer = schedule.context != schedule.original_context
-    # Ministral 3 scales queries in units of the original context, which it therefore keeps
-    original_must_stay = pinned_original(model) != 0
-    if is_longer and not original_must_stay:
-        values[f"{prefix}.rope.scaling.original_context_length"] = u32(schedule.original_context)
+    prefix = model.get("general.architecture")  # such as "llama"
+    new_keys = {f"{prefix}.context_length": u32(schedule.context)}
 
+    # The trained context, where the new context differs. llama.cpp reads the key under every
+    # scaling type, but uses it only for yarn, for two factor lists, and for query scaling
+    # (src/llama-model.cpp:1410, ggml_rope_yarn).
+    is_extended = schedule.context != schedule.original_context
+    # Ministral 3: the key is also the unit of its query scaling, and keeps its value
+    key_keeps_value = pinned_original(model) != 0
+    if is_extended and not key_keeps_value:
+        original_context = u32(schedule.original_context)
+        new_keys[f"{prefix}.rope.scaling.original_context_length"] = original_context
+
+    # the new keys count where both edits have a key
     removal_of_old_scaling = without_scaling(model)
-    return removal_of_old_scaling.merge(Edit(values))
+    return removal_of_old_scaling.merge(Edit(new_keys))
 
 
 def without_scaling(model: GgufModel) -> Edit:
@@ -820,7 +835,7 @@ NOTE = (
 
 
 def carry(model: GgufModel, to: str) -> Edit:
-    """Return the edit that turns a model into the architecture `to`, with its RoPE unchanged.
+    """Return the edit of a GGUF file that writes the model as another architecture.
 
     Args:
         model: The GGUF file.

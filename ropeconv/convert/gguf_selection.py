@@ -123,22 +123,22 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
 
 
 def _multiply_queries(gain: float, model: GgufModel, edit: Edit) -> Edit:
-    """Return an edit that multiplies all queries of a model by a number.
+    """Return an edit of a GGUF file that multiplies all queries of the model by a number.
 
-    It adds blk.0.attn_q.scale and so on, since the weights may be quantised, and changes biases.
-    The caller merges it into the earlier edit, whose changes of the same biases it replaces. So it
-    includes these.
+    It adds a tensor such as blk.0.attn_q.scale for each layer, since quantised weights cannot be
+    multiplied, and it multiplies biases of queries.
 
     Args:
-        gain: The number.
-        model: The GGUF file before.
-        edit: The earlier edit, which may change biases too.
+        gain: The number by which queries are multiplied.
+        model: The GGUF file before all edits.
+        edit: An earlier edit, into which the caller merges the new edit. A bias that both edits
+            change gets both changes in the new edit.
     """
     if gain == 1:
         return Edit()
 
-    added = {}  # the bytes of new tensors by name
-    changes = {}  # the changes of tensors by name
+    added = {}  # new tensors, as bytes by name
+    changes = {}  # functions that change the bytes of a tensor, by its name
     layer_count = len(model.reading().spec.layers)
     for layer in range(layer_count):
         name = f"blk.{layer}.attn_q"
@@ -186,30 +186,31 @@ def _note(steps: QueryScaling, off: float, context: int) -> str:
 
 DEFAULT_CARRIERS = {"qwen2": "llama"}
 """Carriers that "auto" uses without --carrier, by the architecture of the file."""
-Tries = dict[str, Callable[[], GgufResult]]
+Encoders = dict[str, Callable[[], GgufResult]]
 """Functions that write a schedule, by the name of their encoding, or raise UnsupportedBake."""
 
 
 def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
-    """Write a schedule by the encoding that the user named, or by the best one for "auto".
+    """Return the edit of a GGUF file that writes RoPE frequencies, by the best encoding for a user.
 
-    A reader is a program that reads GGUF files, such as llama.cpp or Ollama. A carrier is another
-    architecture that a file is written as, since llama.cpp computes more for it. "auto" takes the
-    first of these that exists:
+    The user names an encoding, or "auto", which takes the first of these that all named readers
+    (programs that read GGUF files, such as Ollama) compute exactly:
 
-    1. Metadata keys or a rope tensor, which all named readers compute exactly. If both do, the one
-       that most readers compute exactly.
-    2. For qwen2, the carrier llama. Other carriers are used only where the user names them.
+    1. Metadata keys ("keys") or a tensor of divisors ("tensor"). If both are exact, the encoding
+       that most programs compute exactly.
+    2. The architecture llama, for a file of qwen2 ("carrier"). llama.cpp computes more for some
+       architectures than for others. Other carriers are used only where the user names them.
     3. With `target.allow_untested`, an encoding that a named reader was not tested with.
 
     Args:
-        schedule: The frequencies, the attention factor, and log-n.
-        model: The GGUF file before.
-        target: The options of the output.
+        schedule: The frequencies, the attention factor, and log-n, a scaling of queries by
+            position.
+        model: The GGUF file before the edit.
+        target: The options of the output, with the encoding and the named readers.
 
     Raises:
-        UnsupportedBake: Where nothing fits.
-        UsageError: For an unknown name.
+        UnsupportedBake: Where no encoding suits all readers.
+        UsageError: For an unknown encoding.
     """
     # the newest version of each reader that the user named
     newest = []
@@ -264,13 +265,13 @@ def _select(
 
     # With "auto" or "keys", a YaRN schedule that no encoding can hold exactly may be written with
     # the ramp that llama.cpp computes, since keys can describe that.
-    encoders = _possible_tries(schedule, model, carrier)
+    encoders = _encoders_by_name(schedule, model, carrier)
     may_use_keys = encoding in ("auto", "keys") and not carrier
     if may_use_keys:
         try:
             return _exact(encoding, encoders, arch.name, readers, allow_untested)
         except UnsupportedBake as refusal:
-            return _other_ramp(schedule, model, target, refusal)
+            return _with_llamacpp_ramp(schedule, model, target, refusal)
 
     # else the encoding that the user named, by --encoding or by --carrier
     name = "carrier" if carrier else encoding
@@ -288,45 +289,45 @@ def _select(
 
 
 def _exact(
-    encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool
+    encoding: str, encoders: Encoders, arch: str, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
     """The result of "auto", or of "keys", that holds a schedule exactly."""
     if encoding == "auto":
-        return _select_automatically(tries, arch, readers, untested)
-    others = {name: encode for name, encode in tries.items() if name != encoding}
-    return _check_suits(tries[encoding](), others, readers, untested)
+        return _select_automatically(encoders, arch, readers, untested)
+    others = {name: encode for name, encode in encoders.items() if name != encoding}
+    return _check_suits(encoders[encoding](), others, readers, untested)
 
 
-def _other_ramp(
+def _with_llamacpp_ramp(
     schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake
 ) -> GgufResult:
-    """Write YaRN approximately, with llama.cpp's ramp in place of the wanted one, if allowed.
+    """Write YaRN into a GGUF file with the ramp of llama.cpp, as an approximation.
 
-    YaRN's ramp blends interpolated and original frequencies. It begins and ends at dimensions that
-    follow from beta_fast and beta_slow. llama.cpp rounds these dimensions, and for some
-    architectures has fixed betas.
+    YaRN's ramp blends interpolated and original frequencies between two dimensions, which follow
+    from beta_fast and beta_slow. llama.cpp rounds these dimensions to integers, and for some
+    architectures it always uses beta_fast 32 and beta_slow 1.
 
     Args:
-        schedule: The schedule, with the wanted ramp.
-        model: The GGUF file before.
-        target: The options of the output.
-        refusal: The error of the exact encodings.
+        schedule: The frequencies of YaRN with the ramp that the user wants.
+        model: The GGUF file before the edit.
+        target: The options of the output; `target.allow_approximate` is needed.
+        refusal: The error that the exact encodings have raised.
 
     Raises:
-        UnsupportedBake: `refusal`, where the ramp is not the reason for it. Another error, where it
-            is and the user has not allowed an approximation.
+        UnsupportedBake: For a schedule that differs in more than the ramp (`refusal`), and for an
+            approximation that the user has not allowed.
     """
-    # is the ramp the reason? Then keys can hold the schedule with the ramp of llama.cpp.
+    # the same schedule with the ramp of llama.cpp; None if that is the ramp already, or not YaRN
     arch = arch_of_header(model)
     ramp = llamacpp_ramp(schedule, arch)
-    if ramp is None:  # it is not YaRN, or has that ramp already
+    if ramp is None:
         raise refusal
     try:
         result = _encode("keys", ramp.apply_to(schedule), model)
     except UnsupportedBake:
         raise refusal from None
 
-    # why it is another one: llama.cpp truncates always, and in some architectures fixes the betas
+    # the reason for the message, such as "llama.cpp always rounds the ends of the ramp"
     form = schedule.form
     assert isinstance(form, Yarn)
     why = f"llama.cpp {why_other_ramp(form, arch)}"
@@ -356,53 +357,56 @@ def _keep_fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
     return judge_result("keys", schedule, model, edit)
 
 
-def _possible_tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
-    """Return the encodings that can be tried for a schedule, each as a function that writes it.
+def _encoders_by_name(schedule: Schedule, model: GgufModel, carrier: str) -> Encoders:
+    """Return for each encoding a function that writes a schedule into a GGUF file with it.
 
-    They are by name: {"keys": ..., "tensor": ..., "carrier": ...}. "carrier" writes the file as
-    another architecture. It is left out for files that no other architecture can hold.
+    The functions are by the name of the encoding, {"keys": ..., "tensor": ..., "carrier": ...}. The
+    encoding "carrier" writes the model as another architecture. It is left out for a model that
+    llama.cpp can load as no other architecture.
 
     Args:
         schedule: The schedule to write.
-        model: The GGUF file before.
-        carrier: The architecture that the user named, else empty.
+        model: The GGUF file before the edit.
+        carrier: The architecture that the user named with --carrier, such as "llama"; empty for
+            the usual architecture.
     """
-    tries: Tries = {}
+    encoders: Encoders = {}
     for name in GGUF_ENCODINGS:
-        tries[name] = partial(_encode, name, schedule, model)
+        encoders[name] = partial(_encode, name, schedule, model)
 
-    # the carrier that the user named, else the usual one of the architecture, else its first
+    # the usual other architecture: llama for qwen2, else the first that the table lists
     arch = arch_of_header(model)
-    if not carrier:
-        carrier = DEFAULT_CARRIERS.get(arch.name, "")
-    if not carrier and arch.carriers:
-        carrier = arch.carriers[0]
-    if carrier:
-        tries["carrier"] = partial(_encode_carrier, schedule, model, carrier)
-    return tries
+    other_arch = carrier
+    if not other_arch:
+        other_arch = DEFAULT_CARRIERS.get(arch.name, "")
+    if not other_arch and arch.carriers:
+        other_arch = arch.carriers[0]
+    if other_arch:
+        encoders["carrier"] = partial(_encode_carrier, schedule, model, other_arch)
+    return encoders
 
 
 def _select_automatically(
-    tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool
+    encoders: Encoders, arch: str, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
     """Write a schedule by the encoding that "auto" selects, as `select_gguf` describes.
 
     Args:
-        tries: For each encoding by name, a function that writes the schedule with it.
+        encoders: For each encoding by name, a function that writes the schedule with it.
         arch: The architecture of the file.
         readers: The programs that must compute the schedule, such as Ollama.
         untested: Whether a reader may be one that was not tested with an encoding.
     """
     # A result fits if all readers compute it. First the encodings that keep the architecture are
     # tried.
-    keeping_arch = {name: encode for name, encode in tries.items() if name != "carrier"}
+    keeping_arch = {name: encode for name, encode in encoders.items() if name != "carrier"}
     results, refusals = attempts(keeping_arch)
     fitting = [result for result in results if result.suits(readers)]
 
     # Then another architecture (a carrier), for those that have a usual one. It comes second, since
     # tools show its name, and queries and keys change.
     if not fitting and arch in DEFAULT_CARRIERS:
-        carrier_results, carrier_refusals = attempts({"carrier": tries["carrier"]})
+        carrier_results, carrier_refusals = attempts({"carrier": encoders["carrier"]})
         results += carrier_results
         refusals |= carrier_refusals
         fitting = [result for result in carrier_results if result.suits(readers)]
@@ -417,9 +421,9 @@ def _select_automatically(
     selected = max(fitting, key=GgufResult.exact_count)
 
     # the reason for and against each encoding that was tried, for --explain
-    reasons = _reasons(selected, results, refusals, readers)
+    reasons = _explain_selection(selected, results, refusals, readers)
     considered = []
-    for name in tries:
+    for name in encoders:
         if name in reasons:
             is_selected = name == selected.encoding
             considered.append(ConsideredEncoding(name, is_selected, reasons[name]))
@@ -461,37 +465,41 @@ def _no_encoding_error(
     return UnsupportedBake("this schedule", target, why, selected_advice)
 
 
-def _reasons(
+def _explain_selection(
     selected: GgufResult, results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> dict[str, str]:
-    """The reasons why "auto" selected an encoding and not the others, by their names.
+    """Return for each encoding a sentence on why --encoding auto selected it, or did not select it.
 
     For example, {"keys": "llama.cpp reads it exactly; ...", "tensor": "Ollama: it ignores ..."}.
 
     Args:
-        selected: The result that "auto" selected, one of `results`.
-        results: The encodings that llama.cpp computes exactly.
-        refusals: The errors of the other encodings.
-        readers: The readers that must compute the schedule.
+        selected: The selected result, one of `results`.
+        results: The results of the encodings that llama.cpp computes exactly.
+        refusals: The errors of the encodings that cannot hold the schedule, by encoding.
+        readers: The programs that must compute the schedule from the file, such as Ollama.
     """
-    reasons = {name: refusal.reason for name, refusal in refusals.items()}
+    # encodings that cannot hold the schedule
+    reasons = {encoding: refusal.reason for encoding, refusal in refusals.items()}
+
     for result in results:
+        # `exact_share` is such as "exact in 9 of 12 runtime versions"
         verdicts = [result.verdict_by(reader) for reader in readers]
-        not_computed = [verdict for verdict in verdicts if verdict.status not in GOOD]
+        wrong_verdicts = [verdict for verdict in verdicts if verdict.status not in GOOD]
         if result is selected:
             reason = f"llama.cpp reads it exactly; {result.exact_share}"
-        elif not_computed:
-            reason = f"{not_computed[0].display_name}: {not_computed[0].reason}"
+        elif wrong_verdicts:
+            first_wrong = wrong_verdicts[0]
+            reason = f"{first_wrong.display_name}: {first_wrong.reason}"
         else:
-            # All readers compute this encoding too. The selected one is exact in more programs that
-            # read GGUF, or in as many and comes earlier in the order of "auto".
+            # all wanted programs compute this encoding, but it is exact in no more programs of the
+            # whole table than the selected encoding, which "auto" tries first
             reason = f"no more readers read it exactly; {result.exact_share}"
         reasons[result.encoding] = reason
     return reasons
 
 
 def _check_suits(
-    result: GgufResult, others: Tries, readers: tuple[Reader, ...], untested: bool
+    result: GgufResult, others: Encoders, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
     """The result of an encoding that was named; `others` are tried for the error."""
     if result.suits(readers, untested):

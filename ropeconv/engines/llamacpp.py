@@ -93,7 +93,7 @@ class LlamaCppProcess(ProgramProcess):
         Args:
             kind: The type of the result, by which its JSON is decoded.
             method: The name of the method.
-            *arguments: Its arguments, which JSON can express.
+            *arguments: The arguments of the method, as values that JSON can express.
             progress: Called with the number of tokens that llama.cpp has read since the last call.
 
         Raises:
@@ -122,7 +122,7 @@ class LlamaCppProcess(ProgramProcess):
     def _call(
         self, kind: type[T], request: object, advance: Callable[[int], None] = lambda count: None
     ) -> T:
-        """Send a request to the program as a line, and return its answer; a failure ends it.
+        """Send a request to the program and return the answer; a failure ends the program.
 
         The program answers in lines too: some that say how many tokens were read, and then one with
         the result.
@@ -443,20 +443,20 @@ RAMP_OF_LLAMACPP = (32.0, 1.0, True)
 
 
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
-    """Return the metadata keys with which llama.cpp computes a schedule from any file of a model.
+    """Return metadata keys that make llama.cpp compute a schedule, in place of the keys in a file.
 
-    They are given when the file is loaded, in place of the keys in the file. YaRN by 4 over a base
-    of 1e6 has {"llama.rope.freq_base": ("float", 1e6), "llama.rope.scaling.type": ("str", "yarn"),
-    "llama.rope.scaling.factor": ("float", 4.0), ...}.
+    They are given to llama.cpp when it loads the file.
 
     Args:
         schedule: The frequencies and factors to compute, and the context.
-        arch: The GGUF architecture, with which the keys begin.
+        arch: The GGUF architecture, such as "llama", with which the keys begin.
 
     Returns:
-        Types and values by key; None where keys cannot express the schedule.
+        The type and the value of each key, such as {"llama.rope.freq_base": ("float", 1e6),
+        "llama.rope.scaling.type": ("str", "yarn"), "llama.rope.scaling.factor": ("float", 4.0)}.
+        None where keys cannot express the schedule.
     """
-    # only a base, linear scaling, and YaRN with the ramp that llama.cpp computes have keys
+    # llama.cpp has keys for a base, for linear scaling, and for YaRN with its own ramp
     form = schedule.form
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
@@ -466,7 +466,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
             return None
 
     # the base and the scaling
-    arch_entry = find_arch(arch, assumed=True)
+    arch_entry = find_arch(arch, assumed=True)  # the rules of llama.cpp for the architecture
     values: dict[str, Override] = {
         arch_entry.theta_key: ("float", form.theta),
         "context_length": ("int", schedule.context),
@@ -484,18 +484,18 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     if isinstance(form, Yarn):
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
 
-    # The softmax scale of latent attention (MLA) follows from mscale_all_dim, a setting of
-    # DeepSeek. It is also written where it is 0, since the key of the file would count otherwise.
-    # The key has 0.1 mscale_all_dim in architectures with such a scale, and mscale_all_dim in the
-    # others.
-    slope = YARN_SLOPE * math.log(max(scaling_factor, 1.0))  # 0.1 ln s
+    # DeepSeek: the softmax scale of latent attention (MLA) follows from the setting mscale_all_dim.
+    # A value of 0 is written too, in place of the value in the file.
+    slope = YARN_SLOPE * math.log(max(scaling_factor, 1.0))  # 0.1 ln(scaling factor)
     mscale_all_dim = _mscale_all_dim(schedule, arch_entry, slope)
     if arch_entry.log_multiplier:
-        has_softmax_scale = bool(arch_entry.softmax)
-        log_multiplier = YARN_SLOPE * mscale_all_dim if has_softmax_scale else mscale_all_dim
+        # llama.cpp multiplies the value by 10 in architectures whose logits it scales
+        log_multiplier = mscale_all_dim
+        if arch_entry.softmax:
+            log_multiplier = YARN_SLOPE * mscale_all_dim
         values["rope.scaling.yarn_log_multiplier"] = ("float", log_multiplier)
 
-    # the attention factor: under YaRN llama.cpp multiplies the key by further factors
+    # the attention factor; under YaRN, llama.cpp multiplies the value by further factors
     attn_factor = schedule.attention_factor
     if isinstance(form, Yarn):
         attn_factor = _attn_factor_of_yarn(attn_factor, arch_entry, slope, mscale_all_dim)
@@ -526,34 +526,35 @@ def _attn_factor_of_yarn(
 
 
 def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
-    """Return the mscale_all_dim with which llama.cpp computes the softmax scale of a schedule.
+    """Return DeepSeek's setting mscale_all_dim for the softmax scale of a schedule.
 
-    The softmax scale S is a factor on all logits, which only multi-head latent attention (MLA) has.
-    llama.cpp computes it as (src/models/deepseek2.cpp)
+    The softmax scale is a factor on all logits of latent attention (MLA). llama.cpp computes it
+    from the setting (src/models/deepseek2.cpp):
 
-        sqrt(S) = f (1 + slope * mscale_all_dim)        with slope = 0.1 ln s
+        sqrt(softmax scale) = factor (1 + slope * mscale_all_dim)
 
-    for the scaling factor s. f is the attention factor A under YaRN, and A (1 + slope) without it.
-    This function solves that for mscale_all_dim. For s = 40, A = 1 and S = 1.874, as in DeepSeek
-    V3, it is 1.
-
-    It is 0 for an architecture without such a scale, and for a schedule that does not need it.
+    where `factor` is the attention factor, times 1 + slope without YaRN. The equation is solved for
+    mscale_all_dim. DeepSeek V3 has the scaling factor 40, the attention factor 1, the softmax scale
+    1.874, and so mscale_all_dim = 1.
 
     Args:
-        schedule: The frequencies and factors to compute, and the context.
-        arch: The architecture.
-        slope: 0.1 ln s, for the scaling factor s.
+        schedule: The attention factor and the softmax scale.
+        arch: The rules of llama.cpp for the architecture.
+        slope: 0.1 ln(scaling factor); 0 for a schedule without scaling.
+
+    Returns:
+        The setting; 0 for an architecture or a schedule without a softmax scale.
     """
-    has_softmax_scale = arch.softmax and arch.log_multiplier
-    is_unscaled = not slope
-    if not has_softmax_scale or is_unscaled:
+    # `softmax`: the logits are scaled; `log_multiplier`: a metadata key has mscale_all_dim
+    scales_logits = arch.softmax and arch.log_multiplier
+    if not scales_logits or slope == 0:
         return 0.0
 
-    factor = schedule.attention_factor  # f
+    factor = schedule.attention_factor
     if not isinstance(schedule.form, Yarn):
         factor *= 1 + slope
     root_of_scale = math.sqrt(schedule.softmax_scale)
     mscale_all_dim = (root_of_scale / factor - 1) / slope
-    if abs(mscale_all_dim) < SMALLEST_MSCALE:  # rounding of 0
+    if abs(mscale_all_dim) < SMALLEST_MSCALE:  # 0 with a rounding error
         return 0.0
     return mscale_all_dim

@@ -119,11 +119,11 @@ class LlamaModel:
     """A loaded model. Its methods raise RuntimeError where llama.cpp refuses."""
 
     def __init__(self, load: Load, advance: Callable[[int], None]) -> None:
-        """Load a model.
+        """Load a model with llama.cpp.
 
         Args:
-            load: The model, and how it runs.
-            advance: Called with the tokens read since the last call.
+            load: The file of the model, and the settings with which llama.cpp runs it.
+            advance: Called with the number of tokens that the model has read since the last call.
         """
         import llama_cpp as llama
 
@@ -131,32 +131,34 @@ class LlamaModel:
         self.load = load
         self.advance = advance
 
-        # the weights; use_extra_bufts is llama.cpp's name for copies in a faster layout
+        # the weights
         llama.llama_backend_init()
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = ALL_LAYERS if load.gpu else 0
         settings.vocab_only = load.vocabulary_only
-        settings.use_extra_bufts = load.repack
-        array = overrides(llama, load.overrides)
+        settings.use_extra_bufts = load.repack  # whether weights are copied into a faster layout
+
+        # metadata keys that count in place of the keys in the file, as an array of C structs
+        overriding_keys = overrides(llama, load.overrides)
         if load.overrides:
-            settings.kv_overrides = ctypes.cast(array, type(settings.kv_overrides))
+            settings.kv_overrides = ctypes.cast(overriding_keys, type(settings.kv_overrides))
         self.model = llama.llama_model_load_from_file(load.path.encode(), settings)
         if not self.model:
             raise RuntimeError("llama.cpp does not load the model")
 
-        # A position has a logit for each token of the vocabulary. To save memory, the logits of
-        # only so many positions (`most_rows`) exist at a time.
+        # A position has a logit for each token of the vocabulary (`width`). To save memory, only
+        # the logits of `most_rows` positions are computed at a time.
         self.vocabulary = llama.llama_model_get_vocab(self.model)
-        self.width = int(llama.llama_vocab_n_tokens(self.vocabulary))  # logits of a position
+        self.width = int(llama.llama_vocab_n_tokens(self.vocabulary))
         self.most_rows = max(1, min(MOST_ROWS, MOST_LOGITS // self.width))
 
-        # the tokens that llama.cpp reads next, filled anew for each call
+        # the tokens that llama.cpp reads in one call, which are replaced for each call
         self.batch = llama.llama_batch_init(load.batch, 0, 1)
 
-        # `_begin` makes the context, with the cache of keys and values
+        # llama.cpp's context, with the cache of keys and values, which `_begin` makes
         self.context: Any = None
-        self.size = 0  # the tokens of the context
-        self.sequences = 0  # the sequences that share it
+        self.size = 0  # its size in tokens
+        self.sequences = 0  # how many sequences it holds at a time
 
     def properties(self) -> LoadedModel:
         """Return the properties of the model for the caller."""
@@ -168,14 +170,14 @@ class LlamaModel:
         return LoadedModel(self.width, prefix, bool(llama.llama_supports_gpu_offload()))
 
     def _begin(self, length: int, sequences: int = 1) -> None:
-        """Make a context of `length` tokens, and forget the one before.
+        """Make a new context of llama.cpp, which holds the cache of keys and values.
 
         The context is as short as possible, since llama.cpp uses LongRoPE's long list where the
         context is longer than the trained one.
 
         Args:
-            length: The tokens of all sequences.
-            sequences: The sequences that share the cells of its cache.
+            length: The number of tokens of all sequences together.
+            sequences: The number of sequences that share the cells of the cache.
         """
         # llama.cpp pads a context to a multiple of 256
         size = (max(length, 32) + 255) // 256 * 256
@@ -323,39 +325,41 @@ class LlamaModel:
     def spread_logits(
         self, tokens: list[int], places: list[int], wanted: list[int], out: str
     ) -> None:
-        """Write the logits after tokens whose positions have gaps, float32 [wanted, vocabulary].
+        """Compute the logits after some tokens of a prompt whose positions have gaps.
 
-        The tokens at the positions 0, 1, 2, 100 and 101, for example, are two blocks without gaps.
-        A token attends to all tokens before it, in its own block and in the earlier ones. Only the
-        first token of each later block attends to nothing but itself (see `_read_blocks`).
+        Positions such as 0, 1, 2, 100 and 101 show what a model computes in a long context without
+        reading all of it. A token attends to itself and to all tokens before it. The first token
+        behind a gap attends only to itself: llama.cpp reads it as the start of a new sequence, to
+        which the earlier tokens are added later (`_read_blocks`).
 
         Args:
-            tokens: All of them.
-            places: Their positions, rising.
-            wanted: Rising indices into `tokens`.
-            out: The .npy file.
+            tokens: All tokens of the prompt.
+            places: The position of each token, in rising order.
+            wanted: The indices of the tokens whose logits are written, in rising order.
+            out: The .npy file to write, float32 [len(wanted), vocabulary].
         """
-        # tokens are read in their order, so the logits come in the order of `wanted`
-        rows = np.empty((len(wanted), self.width), np.float32)
-        wanted_places = {places[index] for index in wanted}
-        for row, logits in enumerate(self._read_blocks(tokens, places, wanted_places)):
-            rows[row] = logits
-        np.save(out, rows)
+        logits = np.empty((len(wanted), self.width), np.float32)
+        wanted_positions = {places[index] for index in wanted}
+        # the rows come in the order of the tokens, which is also the order of `wanted`
+        rows = self._read_blocks(tokens, places, wanted_positions)
+        for index, row in enumerate(rows):
+            logits[index] = row
+        np.save(out, logits)
 
     def _read_blocks(
         self, tokens: list[int], places: list[int], wanted_places: set[int]
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the logits after the wanted tokens, where the positions have gaps.
+        """Yield the logits after the wanted tokens of a prompt whose positions have gaps.
 
         llama.cpp refuses a gap inside a sequence, but a sequence may begin at any position. So each
-        block without gaps is read as a sequence of its own. Then the cached keys and values of the
-        earlier blocks are added to it, which makes a gap in the cache only.
+        block without gaps is read as a separate sequence. Then the cached keys and values of the
+        earlier blocks are added to that sequence.
 
         Args:
-            tokens: All of them.
-            places: Their positions, rising. Tokens at the positions 0, 1, 2, 100, 101 are two
-                blocks.
-            wanted_places: The positions after whose tokens logits are computed.
+            tokens: All tokens of the prompt.
+            places: The position of each token, in rising order. Tokens at the positions 0, 1, 2,
+                100, 101 are two blocks.
+            wanted_places: The positions of the wanted tokens.
         """
         # where each block without gaps begins and ends in `tokens`
         starts = [0]
@@ -386,11 +390,12 @@ class LlamaModel:
             yield from self._read(other_tokens, first_place + 1, wanted_places, sequence)
 
     def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:
-        """Return the losses of some tokens, and whether each was the likeliest.
+        """Return the losses of some tokens, and whether each was the likeliest token.
 
         Args:
-            tokens: All of them.
-            targets: Rising indices into `tokens`, from 1 on.
+            tokens: All tokens of the text.
+            targets: The indices of the tokens whose losses are computed, from 1 on, in rising
+                order.
 
         Returns:
             The losses in nats as the bytes of float64, and one byte for each target: 1 where it was

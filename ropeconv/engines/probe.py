@@ -75,9 +75,9 @@ class Probe(ProgramProcess):
         """Return what a function of ropeconv returns in the process that has transformers.
 
         Args:
-            function: Its module and its name, as `MODULE:FUNCTION`. It takes and returns a JSON
-                object.
-            given: Its argument.
+            function: The module and the name of the function, as `MODULE:FUNCTION`. The function
+                takes and returns a JSON object.
+            given: The argument of the function.
 
         Returns:
             The result, or {"error": message}.
@@ -212,28 +212,31 @@ class ProbeCache:
         loaded_as: str = "",
         probe: Probe | None = None,
     ) -> JsonObject:
-        """Return what transformers computes from a config, from the cache or by asking `probe`.
+        """Return the RoPE frequencies that transformers computes from a config.json.
+
+        The answer comes from a cache, or from a probe: a process that runs transformers.
 
         Args:
             folder: The folder of config.json.
-            model_type: The model type of the code that opens it.
-            context: The length in tokens.
+            model_type: The model type whose class transformers uses, such as "llama".
+            context: The length of the input in tokens.
             own_code: Whether to run the modelling file in the folder. Such an answer is not cached.
-            loaded_as: A model type such as "llama", for a config whose model_type transformers
-                does not have. Empty to read the config by its model_type.
-            probe: A running probe; None to start one.
+            loaded_as: A model type to read the config with where transformers does not have the
+                model type of the config; empty for no other model type.
+            probe: A running probe, which keeps running; None to start a probe and end it.
         """
         config_text = (folder / "config.json").read_bytes().decode(errors="replace")
-        key = ""  # nothing is cached under an empty key
+        key = ""  # an empty key finds and stores nothing
         if not own_code:
             key = self.key(config_text, model_type, context, loaded_as)
         cached = self.get(key)
         if cached is not None:
             return cached
 
-        # a probe that is started here ends with the block; one of the caller keeps running
-        with Probe() if probe is None else nullcontext(probe) as running:
-            answer = running.ask(folder, context, own_code, loaded_as)
+        # `nullcontext` leaves the caller's probe running
+        probe_context = Probe() if probe is None else nullcontext(probe)
+        with probe_context as running_probe:
+            answer = running_probe.ask(folder, context, own_code, loaded_as)
         self.put(key, answer)
         return answer
 

@@ -119,7 +119,7 @@ def ask(path: str, context: int, loaded_as: str) -> dict[str, object]:
             unchanged.
     """
     # the config of the text model, which may be a part of that of a vision model
-    config, read_as = read(Path(path), loaded_as)
+    config, read_as = read_config(Path(path), loaded_as)
     has_encoder_and_decoder = getattr(config, "is_encoder_decoder", False)
     if has_encoder_and_decoder:
         text = config
@@ -161,36 +161,39 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
-def read(folder: Path, loaded_as: str) -> tuple[PretrainedConfig, str]:
-    """Return the config in a folder as transformers reads it, and the type that replaced its own.
-
-    The type is empty for a config that is read with its own `model_type`.
+def read_config(folder: Path, loaded_as: str) -> tuple[PretrainedConfig, str]:
+    """Load the config in a folder with transformers.
 
     Args:
         folder: The folder with config.json.
-        loaded_as: A type such as "llama". The config is read with it where transformers does not
-            have its `model_type`. Empty to read the config with its `model_type` only.
+        loaded_as: A model type such as "llama", which is used where transformers does not have the
+            model type of the config; empty to use only the model type of the config.
+
+    Returns:
+        The config, and `loaded_as` if that type was used, else an empty string.
 
     Raises:
-        LookupError: For a type that transformers does not have.
+        LookupError: For a model type that transformers does not have.
     """
     from transformers import CONFIG_MAPPING
 
-    # A model that the user treats as another family, such as Llama. Its text part is read with the
-    # class of that family, if transformers lacks a class for the whole config or for that part.
-    whole = json.loads((folder / "config.json").read_bytes())
+    whole_config = json.loads((folder / "config.json").read_bytes())
+    whole_type = whole_config.get("model_type")
+
+    # the user's other model type; a multimodal config has a second type in its text part
     if loaded_as:
-        part = text_part(whole)
-        types_in_config = {part.get("model_type"), whole.get("model_type")}
-        lacks_a_class = any(model_type not in CONFIG_MAPPING for model_type in types_in_config)
-        if lacks_a_class:
-            return make_config(part, loaded_as), loaded_as
+        text_config = text_part(whole_config)
+        text_type = text_config.get("model_type")
+        if text_type not in CONFIG_MAPPING or whole_type not in CONFIG_MAPPING:
+            return make_config(text_config, loaded_as), loaded_as
+
+    # the model type of the config
     try:
         return load_config(folder, trust=False), ""
     except RopeconvError:
-        if whole.get("model_type") in CONFIG_MAPPING:
+        if whole_type in CONFIG_MAPPING:
             raise
-        raise LookupError(f"it has no model type {whole.get('model_type')}") from None
+        raise LookupError(f"it has no model type {whole_type}") from None
 
 
 def ask_own(path: str, context: int) -> dict[str, object]:
@@ -242,9 +245,9 @@ def build(text: PretrainedConfig) -> Module:
 
 
 def class_of(text: PretrainedConfig) -> type[Module]:
-    """Return the class of the text model of a config.
+    """Return the class that transformers' AutoModel has for a config of a language model.
 
-    It is that of AutoModel, or the one in the modelling file of the config that takes it.
+    For a config with a modelling file, the class is the class in that file which takes the config.
     """
     from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
@@ -315,65 +318,72 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
 def read_rotary_module(
     module: Module, name: str, context: int
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the frequencies of a rotary module, for global layers and for those with a window.
+    """Yield each set of frequencies of a rotary module, with the kind of layer that uses it.
 
     Args:
-        module: The rotary module.
-        name: Its name in the model, which shows whether it is local.
-        context: The length in tokens.
+        module: The rotary module, which computes cosines and sines for all layers.
+        name: The name of the module in the model, such as "rotary_emb_local".
+        context: The length of the input in tokens.
 
     Yields:
-        "global" or "local", and what `read_frequencies` returns.
+        "local" for layers with a sliding window, or "global", and the frequencies as
+        `read_frequencies` returns them.
     """
-    # a module with several layer types has a buffer for each, such as sliding_attention_inv_freq,
-    # beside a copy of it for dynamic types, such as sliding_attention_original_inv_freq
+    # Gemma 3: a buffer with frequencies for each layer type, such as sliding_attention_inv_freq.
+    # Some rope types have a second buffer, sliding_attention_original_inv_freq.
     layer_types = []
-    for buffer, _ in module.named_buffers():
-        if buffer.endswith("_inv_freq") and not buffer.endswith("original_inv_freq"):
-            layer_types.append(buffer.removesuffix("_inv_freq"))
+    for buffer_name, _buffer in module.named_buffers():
+        is_second_buffer = buffer_name.endswith("original_inv_freq")
+        if buffer_name.endswith("_inv_freq") and not is_second_buffer:
+            layer_types.append(buffer_name.removesuffix("_inv_freq"))
 
-    # a module with one set of frequencies
+    # most models: one set of frequencies; a module for local layers shows in its name
     if not layer_types:
         is_local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
-        yield "local" if is_local else "global", read_frequencies(module, None, context)
+        frequencies = read_frequencies(module, layer_type=None, context=context)
+        yield "local" if is_local else "global", frequencies
         return
 
-    # A set of frequencies for each layer type. DeepSeek V4 calls its layers with a window "main".
-    # Where there is only one type, its set is for all layers, and so a global one.
-    has_other_types = len(layer_types) > 1
+    has_several_types = len(layer_types) > 1
     for layer_type in layer_types:
+        # "main" is the name of layers with a window in DeepSeek V4
         has_window = "sliding" in layer_type or layer_type == "main"
-        is_local = has_window and has_other_types
-        yield "local" if is_local else "global", read_frequencies(module, layer_type, context)
+        # the only set of a model is the global set
+        is_local = has_window and has_several_types
+        frequencies = read_frequencies(module, layer_type, context)
+        yield "local" if is_local else "global", frequencies
 
 
 def read_frequencies(module: Module, layer_type: str | None, context: int) -> dict[str, object]:
-    """Return the frequencies of a rotary module, for a long and for a short sequence.
+    """Return the frequencies of a rotary module, for a long and for a short input.
 
     Args:
         module: The rotary module.
         layer_type: The layer type whose frequencies are read, such as "sliding_attention"; None for
             a module that has the same frequencies for all layers.
-        context: The length in tokens.
+        context: The length of the long input in tokens.
 
     Returns:
-        "inv_freq" and "attention_factor" for a sequence as long as the context, and "short", the
-        frequencies for a short sequence.
+        "inv_freq" and "attention_factor" for the long input, and "short", the frequencies for the
+        short input.
     """
-    buffer = "inv_freq" if layer_type is None else f"{layer_type}_inv_freq"
+    buffer_name = "inv_freq" if layer_type is None else f"{layer_type}_inv_freq"
 
-    # The forward pass of dynamic types and of LongRoPE writes the frequencies for the length of the
-    # sequence into the buffer. So the buffer is read after a pass over a short sequence, and again
-    # after one over a sequence as long as the context.
-    forward(module, layer_type, positions=[0, 1])
-    short = getattr(module, buffer).double().tolist()
+    # Running a module of dynamic NTK or LongRoPE writes the frequencies for the length of the input
+    # into the buffer. `run_module` runs the module and returns its attention factor.
+    run_module(module, layer_type, positions=[0, 1])
+    short_inv_freq = getattr(module, buffer_name).double().tolist()
     last_position = context - 1
-    attention_factor = forward(module, layer_type, positions=[0, last_position])
-    inv_freq = getattr(module, buffer).double().tolist()
-    return {"inv_freq": inv_freq, "short": short, "attention_factor": attention_factor}
+    attention_factor = run_module(module, layer_type, positions=[0, last_position])
+    long_inv_freq = getattr(module, buffer_name).double().tolist()
+    return {
+        "inv_freq": long_inv_freq,
+        "short": short_inv_freq,
+        "attention_factor": attention_factor,
+    }
 
 
-def forward(module: Module, layer_type: str | None, positions: list[int]) -> float:
+def run_module(module: Module, layer_type: str | None, positions: list[int]) -> float:
     """Run a rotary module at some positions, the first of them 0, and return its attention factor.
 
     The factor is its cosine at position 0. While it runs, some modules choose the frequencies in

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from ..convert.encoding import ENCODINGS
+from ..convert.encodings.buffers import KEY_OF_SETTINGS as SETTINGS_KEY
 from ..convert.encodings.buffers import MODULE as MODELLING_MODULE
-from ..convert.encodings.buffers import SETTINGS as SETTINGS_KEY
 from ..convert.encodings.buffers import class_keys, modelling_file
 from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement

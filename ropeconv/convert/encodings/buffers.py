@@ -20,7 +20,7 @@ from ..config_edit import RopeSetting, bake_config, put
 from ..encoding import CheckpointResult, EncodeRequest, encoding
 
 MODULE = "modeling_stored_rope"
-SETTINGS = "stored_rope"
+KEY_OF_SETTINGS = "stored_rope"
 TENSOR = "model.rotary_emb.inv_freq"
 OTHER_ENCODING = "use --encoding auto"
 NOTE_ON_REMOTE_CODE = (
@@ -29,9 +29,14 @@ NOTE_ON_REMOTE_CODE = (
 )
 
 
-@encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
+@encoding(
+    "buffers",
+    order=5,
+    max_ulp=0,  # the frequencies are stored as float32, so none may differ
+    model_type=lambda name: f"{name}{STORED_ROPE}",
+)
 def buffers(request: EncodeRequest) -> CheckpointResult:
-    """Write the schedule as a tensor of frequencies, with a modelling file (.py) that uses it.
+    """Write the RoPE frequencies as a tensor, and a modelling file (.py) that loads the tensor.
 
     transformers runs such a file with `trust_remote_code`. The tensor can hold any frequencies.
 
@@ -43,25 +48,28 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     family = request.family
     _refuse_unwritable(request)
 
-    # The config has no scaling. The modelling file takes the frequencies from the tensor, and the
-    # attention factor and log-n from the key "stored_rope" of the config.
-    unscaled = RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context)
-    baked = bake_config(request.config, family, request.spec, unscaled)
-    stored_rope: JsonObject = {"attention_factor": float(schedule.attention_factor)}
-    if schedule.log_n is not None:
-        stored_rope["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
+    # The RoPE keys of the config describe no scaling, since the frequencies are in the tensor.
+    unscaled = RopeSetting(
+        rope={"rope_type": "default"}, theta=request.spec.rope_theta, context=schedule.context
+    )
+    config = bake_config(request.config, family, request.spec, unscaled)
 
     # the keys by which transformers finds the class in the modelling file
-    named = class_keys(family)
-    baked["model_type"] = named["model_type"]
-    baked["architectures"] = named["architectures"]
-    put(baked, "auto_map", named["auto_map"], after="architectures")
-    put(baked, SETTINGS, stored_rope, after="rope_parameters")
+    keys = class_keys(family)
+    config["model_type"] = keys["model_type"]
+    config["architectures"] = keys["architectures"]
+    put(config, "auto_map", keys["auto_map"], after="architectures")
+
+    # the settings that the modelling file reads: the attention factor and log-n
+    settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}
+    if schedule.log_n is not None:
+        settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
+    put(config, KEY_OF_SETTINGS, settings, after="rope_parameters")
 
     return CheckpointResult(
-        "buffers",
-        judge_code(family, baked),
-        config=baked,
+        encoding="buffers",
+        verdicts=judge_code(family, config),  # what each runtime does with the modelling file
+        config=config,
         family=family,
         in_config=schedule,  # the schedule of the config and the tensor together
         written_as="buffers",
@@ -85,7 +93,7 @@ def class_keys(family: Family) -> JsonObject:
 
 
 def modelling_file(family: Family, log_n: LogN | None) -> str:
-    """Return the text of the modelling file for a family; `log_n` is that of the schedule."""
+    """Return the text of the modelling file (.py) of a family, with log-n unless that is None."""
     code = family.code
     assert code is not None
     return render(
@@ -108,34 +116,41 @@ def model_type(family: Family) -> str:
 def _refuse_unwritable(request: EncodeRequest) -> None:
     """Raise UnsupportedBake for a schedule or checkpoint that the encoding "buffers" cannot write.
 
-    It stores the frequencies as a tensor, and adds a modelling file (.py) that reads them.
+    The encoding stores the frequencies as a tensor, and adds a modelling file (.py) that loads the
+    tensor. The two arguments of `_refusal` are halves of a message: "log-n with window layers
+    cannot be baked for stored frequencies: the code has no use_sliding_window".
     """
     schedule = request.schedule
     family = request.family
 
-    # the modelling file is made for a few families, with one vector of frequencies
+    # a family without a template of the modelling file (`family.code`)
     if family.code is None:
         raise _refusal(
             family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only"
         )
-    # a multimodal config has the settings of the language model in a part of their own
-    part: Config = text_part(request.config, family)
-    if part is not request.config:
+
+    # a multimodal model, whose config has the language model in a part such as "text_config"
+    language_model: Config = text_part(request.config, family)
+    if language_model is not request.config:
         raise _refusal("a model with a vision part", "there is code for the language model only")
+
+    # LongRoPE with a list for short and a list for long inputs
     if schedule.short_inv_freq is not None:
         raise _refusal("a pair of factor lists", "there is one tensor of frequencies")
 
-    # the frequencies are stored beside the weights
+    # no weights, beside which the frequencies could be stored
     if not request.tensors():
         raise _refusal("only a config.json", "the frequencies become one of the tensors")
+
+    # a checkpoint that has such a tensor already
     if TENSOR in request.tensors():
         raise _refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
 
-    # With log-n the modelling file has attention of its own, which does not read the config key
-    # that switches windows on, such as use_sliding_window of Qwen 2.
-    switch = family.code.window_switch
-    if schedule.log_n and switch and part.get(switch):
-        raise _refusal("log-n with window layers", f"the code has no {switch}")
+    # Qwen 2 with log-n and layers with a window: for log-n the modelling file has its own attention
+    # code, which ignores the key that switches windows on, use_sliding_window
+    window_switch = family.code.window_switch
+    if schedule.log_n and window_switch and language_model.get(window_switch):
+        raise _refusal("log-n with window layers", f"the code has no {window_switch}")
 
 
 def _refusal(change: str, reason: str) -> UnsupportedBake:

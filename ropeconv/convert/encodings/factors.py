@@ -25,7 +25,10 @@ DOUBT = 0.1
 
 @config_encoding("factors", order=2, max_ulp=2)
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
-    """Write the schedule as two equal factor lists over the base of the source.
+    """Write RoPE frequencies as the type "longrope", with the same factors for all input lengths.
+
+    LongRoPE divides the frequencies of the base by a list of factors. It has one list for short and
+    one for long inputs; here both are equal.
 
     Args:
         schedule: The frequencies and the attention factor to write.
@@ -42,38 +45,44 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     attention_factor = float(schedule.attention_factor)
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
 
-    # `longrope` says from which keys the class takes the attention factor: "keys", "original" or
-    # "mscale". Classes like Phi-3's ("original") have no key for it. They derive it from the
-    # declared and the original context, so they get lengths that give it.
-    derives_from_lengths = family.writing.longrope == "original"
-    if derives_from_lengths:
-        context, original, notes = original_for(schedule.context, attention_factor)
+    # Phi-3: the class has no key for the attention factor. It computes the factor from
+    # max_position_embeddings and original_max_position_embeddings, so it gets lengths for which the
+    # result is right.
+    computes_from_lengths = family.writing.longrope == "original"
+    if computes_from_lengths:
+        context, original_context, notes = original_for(schedule.context, attention_factor)
         return RopeSetting(
-            rope=rope, theta=spec.rope_theta, context=context, top_original=original, notes=notes
+            rope=rope,
+            theta=spec.rope_theta,
+            context=context,
+            top_original=original_context,
+            notes=notes,
         )
 
-    # Others have a key for it. Readers that ignore the key derive the attention factor from the
-    # lengths, and get 1 where both are equal. So the original context is set to the new context. It
-    # stays for Ministral 3, which scales queries in units of it (`pinned_original`).
-    original = schedule.context
+    # Other classes read the key attention_factor. Runtimes that ignore this key compute the factor
+    # from the lengths, and get 1 where both lengths are equal.
+    original_context = schedule.context
+    # Ministral 3: the length is also the unit of its query scaling, and must not change.
     if family.writing.pinned_original:
-        original = spec.query_length
+        original_context = spec.query_length
     rope |= {
         "factor": 1.0,
         "attention_factor": attention_factor,
-        "original_max_position_embeddings": original,
+        "original_max_position_embeddings": original_context,
     }
 
-    # vLLM reads the attention factor from short_mscale and long_mscale, and without these keys
-    # derives it from the lengths. So the keys are written where the derived one would be wrong, and
-    # for classes that fail without them ("mscale").
-    derived_is_right = attention_factor == 1 and original == schedule.context
+    # vLLM reads short_mscale and long_mscale, and without these keys computes the attention factor
+    # from the lengths. Some classes ("mscale") fail without these keys.
+    lengths_give_factor = attention_factor == 1 and original_context == schedule.context
     fails_without_mscale = family.writing.longrope == "mscale"
-    if fails_without_mscale or not derived_is_right:
+    if fails_without_mscale or not lengths_give_factor:
         rope["short_mscale"] = attention_factor
         rope["long_mscale"] = attention_factor
     return RopeSetting(
-        rope=rope, theta=spec.rope_theta, context=schedule.context, top_original=original
+        rope=rope,
+        theta=spec.rope_theta,
+        context=schedule.context,
+        top_original=original_context,
     )
 
 
@@ -160,7 +169,7 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
 def _float32_neighbours(
     numbers: NDArray[np.float32], steps: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """The float32 numbers that lie so many steps above positive ones, or below with a minus.
+    """Return for each positive number the float32 number that is some steps larger or smaller.
 
     The bits of the next larger float, read as an integer, are the next integer.
 

@@ -56,13 +56,13 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
 
-    # Ministral 3 scales queries in units of the original context too, so there it must not change:
-    # `unit_of_queries` is that length, and 0 for other models
-    unit_of_queries = pinned_original(model)
+    # Ministral 3: its original context is also the unit of its query scaling and must not change;
+    # 0 for other models
+    pinned_context = pinned_original(model)
     if isinstance(form, Yarn):
-        _check_yarn(form, unit_of_queries, arch)
-    if unit_of_queries:
-        original = unit_of_queries
+        _check_yarn(form, pinned_context, arch)
+    if pinned_context:
+        original = pinned_context
     elif isinstance(form, Yarn):
         original = form.original_context
     else:
@@ -98,27 +98,29 @@ def _has_usual_betas(form: Yarn, arch: Arch) -> bool:
     return (form.beta_fast, form.beta_slow) == (arch.beta_fast, 1.0)
 
 
-def _check_yarn(form: Yarn, unit_of_queries: int | None, arch: Arch) -> None:
-    """Raise UnsupportedBake for a ramp of YaRN that the keys of an architecture do not describe.
+def _check_yarn(form: Yarn, pinned_context: int | None, arch: Arch) -> None:
+    """Raise UnsupportedBake for settings of YaRN that llama.cpp has no metadata keys for.
 
     Args:
         form: YaRN with its settings.
-        unit_of_queries: For Ministral 3, the length in tokens by which its queries are scaled.
-            That is its original context, which therefore cannot change. 0 or None for other files.
-        arch: The architecture.
+        pinned_context: An original context in tokens that must not change, as in files of
+            Ministral 3; 0 or None for other files.
+        arch: The architecture of the GGUF file, with the keys that llama.cpp reads for it.
     """
     target = f"the keys of {arch.name}"
 
-    # Ministral 3 has one key for the original context of YaRN and of its query scaling
-    if unit_of_queries and unit_of_queries != form.original_context:
-        why = f"its original context, {unit_of_queries}, also gives the scale of queries"
+    # Ministral 3: one key is both the original context of YaRN and the unit of its query scaling
+    if pinned_context and pinned_context != form.original_context:
+        why = f"its original context, {pinned_context}, also gives the scale of queries"
         change = f"yarn over {form.original_context} tokens"
         raise UnsupportedBake(change, target, why, ADVICE_OF_KEYS)
+
+    # YaRN without truncation: the ends of its ramp are fractions of a dimension
     if not form.truncate:
         why = "llama.cpp always rounds the ends of the ramp"
         raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, ADVICE_OF_KEYS)
 
-    # only some architectures have keys for beta_fast and beta_slow
+    # other betas than 32 and 1, for which only some architectures have keys
     has_keys_for_betas = bool(arch.betas)
     if not has_keys_for_betas and not _has_usual_betas(form, arch):
         betas = f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
@@ -172,7 +174,7 @@ def _window_base_follows(model: GgufModel) -> bool:
 
 
 def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> Edit:
-    """The edit with rope.scaling.yarn_log_multiplier, where the softmax scale needs it.
+    """Return an edit with rope.scaling.yarn_log_multiplier added where a softmax scale needs it.
 
     The softmax scale multiplies all logits. In latent attention (MLA) llama.cpp computes
 

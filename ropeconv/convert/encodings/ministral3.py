@@ -48,7 +48,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             "only log-n is worth another class",
             "use --encoding auto",
         )
-    _check_layout(request.config, family)
+    _refuse_other_weights(request.config, family)
 
     # The source as if it were a Ministral 3 checkpoint that scales queries in this way already. The
     # request for it has the same schedule without log-n: frequencies and attention factor.
@@ -103,12 +103,13 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     )
 
 
-def _check_layout(config: Config, family: Family) -> None:
-    """Raise UnsupportedBake for a model whose weights the class of Ministral 3 cannot load.
+def _refuse_other_weights(config: Config, family: Family) -> None:
+    """Raise UnsupportedBake for a model whose weights transformers cannot load as Ministral 3.
 
-    Ministral 3 is the stock class that scales queries by position, as log-n needs. It can load the
-    layers of Llama and Mistral, which have `family.ministral3`, where these have no biases.
+    Log-n scales queries by position. Ministral 3 is a class of transformers that does so, and its
+    weights have the same names and shapes as those of Llama and Mistral.
     """
+    # other families than Llama and Mistral
     if family.ministral3 is None:
         raise UnsupportedBake(
             "log-n",
@@ -116,9 +117,12 @@ def _check_layout(config: Config, family: Family) -> None:
             "Llama and Mistral have its layout, no other",
             OTHER_WAYS_FOR_LOG_N,
         )
+
+    # Llama with biases, which the class of Ministral 3 would not load
     part = text_part(config, family)
     for key in KEYS_OF_BIASES:
-        if part.get(key, False) is not False:
+        has_biases = part.get(key, False) is not False
+        if has_biases:
             raise UnsupportedBake(
                 "log-n",
                 f"a checkpoint with {key} as {MINISTRAL3}",
@@ -127,51 +131,54 @@ def _check_layout(config: Config, family: Family) -> None:
             )
 
 
-def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
-    """The config.json of the source as one that the class of Ministral 3 loads as the same model.
+def _as_ministral3(
+    config: Config, family: Family, spec: RopeSpec, query_scaling: QueryScaling
+) -> Config:
+    """Return a copy of a config.json with which transformers loads the model as Ministral 3.
 
     For Llama, model_type becomes "ministral3", architectures ["Ministral3ForCausalLM"], and the
-    RoPE dictionary has llama_4_scaling_beta, by which Ministral 3 scales queries.
+    RoPE dictionary gets llama_4_scaling_beta, the strength of Ministral 3's query scaling.
 
     Args:
-        config: The whole config.json of the source.
-        family: The family of the source, whose class transformers used so far.
+        config: The whole config.json of the source, such as Llama's.
+        family: The family of the source.
         spec: The RoPE of the source.
-        steps: The scaling of queries by position, which grows in steps of `steps.length` tokens.
+        query_scaling: The factor of queries, 1 + beta ln(1 + floor(position / length)).
     """
-    renamed = copy.deepcopy(config)
-    part = text_part(renamed, family)
+    converted = copy.deepcopy(config)
+    part = text_part(converted, family)
 
-    # A key that is absent stands for the default of the source's class. Where Ministral 3 has
-    # another default, the key is written: with a value, or with null (`rules.null`) where the
-    # source's class takes an absent key for null.
+    # Keys that the source leaves out have the defaults of the source's class. Where Ministral 3 has
+    # another default, the key is written; `null` has the keys whose default is null.
     rules = family.ministral3
     assert rules is not None
     for key, value in rules.defaults.items():
         part.setdefault(key, value)
     for key in rules.null:
         part.setdefault(key, None)
-    heads = part.get("num_attention_heads", 32)
-    # absent or null means a key for each head (multi-head attention)
-    part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), default=heads)
 
-    # the class; a text part within a larger config has no `architectures`
+    # absent or null in the source: as many key heads as query heads
+    query_heads = part.get("num_attention_heads", 32)
+    key_heads = first_present(part, ("num_key_value_heads",), default=query_heads)
+    part["num_key_value_heads"] = key_heads
+
+    # the class; only a whole config has the key "architectures", not its part "text_config"
     part["model_type"] = MINISTRAL3
-    is_whole_config = part is renamed
+    is_whole_config = part is converted
     if is_whole_config:
         part["architectures"] = ["Ministral3ForCausalLM"]
 
-    # an unscaled RoPE with the query scaling, to which the encoding adds the rest
+    # a RoPE without scaling but with the query scaling; the caller writes the new scaling later
     beta_key = by_name()[MINISTRAL3].keys.query_beta  # llama_4_scaling_beta
     put(part, "head_dim", spec.head_dim, after="hidden_size")
     part["rope_scaling"] = None
     part["rope_parameters"] = {
         "rope_type": "default",
         "rope_theta": spec.rope_theta,
-        "original_max_position_embeddings": steps.length,
-        beta_key: steps.beta,
+        "original_max_position_embeddings": query_scaling.length,
+        beta_key: query_scaling.beta,
     }
-    return renamed
+    return converted
 
 
 def _note(steps: QueryScaling, off: float, context: int) -> str:

@@ -34,13 +34,14 @@ TAKE_BUFFERS = "use --encoding buffers, or --to gguf, which carry frequencies th
 
 
 # 64 ulp, since every runtime evaluates ramps and powers in float32
+# 64 ulp: runtimes compute the same formula in different orders, which rounds differently
 @config_encoding("native", order=1, max_ulp=64)
 def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
-    """Write the schedule as a rope type of transformers, such as "yarn", with its keys.
+    """Write RoPE frequencies as a rope type of transformers, such as "yarn", with its keys.
 
     Args:
-        schedule: The frequencies and the attention factor to write. Its `form` is the formula that
-            they follow, such as `Yarn`, or None for frequencies without one.
+        schedule: The frequencies and the attention factor to write. `schedule.form` is the formula
+            of the frequencies, such as `Yarn`, or None for frequencies without a formula.
         spec: The RoPE of the source.
         family: The model family of the source.
 
@@ -50,16 +51,17 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """
     form = schedule.form
 
-    # the advice in errors; the encoding "factors" would need an infinite factor to give a frequency
-    # of 0, which JSON cannot hold
+    # The advice in errors. For a frequency of 0, the encoding "factors" would need an infinite
+    # factor, which JSON cannot hold.
     other_encoding = TAKE_FACTORS
     if count_zero(schedule.inv_freq):
         other_encoding = TAKE_BUFFERS
 
-    # Frequencies without a formula. Where some pairs have the frequency 0 (p-RoPE), the rope type
-    # "proportional" could say that, but the others must then follow from a base and one factor.
+    # frequencies without a formula
     if form is None:
         why = "no rope type has its formula"
+        # p-RoPE, where some pairs of dimensions have the frequency 0: the type "proportional" has
+        # such pairs, but computes all further frequencies from a base and one factor
         if spec.rotating_share < 1:
             why += (
                 " beside pairs that stand still: proportional has a base and one factor, as"
@@ -68,72 +70,73 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         raise UnsupportedBake("this frequency vector", "the native keys", why, other_encoding)
     _check_class(form, schedule, spec, family, other_encoding)
 
-    # the RoPE dictionary
-    if isinstance(form, LongRope):
-        return _longrope({"rope_type": form.kind}, form, schedule, family)
     rope: JsonObject = {"rope_type": form.kind}
+
+    # longrope and yarn, which have keys for the attention factor
+    if isinstance(form, LongRope):
+        return _longrope(rope, form, schedule, family)
     if isinstance(form, Yarn):
         rope |= _yarn(form, schedule, spec)
-    else:
-        rope |= _keys_of_form(form)
+        return RopeSetting(rope=rope, theta=form.theta, context=schedule.context)
 
-    # of these types, only yarn has a key for the attention factor
+    # other types, such as "linear" and "llama3", which have no key for it
+    rope |= _keys_of_form(form)
     has_attention_factor = abs(schedule.attention_factor - 1) > SAME_FACTOR
-    if has_attention_factor and not isinstance(form, Yarn):
+    if has_attention_factor:
         given = f"attention_factor {schedule.attention_factor:g}"
         kind = f"rope_type {form.kind}"
         raise UnsupportedBake(given, kind, "it has no key for that", TAKE_FACTORS)
-    return RopeSetting(rope, form.theta, schedule.context)
+    return RopeSetting(rope=rope, theta=form.theta, context=schedule.context)
 
 
 def _check_class(
     form: Form, schedule: Schedule, spec: RopeSpec, family: Family, other_encoding: str
 ) -> None:
-    """Raise UnsupportedBake where the family's class does not compute a form with these keys.
-
-    The class may not know the rope type, or give one of the keys another meaning:
-    partial_rotary_factor, or original_max_position_embeddings.
+    """Raise UnsupportedBake for a formula that the family's class in transformers cannot compute.
 
     Args:
-        form: The formula of the frequencies, whose `kind` is the `rope_type` of transformers.
+        form: The formula of the frequencies. `form.kind` is its `rope_type` in transformers.
         schedule: The frequencies.
         spec: The RoPE of the source.
         family: The model family.
-        other_encoding: The advice to name another encoding, which can hold these frequencies, such
-            as "use --encoding factors, ...".
+        other_encoding: Advice for the message, such as "use --encoding factors, ...".
     """
-    # 1. a type that the class does not know; other encodings cannot hold two lists of LongRoPE
     kind = f"rope_type {form.kind}"
-    has_two_lists = schedule.short_inv_freq is not None
+    has_two_lists = schedule.short_inv_freq is not None  # LongRoPE with a short and a long list
+
+    # 1. The class does not have the rope type.
     if form.kind not in family.writing.types:
         known = f"its class supports {', '.join(family.writing.types)}"
-        repair = TAKE_ONE_LIST if has_two_lists else other_encoding
-        raise UnsupportedBake(kind, family.name, known, repair)
+        # only "native" can write two lists, so another encoding is no advice for them
+        advice = TAKE_ONE_LIST if has_two_lists else other_encoding
+        raise UnsupportedBake(kind, family.name, known, advice)
 
-    # 2. `proportional` computes its exponents over the whole head. A family that rotates only a
-    # part of each head reads the same key, partial_rotary_factor, as the size of that part.
-    rotates_a_part = spec.rotary_dim != spec.head_dim or bool(family.keys.partial)
-    if isinstance(form, Proportional) and rotates_a_part:
+    # 2. The type "proportional" in a class that rotates a part of each head. Both read the key
+    # partial_rotary_factor: the type as the share of pairs that rotate, over the whole head, and
+    # the class as the size of the part.
+    class_rotates_a_part = spec.rotary_dim != spec.head_dim or bool(family.keys.partial)
+    if isinstance(form, Proportional) and class_rotates_a_part:
         why = (
             "its partial_rotary_factor has another meaning there, and the type would rotate the"
             " whole head"
         )
         raise UnsupportedBake(kind, family.name, why, TAKE_BUFFERS)
 
-    # 3. Ministral 3 scales queries in units of original_max_position_embeddings
-    # (`pinned_original`), so that length cannot change. YaRN and Llama 3 have it in their formula,
-    # and two lists of LongRoPE change at it. One list of LongRoPE does not depend on it.
+    # 3. Ministral 3: original_max_position_embeddings is also the unit of the query scaling, so
+    # this length must not change (writing.pinned_original). YaRN, Llama 3 and two lists of LongRoPE
+    # depend on the length; one list of LongRoPE does not.
     if not family.writing.pinned_original:
         return
     if not isinstance(form, (Yarn, Llama3, LongRope)):
         return
     if isinstance(form, LongRope) and not has_two_lists:
         return
-    if form.original_context != spec.query_length:
-        why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
-        repair = TAKE_ONE_LIST if isinstance(form, LongRope) else TAKE_FACTORS
+    fixed_length = spec.query_length
+    if form.original_context != fixed_length:
+        why = f"that length is also the unit of its query scale and must remain {fixed_length}"
+        advice = TAKE_ONE_LIST if isinstance(form, LongRope) else TAKE_FACTORS
         raise UnsupportedBake(
-            f"an original context of {form.original_context}", family.name, why, repair
+            f"an original context of {form.original_context}", family.name, why, advice
         )
 
 
@@ -163,8 +166,8 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     """Return the keys of YaRN in config.json, such as {"factor": 4.0, "beta_fast": 32.0, ...}.
 
     transformers reads the attention factor from the key `attention_factor`. Other programs compute
-    it from a pair of keys that DeepSeek has introduced, `mscale` and `mscale_all_dim`, or without
-    these as 0.1 ln(factor) + 1. The pair also gives the softmax scale of latent attention.
+    the attention factor from two keys of DeepSeek, `mscale` and `mscale_all_dim`, and without these
+    keys as 0.1 ln(factor) + 1. In latent attention, the two keys also give the softmax scale.
 
     Args:
         form: YaRN with its settings.
@@ -179,30 +182,31 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     }
     truncate: JsonObject = {} if form.truncate else {"truncate": False}
 
-    # MLA with a softmax scale: only the pair is written, which gives both numbers. Beside it,
-    # `attention_factor` = 1, the usual value, would mean to vLLM that there is no softmax scale.
+    # Latent attention (MLA) with a softmax scale: mscale and mscale_all_dim give the attention
+    # factor and the softmax scale. The key attention_factor is left out, since its usual value 1
+    # would make vLLM ignore the softmax scale.
     has_softmax_scale = spec.mla and abs(schedule.softmax_scale - 1) > FLOAT32_ROUNDING
     if has_softmax_scale:
         return rope | truncate | _mscale_with_softmax_scale(form, schedule)
 
+    # all other cases
     rope["attention_factor"] = float(schedule.attention_factor)
     rope |= truncate
 
-    # MLA without a softmax scale: no pair, which would add a softmax scale
+    # MLA without a softmax scale: mscale and mscale_all_dim would add one
     if spec.mla:
         return rope
 
-    # the usual attention factor, 0.1 ln(factor) + 1: no pair, since every program computes it
+    # the usual attention factor, 0.1 ln(factor) + 1: all programs compute it without further keys
     usual = temperature_attention_factor(form.factor)
     if abs(schedule.attention_factor - usual) < SAME_FACTOR:
         return rope
 
-    # a factor of 1: no pair, since its formula multiplies by ln(1) = 0 and so cannot give another
-    # attention factor than 1
+    # a scaling factor of 1: the formula of mscale multiplies by ln(1) = 0, so mscale has no effect
     if form.factor <= 1:
         return rope
 
-    # any other attention factor: the pair that gives it
+    # any other attention factor
     mscale, mscale_all_dim = mscale_for(form.factor, schedule.attention_factor)
     rope["mscale"] = mscale
     rope["mscale_all_dim"] = mscale_all_dim
@@ -239,27 +243,25 @@ def _as_written(mscale: float) -> float:
 
 
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
-    """The setting of LongRoPE with two factor lists, and with the attention factor.
-
-    `family.writing.longrope` says from where a class has the attention factor:
-
-    - "keys", most classes: they read the key attention_factor.
-    - "original", like Phi-3's: they derive it from the declared and the original context.
-    - "mscale": they read short_mscale and long_mscale, and fail without these.
+    """Return the config keys of LongRoPE: two factor lists, and the attention factor.
 
     Args:
-        rope: The RoPE dictionary with its `rope_type`, to which keys are added.
-        form: The two factor lists, and the length at which they change.
+        rope: The RoPE dictionary, {"rope_type": "longrope"}, to which keys are added.
+        form: The list for short inputs, the list for long inputs, and the length between them.
         schedule: The context and the attention factor.
-        family: The model family.
+        family: The model family. `family.writing.longrope` says how its class gets the attention
+            factor: from the key attention_factor ("keys", most classes), from the two context
+            lengths ("original", Phi-3), or from the keys short_mscale and long_mscale ("mscale").
     """
     rope["short_factor"] = written_divisors(form.short_factor)
     rope["long_factor"] = written_divisors(form.long_factor)
-    derives_from_lengths = family.writing.longrope == "original"
-    if derives_from_lengths:
+
+    # Phi-3: the class computes the attention factor from the context lengths
+    computes_from_lengths = family.writing.longrope == "original"
+    if computes_from_lengths:
         return _longrope_from_lengths(rope, form, schedule, family)
 
-    # the factor s by which the context grows, and the usual attention factor for it
+    # the factor by which the context grows, and the attention factor of the paper for it
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     rope |= {
@@ -268,13 +270,15 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         "original_max_position_embeddings": form.original_context,
     }
 
-    # vLLM does not read attention_factor. It reads short_mscale and long_mscale, and without them
-    # takes the usual factor (Phi3LongRoPEScaledRotaryEmbedding). So an unusual one needs them.
+    # vLLM ignores attention_factor. It reads short_mscale and long_mscale, and without these keys
+    # uses the usual factor (Phi3LongRoPEScaledRotaryEmbedding).
     is_usual = abs(schedule.attention_factor - usual) <= SAME_FACTOR
     class_reads_mscale = family.writing.longrope == "mscale"
     if class_reads_mscale or not is_usual:
         rope["short_mscale"] = schedule.attention_factor
         rope["long_mscale"] = schedule.attention_factor
+
+    # `top_original` is written as original_max_position_embeddings beside the RoPE dictionary
     return RopeSetting(
         rope=rope, theta=form.theta, context=schedule.context, top_original=form.original_context
     )

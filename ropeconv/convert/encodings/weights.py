@@ -13,15 +13,18 @@ from ..encoding import (
 from ..fold import fold
 
 
+# 64 ulp of float32: runtimes compute the formula of the frequencies in different orders
 @encoding("weights", order=3, max_ulp=64)
 def weights(request: EncodeRequest) -> CheckpointResult:
     """Write the attention factor and the softmax scale by multiplying weights of queries and keys.
 
-    Runtimes differ in how they read an attention factor, and all of them multiply by weights. The
-    frequencies stay in config.json, in the encoding that most runtime versions compute exactly.
+    Runtimes differ in how they read an attention factor from a config; weights have the same effect
+    in all of them. The frequencies are written into config.json, with the encoding that most
+    runtime versions compute exactly.
 
     Raises:
-        UnsupportedBake: For factors of 1, for log-n, and for only a config.json.
+        UnsupportedBake: Where both factors are 1, where only a config.json is given, and for log-n,
+            a scaling of queries by position, which a constant weight cannot express.
     """
     schedule = request.schedule
     if schedule.attention_factor == 1 and schedule.softmax_scale == 1:
@@ -38,9 +41,11 @@ def weights(request: EncodeRequest) -> CheckpointResult:
             change, "only a config.json", "its weights are not here", "give the whole folder"
         )
 
-    # the frequencies go into the config, and both factors into the weights
+    # the config: the frequencies without the two factors
     without_factors = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
     result = encode_for_most_versions(replace(request, schedule=without_factors))
+
+    # the weights: `fold` lists the tensors that both factors multiply
     multiplied_side = request.target.fold_into or "k"  # keys, unless the user chose queries or both
     folded = fold(
         schedule,
@@ -52,10 +57,9 @@ def weights(request: EncodeRequest) -> CheckpointResult:
         request.quantised_weights(),
     )
 
-    # A factor that is not a power of two rounds the weights that it multiplies, and then the
-    # expected KL divergence is above 0. Runtimes that read the config exactly compute with these
-    # rounded weights, so their status "exact" becomes "rounded".
-    weights_are_rounded = folded.expected_kl > 0
+    # Unless a factor is a power of two, the multiplied weights are rounded to their dtype. The
+    # status of a runtime that computes the config exactly is then "rounded".
+    weights_are_rounded = folded.expected_kl > 0  # KL divergence from exact weights, in nats
     verdicts = []
     for verdict in result.verdicts:
         if weights_are_rounded and verdict.status == "exact":

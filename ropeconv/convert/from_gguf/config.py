@@ -61,38 +61,41 @@ NAMES = (
 
 
 def family_of(file: GgufFile) -> Family:
-    """Return the family of models, such as qwen2_moe, whose checkpoints become files like this one.
+    """Return the model family of a GGUF file, such as qwen2_moe.
 
-    Several families may become files of one architecture. They differ in the keys that
-    their conversions write.
+    Files of several families can have the same general.architecture. They differ in their keys.
 
     Raises:
-        UnsupportedBake: For an architecture that no known conversion writes.
+        UnsupportedBake: For an architecture that no known family has.
     """
     arch = file.get("general.architecture")
-    convertible = []
+
+    # `family.gguf` has the rules by which checkpoints of the family become GGUF; rules that cannot
+    # be inverted have an empty `config`
+    invertible = []
     for family in families():
         if family.gguf is not None and family.gguf.config:
-            convertible.append((family, family.gguf))
+            invertible.append((family, family.gguf))
+    of_arch = [(family, rules) for family, rules in invertible if rules.arch == arch]
 
-    # the families of this architecture; where some have sliding windows and others none, a window
-    # in the file tells them apart
-    of_arch = [(family, rules) for family, rules in convertible if rules.arch == arch]
+    # where only some of the families have sliding windows, the family must agree with the file
     some_have_windows = any(rules.window for _, rules in of_arch)
-    some_have_none = any(not rules.window for _, rules in of_arch)
-    windows_differ = some_have_windows and some_have_none
+    some_lack_windows = any(not rules.window for _, rules in of_arch)
+    windows_differ = some_have_windows and some_lack_windows
 
-    # The file must have all keys that the conversion of a family writes. Several families may fit,
-    # since one may write the keys of another and more, so the one with the most keys is taken.
-    fitting = []
+    # The file must have all keys that an export of the family writes. Where this is true of several
+    # families, the family with the most keys (`u32` lists keys with integers) is the right one: its
+    # keys include the keys of the others.
+    matching = []
     for family, rules in of_arch:
         if _has_keys_of(rules, windows_differ, file):
-            fitting.append((family, len(rules.u32)))
-    if fitting:
-        family, _ = max(fitting, key=lambda family_and_keys: family_and_keys[1])
+            number_of_keys = len(rules.u32)
+            matching.append((family, number_of_keys))
+    if matching:
+        family, _ = max(matching, key=lambda family_and_number: family_and_number[1])
         return family
 
-    archs = ", ".join(sorted({rules.arch for _, rules in convertible}))
+    archs = ", ".join(sorted({rules.arch for _, rules in invertible}))
     raise UnsupportedBake(
         f"a GGUF file of the architecture {arch}",
         "a checkpoint",
@@ -102,39 +105,37 @@ def family_of(file: GgufFile) -> Family:
 
 
 def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
-    """Whether a file has the keys that the conversion of a family writes, with fitting values.
+    """Return whether a GGUF file has all keys of a family, with values that the family allows.
 
-    A file of the architecture qwen3moe without qwen3moe.expert_count is not of the family
-    qwen3_moe, for example.
+    For example, a file of the family qwen3_moe must have qwen3moe.expert_count.
 
     Args:
         rules: How checkpoints of the family become GGUF.
-        windows_differ: Whether a sliding window tells the families of this architecture apart,
-            since some have one and others do not.
+        windows_differ: Whether only some families of this architecture have sliding windows.
         file: The GGUF file.
     """
-    # Whole numbers that come from config keys, such as {"expert_count": "num_experts"}. A file may
-    # lack constants, such as {"expert_shared_count": "1"}. It may also lack a number for whose
-    # absence the family has a meaning: `absent` then has the config key, such as
-    # {"first_k_dense_replace": 0}.
+    # Keys with integers from the config: {"expert_count": "num_experts"} means that expert_count
+    # has the value of num_experts.
     for key, expression in rules.u32.items():
+        # a file may lack a constant, such as {"expert_shared_count": "1"}
         is_constant = not names_in(expression)
-        may_be_absent = expression in rules.absent
-        is_there = file.get(f"{rules.arch}.{key}") is not None
-        if not is_there and not is_constant and not may_be_absent:
+        # `absent` has the config's value for a file without the key: {"first_k_dense_replace": 0}
+        has_default = expression in rules.absent
+        is_in_file = file.get(f"{rules.arch}.{key}") is not None
+        if not is_in_file and not is_constant and not has_default:
             return False
 
-    # Values that are the same for every model of the family. For a key of these that a file may
-    # lack, `absent` has the value by the key of GGUF.
+    # Keys with the same value in every model of the family. `absent` has a default for some of
+    # these keys too, here by the name of the GGUF key.
     for key, expected in rules.fixed.items():
         if isinstance(expected, float):
-            expected = float(np.float32(expected))  # as a header has it: 0.1 is 0.10000000149
-        value_without_key = rules.absent.get(key)
-        value = file.get(f"{rules.arch}.{key}", value_without_key)
+            expected = float(np.float32(expected))  # GGUF stores float32: 0.1 is 0.10000000149
+        default = rules.absent.get(key)
+        value = file.get(f"{rules.arch}.{key}", default)
         if value != expected:
             return False
 
-    # a window, if only some families of this architecture have one
+    # the sliding window
     if not windows_differ:
         return True
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
@@ -143,42 +144,45 @@ def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
 
 
 def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
-    """Return the shapes of a checkpoint's tensors by name, in the order of the GGUF file.
+    """Return the names and shapes of the tensors of a checkpoint that a GGUF file was made from.
 
-    The names in GGUF do not say from which tensors of a checkpoint they come. So this tries every
-    name that a checkpoint of the family may have, and looks up which names it would get in GGUF:
-    qkv, say, becomes attn_q and attn_k. Where the file has these, the checkpoint has a qkv.
+    The file only has names of GGUF, such as blk.0.attn_q.weight. So each name that checkpoints of
+    the family use is converted to GGUF: q_proj becomes attn_q, for example. If the file has
+    attn_q, the checkpoint had q_proj.
 
     Args:
         file: The GGUF file.
         family: The family of the model.
-        layers: The number of its layers.
+        layers: The number of layers of the model.
+
+    Returns:
+        The shapes by the names of the tensors, in the order of the GGUF file.
 
     Raises:
-        UnsupportedBake: For a tensor that the family does not have.
+        UnsupportedBake: For a tensor of the file that checkpoints of the family do not have.
     """
-    rules = gguf_rules(family)
+    rules = gguf_rules(family)  # how checkpoints of the family become GGUF
     gguf_map = gguf_names(rules.arch, layers)
 
-    # For each tensor of the file, the tensor of the checkpoint that it comes from, such as
-    # {"blk.0.attn_q.weight": model.layers.0.self_attn.q_proj.weight}. Where several names of a
-    # checkpoint become the same tensor, the first of them counts.
+    # For each tensor of the file, the tensor of the checkpoint that it was made from, such as
+    # {"blk.0.attn_q.weight": model.layers.0.self_attn.q_proj.weight}. Of several possible names in
+    # a checkpoint, the first counts.
     origin_of = dict[str, _TracedTensor]()
     for module in _module_names(file, family, rules, layers):  # model.layers.0.self_attn.q_proj
         for name in (module, f"{module}.weight", f"{module}.bias"):
             traced = _trace(name, file, rules.convert, gguf_map)
-            if traced is None:  # the file does not have what it would become
+            if traced is None:  # the file has no tensor that this name becomes
                 continue
-            names_in_file = traced.gguf_names
-            is_known = any(gguf_name in origin_of for gguf_name in names_in_file)
-            if not is_known:
-                for gguf_name in names_in_file:
+            has_origin = any(gguf_name in origin_of for gguf_name in traced.gguf_names)
+            if not has_origin:
+                for gguf_name in traced.gguf_names:
                     origin_of[gguf_name] = traced
 
-    # the shapes of those tensors; one that stacks the experts of a layer gives one for each expert
+    # the shapes; a tensor with all experts of a layer becomes one tensor per expert (_unstack)
     shapes = dict[str, Shape]()
     for gguf_name in file.tensors:
-        if gguf_name.startswith("rope_f"):  # rope_freqs or rope_factors, which no checkpoint has
+        is_rope_tensor = gguf_name.startswith("rope_f")  # rope_freqs or rope_factors, only in GGUF
+        if is_rope_tensor:
             continue
         if gguf_name not in origin_of:
             checkpoint = f"a checkpoint of {family.display_name}"
@@ -190,11 +194,12 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
             )
         shapes |= _unstack(origin_of[gguf_name], rules)
 
-    # tensors with a single number in each layer, such as model.layers.3.mlp.act_fn.beta of Apertus,
-    # which GGUF has as lists in metadata keys
-    for number in range(layers):
+    # Apertus: a checkpoint has a tensor with one number in each layer, such as
+    # model.layers.3.mlp.act_fn.beta, where GGUF has one metadata key with a list of all layers.
+    # `scalars` has the name and the shape of such a tensor by that key.
+    for layer in range(layers):
         for name, shape in rules.scalars.values():
-            shapes[LAYER.format(layer=number) + name] = shape
+            shapes[LAYER.format(layer=layer) + name] = shape
     return shapes
 
 
@@ -278,7 +283,7 @@ def _trace(
 
 def _unstack(traced: _TracedTensor, rules: Gguf) -> dict[str, Shape]:
     """The shapes of the tensors of a stack by name; that of the tensor itself for others."""
-    # the inverse of `_stack` in to_gguf/tensors.py: mlp.experts becomes mlp.experts.0, .1, ...
+    # inverts `_stack_experts` of to_gguf/tensors.py: mlp.experts becomes mlp.experts.0, .1, ...
     for pattern, merged in rules.stacked.items():
         match = re.search(re.escape(merged) + r"(?=\.|$)", traced.name)
         if match:
@@ -323,7 +328,8 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     # what the keys of the file say, and what llama.cpp assumes without a key
     config |= _sizes(keys, family, rules)  # {"hidden_size": 4096, "num_attention_heads": 32, ...}
     config |= _settings(keys, rules)  # {"rms_norm_eps": 1e-6, "num_experts": 128, ...}
-    config |= _assumed(file, rules, spec)  # {"hidden_act": "silu", "attention_bias": False, ...}
+    # {"hidden_act": "silu", "attention_bias": False, ...}
+    config |= _settings_without_key(file, rules, spec)
     if rules.scale_layers:
         # Gemma 27B scales queries by hidden_size / heads and not by the width of a head. llama.cpp
         # recognises it by its number of layers, and has no key (f_attention_scale).
@@ -346,7 +352,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
 
 
 def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
-    """The sizes that every GGUF file has, under their names in config.json: {"hidden_size": 4096}.
+    """Return the sizes of a model by their names in config.json, such as {"hidden_size": 4096}.
 
     Args:
         keys: The keys of the GGUF file.
@@ -374,40 +380,40 @@ def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
     return config
 
 
-def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
-    """The settings of a config for which GGUF has no key.
+def _settings_without_key(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
+    """Return the settings of config.json that no metadata key of a GGUF file has.
 
-    For some, llama.cpp has one value in its code, such as {"hidden_act": "silu"}. Others show in
-    the tensors of the file: {"attention_bias": true} where it has biases. The tables of the family
-    (`rules`) have both.
+    For example, {"hidden_act": "silu", "attention_bias": False}. They follow from the code of
+    llama.cpp for this family, or from the tensors of the file.
 
     Args:
         file: The GGUF file.
         rules: How checkpoints of the family become GGUF.
-        spec: The RoPE of the file.
+        spec: The RoPE of the file, with the kind of each layer.
     """
-    # Values that llama.cpp has in its code, such as use_qk_norm = false for Command R with fewer
-    # than 64 layers. The default of the class is left out.
     config: Config = {}
-    for assumption in rules.need:
-        is_for_small_models = assumption.below_layers > 0
-        if is_for_small_models and len(spec.layers) >= assumption.below_layers:
+
+    # Values in the code of llama.cpp (rules.need), such as use_qk_norm = false for Command R with
+    # fewer than 64 layers. A value that is the default of the class need not be written.
+    for fixed in rules.need:
+        is_for_small_models = fixed.below_layers > 0
+        if is_for_small_models and len(spec.layers) >= fixed.below_layers:
             continue
-        if assumption.value != assumption.default:
-            config[assumption.key] = assumption.value
+        if fixed.value != fixed.default:
+            config[fixed.key] = fixed.value
 
-    # Switches of parts that llama.cpp computes where their tensors are there: {"attention_bias":
-    # "attn_q.bias"} means that attention_bias is true with such a tensor.
-    for switch, tensor_part in rules.present.items():
-        config[switch] = any(tensor_part in tensor for tensor in file.tensors)
+    # Switches that follow from the tensors (rules.present): with {"attention_bias": "attn_q.bias"},
+    # attention_bias is true if the name of some tensor has "attn_q.bias" in it.
+    for switch, part_of_name in rules.present.items():
+        config[switch] = any(part_of_name in tensor for tensor in file.tensors)
 
-    # The activation, under the key `act_key`, usually hidden_act. `act` may have several names of
-    # it, such as "gelu_new | gelu_pytorch_tanh". The default of the class is preferred where it is
-    # one of them, else the first name.
+    # The activation function (rules.act), which may have several names in transformers:
+    # "gelu_new | gelu_pytorch_tanh". The default of the class is preferred, if it has such a name.
     if rules.act:
         names = rules.act.split(" | ")
+        first_name = names[0]
         default = rules.defaults.get(rules.act_key)
-        config[rules.act_key] = default if default in names else names[0]
+        config[rules.act_key] = default if default in names else first_name
     return config
 
 
@@ -426,15 +432,17 @@ def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
 
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
-    """The settings of a config that have a key in GGUF, {"num_experts": 128, ...}.
+    """Return the settings of config.json that follow from metadata keys of a GGUF file.
+
+    For example, the key qwen3moe.expert_count gives {"num_experts": 128}.
 
     Args:
         keys: The keys of the GGUF file.
-        rules: How checkpoints of the family become GGUF.
+        rules: How checkpoints of the family become GGUF. `u32`, `f32` and `flag` have an expression
+            for each key with an integer, a float or a boolean: {"expert_count": "num_experts"}.
     """
-    # An export computed each value by an expression over config keys, such as "num_experts" or
-    # "a * b". `equations` has the value of each expression in the file, such as
-    # {"a * b": 6, "a": 2}. Solved for the config keys, they give a = 2 and b = 3.
+    # The values of the expressions, as equations: {"a * b": 6, "a": 2} for the config keys "a" and
+    # "b" gives the solution {"a": 2, "b": 3}.
     equations: Config = {}
     for key, expression in rules.u32.items():
         if keys.get(key) is not None:
@@ -447,28 +455,28 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
             equations[expression] = bool(keys.get(key))
     solved = solve(equations)
 
-    # A setting whose key the file lacks has the value of `absent`, such as
-    # {"first_k_dense_replace": 0}. "none" stands for null there, since TOML has no null. Keys of
-    # GGUF that a file may lack are in `absent` too. These are also in `fixed`, and are not settings
-    # of a config.
-    of_absent_keys: Config = {}
+    # The settings for keys that the file lacks, such as {"first_k_dense_replace": 0}. `absent` has
+    # GGUF keys too, which are also in `fixed`; only config keys are needed here.
+    defaults: Config = {}
     for name, value in rules.absent.items():
-        is_gguf_key = name in rules.fixed
-        if not is_gguf_key:
-            of_absent_keys[name] = None if value == "none" else value
-    return of_absent_keys | solved
+        is_config_key = name not in rules.fixed
+        if is_config_key:
+            defaults[name] = None if value == "none" else value  # TOML has no null
+    return defaults | solved
 
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
-    """Raise UnsupportedBake for a key of the file without a counterpart in a config of the family.
+    """Raise UnsupportedBake for a metadata key that the config.json of the family cannot express.
+
+    Such a key may change what the model computes, so a checkpoint without it would be wrong.
 
     Args:
         file: The GGUF file.
         family: The family of the model.
         rules: How checkpoints of the family become GGUF.
     """
-    # The keys that are converted: sizes, numbers, switches, flags of layers, and keys with a fixed
-    # value. Any other key may change what the model computes, and the checkpoint would lack that.
+    # the keys that are converted: sizes, integers, floats, booleans, lists of booleans by layer,
+    # and keys with the same value in all models of the family
     converted_keys = {
         *SIZES,
         *rules.u32,
@@ -479,63 +487,62 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
         family.layers.interval_key,
     }
 
-    for key in file.header.values:
+    for key in file.header.values:  # such as "qwen3moe.expert_count"
         prefix, _, name = key.partition(".")
         if prefix != rules.arch:
             continue
-        # the keys of RoPE, windows and heads are read elsewhere
+        # READ_ELSEWHERE: keys of RoPE, windows and heads, which other functions read
         if name in converted_keys or READ_ELSEWHERE.match(name):
             continue
-        # a key that changes nothing at a certain value: {"expert_group_count": 1}, for example
-        changes_nothing = name in rules.idle and file.get(key) == rules.idle[name]
-        if not changes_nothing:
-            checkpoint = f"a checkpoint of {family.display_name}"
-            raise UnsupportedBake(
-                f"{key} = {file.get(key)!r}",
-                checkpoint,
-                "its config has no setting for it",
-                TAKE_CHECKPOINT,
-            )
+        # a value that changes nothing (rules.idle), such as {"expert_group_count": 1}
+        value = file.get(key)
+        if name in rules.idle and value == rules.idle[name]:
+            continue
+
+        checkpoint = f"a checkpoint of {family.display_name}"
+        reason = "its config has no setting for it"
+        raise UnsupportedBake(f"{key} = {value!r}", checkpoint, reason, TAKE_CHECKPOINT)
 
 
 def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
-    """The settings of windows and of layers that do not rotate, {"sliding_window": 4096, ...}.
+    """Return the settings of config.json on sliding windows and on the type of each layer.
+
+    For example, {"sliding_window": 4096, "layer_types": ["sliding_attention", ...]}.
 
     Args:
         family: The family of the model.
         rules: How checkpoints of the family become GGUF.
-        spec: The RoPE of the file. `windows` has a size in tokens or None for each layer, and
-            `layers` has "none" for layers that do not rotate.
+        spec: The RoPE of the file. For each layer, `spec.windows` has the size of its window in
+            tokens, or None without a window; `spec.layers` has "none" for a layer without RoPE.
     """
     config: Config = {}
 
-    # the window in tokens, such as sliding_window = 4096; null where no layer has one
+    # The size of the window, the same in all layers with a window. It is null for a model without
+    # windows, and for families whose windows llama.cpp does not compute (rules.window is empty).
     window_sizes = [size for size in spec.windows if size is not None]
     if family.window.key:
-        window = None
-        if window_sizes and rules.window:
-            window = window_sizes[0]  # all layers with a window have the same
-        config[family.window.key] = window
-    # A switch such as Qwen 2's use_sliding_window is off, since llama.cpp computes these models
-    # without a window.
+        has_window = bool(window_sizes) and bool(rules.window)
+        config[family.window.key] = window_sizes[0] if has_window else None
+
+    # Qwen 2: use_sliding_window is false, since llama.cpp computes these models without windows
     if family.window.switch:
         config[family.window.switch] = False
 
-    # transformers reads the type of each layer under layer_types. Qwen 3.5 has layers of linear
-    # attention, which do not rotate: {"attention.recurrent_layers": "linear_attention"}. Such
-    # families have one entry in `layer_flags`. In others, some layers may have a window.
+    # Qwen 3.5: layers of linear attention have no RoPE. `layer_flags` has one entry for such a
+    # family, {"attention.recurrent_layers": "linear_attention"}.
     only_some_have_windows = bool(window_sizes) and None in spec.windows
     if rules.layer_flags:
-        type_without_rope = list(rules.layer_flags.values())[-1]
+        *_, type_without_rope = rules.layer_flags.values()
         config["layer_types"] = [
             type_without_rope if kind == "none" else "full_attention" for kind in spec.layers
         ]
+    # Gemma 3: some layers have a window
     elif rules.window == "pattern" or only_some_have_windows:
         config["layer_types"] = [
             "full_attention" if size is None else "sliding_attention" for size in spec.windows
         ]
 
-    # a list such as no_rope_layers, with 1 for layers that rotate
+    # Llama 4: no_rope_layers is a list with 1 for each layer that rotates, and 0 for the others
     if family.layers.flags:
         config[family.layers.flags] = [int(kind != "none") for kind in spec.layers]
     return config

@@ -44,6 +44,11 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     def __init__(
         self, inner: GgufSource, outtype: str = "auto", with_tokenizer: bool = True
     ) -> None:
+        """Describe the checkpoint that a GGUF file becomes, without writing it.
+
+        Raises:
+            UsageError: For an `outtype` that a checkpoint does not have.
+        """
         self.inner = inner
         self.outtype = outtype
         self.with_tokenizer = with_tokenizer
@@ -109,31 +114,41 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
 
     @cached_property
     def shards(self) -> tuple[ConvertedShard[RestoredTensor], ...]:
+        """The safetensors files to write, each with its tensors."""
         file = self.inner.file
         rules = gguf_rules(self.family)
         spec = self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
         sizes = sizes_of(self._config, self.family, spec)
         tensors = restore_tensors(file, shapes, rules, sizes)
-        return in_shards(self._in_dtype(tensor) for tensor in tensors)
+        return in_shards(self._with_dtype(tensor) for tensor in tensors)
 
-    def _in_dtype(self, tensor: RestoredTensor) -> RestoredTensor:
-        """Return a tensor, which is in F32, in the dtype of the checkpoint where no bit is lost.
+    def _with_dtype(self, tensor: RestoredTensor) -> RestoredTensor:
+        """Return a tensor with the dtype that it gets in the checkpoint, such as "BF16".
 
-        Converters write vectors and routers in F32, also for a model in BF16. Such a tensor stays
-        in F32 unless all its numbers are numbers of BF16.
+        It is the dtype of the checkpoint, or F32 for an F32 tensor of the file that would lose
+        bits: converters write vectors and routers in F32, also for a model in BF16.
+
+        Args:
+            tensor: The tensor, with the dtype F32.
         """
         file = self.inner.file
-        in_dtype = replace(tensor, dtype=self._dtype)
+        with_usual_dtype = replace(tensor, dtype=self._dtype)
+
+        # a checkpoint in F32, or a tensor in F16, BF16 or a quantised type
+        if self._dtype == "F32":
+            return with_usual_dtype
         types_in_file = {type_of(file, part) for part in tensor.parts}
-        has_more_bits = types_in_file == {F32} and self._dtype != "F32"
-        if not has_more_bits:
-            return in_dtype
-        # where the whole file is F32, another dtype is what the user asked for
+        if types_in_file != {F32}:
+            return with_usual_dtype
+
+        # a file all in F32: the user chose another dtype, which may round
         if file.usual_type == F32:
-            return in_dtype
+            return with_usual_dtype
+
+        # an F32 tensor, all of whose numbers are numbers of the dtype
         if is_exact_in(file, tensor, self._dtype):
-            return in_dtype
+            return with_usual_dtype
         return tensor
 
     @cached_property

@@ -192,24 +192,27 @@ class RestoredTensor(ConvertedTensor):
 def restore_tensors(
     file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: ModelSizes
 ) -> list[RestoredTensor]:
-    """Return the tensors of a checkpoint in F32, each as the rows of the GGUF file that it gets.
+    """Return the plan of a checkpoint: for each of its tensors, the rows of a GGUF file to copy.
 
-    This inverts the conversion from a checkpoint to GGUF. `out_tensors`, which plans every such
-    conversion, is called for an empty checkpoint of these shapes. For each tensor of GGUF it says
-    from which rows of the checkpoint it would be made. So these are the rows that it becomes again:
-    if blk.0.attn_q.weight were made of rows 0 and 2 of q_proj, its first two rows become these.
+    The conversion from a checkpoint to GGUF is planned and inverted. `out_tensors` plans it for a
+    checkpoint with these shapes. If it takes the first two rows of blk.0.attn_q.weight from the
+    rows 0 and 2 of q_proj, the first two rows of blk.0.attn_q.weight are copied to the rows 0 and 2
+    of q_proj.
 
     Args:
         file: The GGUF file.
-        shapes: The shapes in the checkpoint, by name.
-        rules: How the family becomes GGUF.
+        shapes: The shape of each tensor of the checkpoint, by name.
+        rules: How checkpoints of the family become GGUF.
         sizes: The sizes of the model.
 
+    Returns:
+        The tensors of the checkpoint, with the dtype F32.
+
     Raises:
-        BadSource: Where a tensor has another shape than such a checkpoint gives.
-        UnsupportedBake: Where a conversion leaves elements out.
+        BadSource: Where a tensor of the file does not have the shape that the conversion gives.
+        UnsupportedBake: Where the conversion leaves out elements of a tensor.
     """
-    # a checkpoint without numbers, whose tensors follow each other, from byte 0 on
+    # the headers of a checkpoint whose tensors follow each other, from byte 0 on
     tensors = _empty_checkpoint(shapes)
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     starts = [tensor.start for tensor in tensors]  # in bytes
@@ -217,24 +220,26 @@ def restore_tensors(
 
     for exported in out_tensors([(NO_FILE, header)], rules, sizes, F32):
         _check_shape(exported, file)
-        # Consecutive rows of the tensor in GGUF, one range of the checkpoint after the other, with
-        # the index of the first element of each.
+        # A tensor in GGUF consists of rows of the checkpoint, in this order. `first_in_gguf` is the
+        # index of the first element of the current rows.
         first_in_gguf = 0
         for source_rows in exported.parts:
-            # the tensor of the checkpoint with these rows: the last one that begins at or before
+            # the tensor of the checkpoint with these rows: the last tensor that starts at or before
             # their first byte
             tensors_begun = bisect_right(starts, source_rows.start)
             tensor = tensors[tensors_begun - 1]
             bytes_of_f32 = 4
             first_in_tensor = (source_rows.start - tensor.start) // bytes_of_f32
-            place = _place_in_checkpoint(exported, source_rows, first_in_gguf, first_in_tensor)
-            ranges_of[tensor.name].append(place)
+            rows_to_copy = _invert_rows(
+                exported, source_rows, first_in_gguf=first_in_gguf, first_in_tensor=first_in_tensor
+            )
+            ranges_of[tensor.name].append(rows_to_copy)
             first_in_gguf += source_rows.rows * source_rows.columns
 
-    # each tensor with its rows, or with its single number from the metadata
     restored = []
     for tensor in tensors:
         ranges = ranges_of[tensor.name]
+        # Apertus: GGUF has the number of a tensor such as mlp.act_fn.beta in a metadata key
         number_in_metadata = _number_in_metadata(tensor.name, rules)
         if number_in_metadata is not None:
             ranges.append(number_in_metadata)
@@ -268,20 +273,14 @@ def _check_shape(out: StoredRows, file: GgufFile) -> None:
         )
 
 
-def _place_in_checkpoint(
-    exported: StoredRows, source_rows: Rows, first_in_gguf: int, first_in_tensor: int
+def _invert_rows(
+    exported: StoredRows, source_rows: Rows, *, first_in_gguf: int, first_in_tensor: int
 ) -> RowRange:
-    """Describe where some rows of a tensor in GGUF belong in a tensor of a checkpoint.
-
-    The export from the checkpoint to GGUF would take the rows from certain places of the
-    checkpoint. The way back writes them to the same places: rows `row_stride` elements apart, and
-    the elements of a row `column_stride` apart. The export would also change the order of rows
-    within a head (`interleave`), the order of groups of columns (`tiles`), or the numbers by a
-    function such as "plus_one" (`values`). `_converted_rows` undoes that later.
+    """Return the copy of rows from GGUF to a checkpoint that inverts their copy to GGUF.
 
     Args:
-        exported: The tensor as the export would write it.
-        source_rows: Some of its rows, as places in the checkpoint.
+        exported: The tensor in GGUF, as the conversion to GGUF would write it.
+        source_rows: The places in the checkpoint from which it would take these rows.
         first_in_gguf: The index of their first element in the tensor in GGUF.
         first_in_tensor: The index of their first element in the tensor of the checkpoint.
     """
@@ -290,12 +289,15 @@ def _place_in_checkpoint(
         first_in_gguf=first_in_gguf,
         row_count=source_rows.rows,
         columns=source_rows.columns,
+        # the places in the checkpoint: its elements from one row, and one column, to the next
+        first_in_tensor=first_in_tensor,
         row_stride=source_rows.stride,
         column_stride=source_rows.apart,
-        first_in_tensor=first_in_tensor,
+        # changes by the conversion to GGUF, which `_converted_rows` undoes: the order of rows
+        # within a head, the order of groups of columns, and a function such as "plus_one"
         interleave=exported.interleave,
-        values=exported.values,
         tiles=exported.tiles,
+        values=exported.values,
     )
 
 
@@ -307,38 +309,45 @@ def _without_ones(shape: Shape) -> Shape:
 
 
 def _number_in_metadata(name: str, rules: Gguf) -> RowRange | None:
-    """The number of a tensor that GGUF has in its metadata; None for all other tensors.
+    """Return the entry of a metadata list that a checkpoint has as a tensor with one number.
 
-    Apertus has such tensors: model.layers.3.mlp.act_fn.beta is entry 3 of the list xielu.beta.
+    For Apertus, the tensor model.layers.3.mlp.act_fn.beta is entry 3 of the list xielu.beta.
+
+    Args:
+        name: The name of a tensor in the checkpoint.
+        rules: How checkpoints of the family become GGUF. `scalars` has the ending of the tensor's
+            name and its shape for each key: {"xielu.beta": ("mlp.act_fn.beta", (1,))}.
+
+    Returns:
+        The entry as one row with one column, or None for a tensor that is a tensor in GGUF too.
     """
     layer = LAYER_NUMBER.search(name)
     if layer is None:
         return None
-    for key, (ending, _) in rules.scalars.items():
+    layer_number = int(layer[1])
+    for key, (ending, _shape) in rules.scalars.items():
         if name.endswith(f".{ending}"):
             return RowRange(
-                origin=key, first_in_gguf=int(layer[1]), row_count=1, columns=1, row_stride=1
+                origin=key, first_in_gguf=layer_number, row_count=1, columns=1, row_stride=1
             )
     return None
 
 
 def _join_regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
-    """Join ranges of rows that overlap into regions: consecutive elements of a tensor.
+    """Return the regions of a tensor: spans of elements that are copied from GGUF together.
 
-    Rows that are together in GGUF may have gaps in the checkpoint: every second row, or columns of
-    a transposed matrix. The gaps are filled by other ranges, and all of these form one region. With
-    rows of 4 elements, one range has rows 0 and 2, so it spans the elements 0 to 11. Another has
-    rows 1 and 3, elements 4 to 15. They overlap, and are a region of the 16 elements 0 to 15.
+    A range of rows in GGUF may have gaps in the checkpoint, which other ranges fill. For rows of 4
+    elements, a range with the rows 0 and 2 spans the elements 0 to 11, and a range with the rows 1
+    and 3 the elements 4 to 15. Ranges that overlap form one region, here the elements 0 to 15.
 
     Args:
         tensor: The tensor of the checkpoint.
-        ranges: Its rows in the GGUF file, with their places in the tensor.
+        ranges: The ranges of rows in the GGUF file from which the tensor is copied.
 
     Raises:
         UnsupportedBake: Where the ranges do not fill the tensor.
     """
-    # Groups of ranges that overlap, in the order of the tensor. A range that begins where all
-    # earlier ones have ended starts a new group.
+    # Groups of overlapping ranges. A range that starts behind all earlier ranges starts a group.
     groups: list[list[RowRange]] = []
     end_of_ranges = 0
     for rows in sorted(ranges, key=lambda rows: rows.first_in_tensor):
@@ -347,22 +356,24 @@ def _join_regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
         groups[-1].append(rows)
         end_of_ranges = max(end_of_ranges, rows.end_in_tensor)
 
-    # a region for each group; its ranges count their places from its beginning
+    # a region for each group, whose ranges have indexes relative to the start of the region
     regions = []
     for group in groups:
-        start = group[0].first_in_tensor
-        end_of_group = max(rows.end_in_tensor for rows in group)
-        placed = tuple(
-            replace(rows, first_in_tensor=rows.first_in_tensor - start) for rows in group
-        )
-        regions.append(Region(end_of_group - start, placed))
+        start_of_region = group[0].first_in_tensor
+        end_of_region = max(rows.end_in_tensor for rows in group)
+        relative_ranges = []
+        for rows in group:
+            relative_start = rows.first_in_tensor - start_of_region
+            relative_ranges.append(replace(rows, first_in_tensor=relative_start))
+        regions.append(Region(size=end_of_region - start_of_region, parts=tuple(relative_ranges)))
 
-    # The ranges must fill the tensor. An export writes each element once, so no element is in two
-    # ranges, and counting the elements shows whether one is missing.
+    # The ranges must fill the tensor. No element is in two ranges, since a conversion to GGUF
+    # writes each element once. So nothing is missing where the number of elements is right and the
+    # last range ends at this number.
     elements_in_ranges = sum(rows.row_count * rows.columns for rows in ranges)
     has_all_elements = elements_in_ranges == prod(tensor.shape)
-    ends_with_tensor = end_of_ranges == elements_in_ranges
-    if not has_all_elements or not ends_with_tensor:
+    has_no_gap = end_of_ranges == elements_in_ranges
+    if not has_all_elements or not has_no_gap:
         why = "the GGUF file lacks some of its elements"
         repair = "take the checkpoint that the file was made from"
         raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
@@ -480,57 +491,58 @@ def _as_bytes(array: NDArray[np.generic]) -> memoryview:
 
 
 def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
-    """Yield the parts of a tensor that can be converted one by one, each small enough for memory.
+    """Yield the regions of a tensor, spans of its elements, cut into pieces that fit into memory.
 
-    A region that is one range of consecutive rows is cut into pieces of about 262,144 elements
-    (`PIECE`). A region whose rows come from several places is not cut.
+    A region whose rows are consecutive in GGUF and in the checkpoint is cut into pieces of about
+    262,144 elements (`PIECE`). All other regions are yielded whole.
     """
     for region in tensor.regions:
-        part = region.parts[0]
-        is_one_range = len(region.parts) == 1 and part.is_packed
-        if not is_one_range:
+        # several ranges of rows, or one range with gaps
+        rows, *further_ranges = region.parts
+        is_consecutive = not further_ranges and rows.is_packed
+        if not is_consecutive:
             yield region
             continue
 
-        # A piece has whole rows. Where the export reordered the rows of each head, it has whole
-        # heads: `interleave` is the rows of such a head, and 0 where nothing was reordered.
-        rows_together = part.interleave or 1
-        most_rows = PIECE // max(1, part.columns)
-        groups_of_piece = max(1, most_rows // rows_together)
-        rows_of_piece = groups_of_piece * rows_together
-        for first_row in range(0, part.row_count, rows_of_piece):
-            row_count = min(rows_of_piece, part.row_count - first_row)
-            first_element = part.first_in_gguf + first_row * part.columns
-            piece = replace(part, first_in_gguf=first_element, row_count=row_count)
-            yield Region(row_count * part.columns, (piece,))
+        # Rows of one head stay together where the conversion to GGUF changed their order. A head
+        # has `interleave` rows then; 0 means an unchanged order.
+        rows_of_head = rows.interleave or 1
+        most_rows = PIECE // max(1, rows.columns)
+        heads_of_piece = max(1, most_rows // rows_of_head)
+        rows_of_piece = heads_of_piece * rows_of_head
+        for first_row in range(0, rows.row_count, rows_of_piece):
+            row_count = min(rows_of_piece, rows.row_count - first_row)
+            first_element = rows.first_in_gguf + first_row * rows.columns
+            piece = replace(rows, first_in_gguf=first_element, row_count=row_count)
+            yield Region(size=row_count * rows.columns, parts=(piece,))
 
 
 def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
-    """The elements of a part of a tensor, in the dtype and the order of the checkpoint.
+    """Read consecutive elements of a checkpoint's tensor from a GGUF file.
 
     Args:
         file: The GGUF file.
-        region: The part of the tensor, as the rows of the GGUF file that it is made of.
-        dtype: The dtype of the checkpoint.
+        region: The elements, as the ranges of rows in the GGUF file that they consist of.
+        dtype: The dtype of the result, such as "BF16".
     """
-    # usually the region is one range of rows, which follow each other without gaps
+    # most regions: one range of rows without gaps (`is_packed`)
     first_range = region.parts[0]
     if first_range.is_packed:
         return _converted_rows(file, first_range, dtype)
 
-    # Else it has several ranges, each in the gaps of the others. Of four rows with 4 elements each,
-    # for example, one range has rows 0 and 2. They are written through a view [2, 4] that begins at
-    # element 0, and whose next row is 8 elements further (`row_stride`).
+    # Several ranges of rows, each with gaps that the others fill. For rows of 4 elements, a range
+    # with the rows 0 and 2 is written through a strided view of the elements: it starts at element
+    # 0, and its second row starts 8 elements later.
     elements = np.empty(region.size, STORED[dtype])
     for rows in region.parts:
         bytes_to_next_row = rows.row_stride * elements.itemsize
         bytes_to_next_column = rows.column_stride * elements.itemsize
-        places_of_rows = np.lib.stride_tricks.as_strided(
+        view_of_rows = np.lib.stride_tricks.as_strided(
             elements[rows.first_in_tensor :],
             shape=(rows.row_count, rows.columns),
             strides=(bytes_to_next_row, bytes_to_next_column),
         )
-        places_of_rows[:] = _converted_rows(file, rows, dtype).view(elements.dtype)
+        view_of_rows[:] = _converted_rows(file, rows, dtype).view(elements.dtype)
     return elements
 
 
@@ -558,42 +570,44 @@ def _float_rows(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
 
 
 def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
-    """Read rows of a GGUF file in their stored form: floats [rows, columns], or [rows, bytes].
+    """Read rows of a tensor from a GGUF file, without dequantising them.
 
     Args:
         file: The GGUF file.
-        piece: The rows. `origin` is the name of their tensor, and `first_in_gguf` the index of
-            their first element there. Or `origin` is a metadata key with a list of numbers.
+        piece: The rows. `piece.origin` is the name of the tensor, or of a metadata list for a
+            tensor that GGUF stores there.
+
+    Returns:
+        Floats [rows, columns] for a type such as BF16, or bytes [rows, bytes] for a quantised type.
     """
-    # some tensors of a checkpoint have a single number in each layer, which is an entry of a list
-    # in the metadata
-    is_metadata = piece.origin not in file.tensors
-    if is_metadata:
+    # Apertus: mlp.act_fn.beta of layer 3 is entry 3 of a metadata list
+    is_in_metadata = piece.origin not in file.tensors
+    if is_in_metadata:
+        layer = piece.first_in_gguf
         numbers = np.array(file.get(piece.origin), "<f4")
-        number_of_layer = numbers[piece.first_in_gguf : piece.first_in_gguf + 1]
-        return number_of_layer.reshape(1, 1)
+        return numbers[layer : layer + 1].reshape(1, 1)
 
     # a type stores its elements in blocks: 32 elements in 34 bytes for Q8_0, one in 4 for F32
     info = file.tensors[piece.origin]
-    kind = TYPES[info.type]
-    blocks_before = piece.first_in_gguf // kind.block
-    blocks = piece.row_count * piece.columns // kind.block
-    first_byte = blocks_before * kind.size
-    byte_count = blocks * kind.size
-    raw = np.frombuffer(file.read(piece.origin, first_byte, byte_count), np.uint8)
+    gguf_type = TYPES[info.type]
+    blocks_before = piece.first_in_gguf // gguf_type.block
+    blocks = piece.row_count * piece.columns // gguf_type.block
+    first_byte = blocks_before * gguf_type.size
+    byte_count = blocks * gguf_type.size
+    stored = np.frombuffer(file.read(piece.origin, first_byte, byte_count), np.uint8)
     if info.type in FLOATS:
-        return raw.view(STORED[FLOATS[info.type]]).reshape(piece.row_count, piece.columns)
-    return raw.reshape(piece.row_count, -1)
+        return stored.view(STORED[FLOATS[info.type]]).reshape(piece.row_count, piece.columns)
+    return stored.reshape(piece.row_count, -1)
 
 
 def _restore_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
-    """Give rows, and the columns of each, the order of the checkpoint, which the export changed.
+    """Return rows of a GGUF file in the order of the checkpoint, which the export has changed.
 
     Args:
         values: The rows as GGUF has them, [rows, columns].
-        piece: Their range. `interleave` is the number of rows of a head where the export reordered
-            these rows, else 0. `tiles` is the number of groups of columns and of blocks in each
-            group, (1, 1) where the export left the columns.
+        piece: The changes of the order. `piece.interleave` is the number of rows of a head whose
+            rows the export reordered, or 0. `piece.tiles` is the number of groups of columns that
+            the export reordered, and the number of blocks in each group, or (1, 1).
     """
     shape = (piece.row_count, piece.columns)
     if piece.interleave:

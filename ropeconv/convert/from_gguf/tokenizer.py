@@ -137,7 +137,7 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
 
 
 def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
-    """The parts of tokenizer.json for byte-level BPE, the tokenizer of GPT-2, Llama 3 and Qwen.
+    """Return the parts of tokenizer.json for byte-level BPE, as GPT-2, Llama 3 and Qwen use it.
 
     Args:
         file: The GGUF file.
@@ -145,18 +145,18 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         texts: The text of each token.
         kinds: The `TokenKind` of each token.
     """
-    # llama.cpp has a name for the rules that split a text into words, tokenizer.ggml.pre. Some
-    # families use another name for usual rules: Command R writes "command-r" for "starcoder", and
-    # its `names_by_usual_name` is {"starcoder": "command-r"}. The rules are found by the usual one.
+    # The rules by which a text is split into words. tokenizer.ggml.pre has their name. Some
+    # families have a second name for rules: Command R names the rules of "starcoder" "command-r",
+    # and its `family.gguf.pre` is {"starcoder": "command-r"}.
     name_in_file = file.get("tokenizer.ggml.pre")
-    usual_name = name_in_file
-    names_by_usual_name = {} if family.gguf is None else family.gguf.pre
-    for usual, name_of_family in names_by_usual_name.items():
-        if name_of_family == name_in_file:
-            usual_name = usual
-    rules = _find_pre_tokenizer(usual_name)
+    name_of_rules = name_in_file
+    second_names = {} if family.gguf is None else family.gguf.pre
+    for first_name, second_name in second_names.items():
+        if second_name == name_in_file:
+            name_of_rules = first_name
+    rules = _find_pre_tokenizer(name_of_rules)
 
-    # the pairs of tokens that are merged, the first one first
+    # the pairs of tokens that are merged, in the order of their priority
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
@@ -191,7 +191,7 @@ def _find_pre_tokenizer(name: Any) -> Pre:
 
 
 def bpe_model(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
-    """Return the "model" of a tokenizer.json for BPE, with the defaults of its other settings."""
+    """Return the "model" of a tokenizer.json for BPE, with defaults for its further settings."""
     return {
         "type": "BPE",
         "dropout": None,

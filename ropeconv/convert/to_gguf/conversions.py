@@ -232,46 +232,43 @@ def convert(
 def _apply(
     tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes
 ) -> list[StoredRows]:
-    """Return the tensors that a rule of a family makes of one tensor.
+    """Apply a conversion rule to a tensor, and return the tensors that it becomes.
 
-    A rule that splits makes two tensors of kv_b_proj: k_b_proj and v_b_proj. A tensor whose name
-    the rule does not match stays.
+    For example, a rule splits kv_b_proj into k_b_proj and v_b_proj. A tensor to which the rule does
+    not apply is returned unchanged.
 
     Args:
         tensor: A tensor of the checkpoint, or a result of earlier rules.
-        rule: The change. `names` are the names of the results. `how` is the kind of change, such as
-            "split". `times` has config keys of factors.
-        pattern: The regular expression for names of tensors to which the rule applies.
+        rule: The change. `rule.how` is the name of a conversion, such as "split".
+        pattern: The regular expression for the names of the tensors to which the rule applies.
         sizes: The sizes of the model.
     """
     if not pattern.search(tensor.name):
         return [tensor]
 
-    # the part of the name that matches is replaced: kv_b_proj becomes k_b_proj, and v_b_proj
-    names = [pattern.sub(name, tensor.name) for name in rule.names]
-    if not names:
-        names = [tensor.name]
+    # rule.names: the texts that replace the match, here ("k_b_proj", "v_b_proj") for kv_b_proj
+    new_names = [pattern.sub(name, tensor.name) for name in rule.names]
+    if not new_names:
+        new_names = [tensor.name]
 
-    # numbers of the config by which the weights are multiplied, before the change itself
+    # rule.times: config keys with factors by which the weights are multiplied first
     if rule.times:
         factors = [_factor(sizes, key) for key in rule.times]
         tensor = times(tensor, factors)
 
-    # a tensor that has the right number of columns already is only renamed
+    # rule.unless_columns: a config key; a tensor that already has so many columns is only renamed
     if rule.unless_columns:
         final_columns = count(sizes.config, rule.unless_columns)
         if tensor.shape[-1] == final_columns:
-            return rename(tensor, names, sizes)
+            return rename(tensor, new_names, sizes)
 
-    # "plus_one" and other functions of every number: only the name is noted here, and the function
-    # is applied when the tensor is written
-    is_number_function = rule.how in NUMBER_FUNCTIONS
-    if is_number_function:
-        return [replace(tensor, name=names[0], values=rule.how)]
+    # a function of each number, such as "plus_one": its name is noted, and the writer applies it
+    if rule.how in NUMBER_FUNCTIONS:
+        return [replace(tensor, name=new_names[0], values=rule.how)]
 
-    # "split" and other changes of rows and names
+    # a change of rows or names, such as "split"
     convert = CONVERSIONS[rule.how]
-    return convert(tensor, names, sizes)
+    return convert(tensor, new_names, sizes)
 
 
 def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
@@ -437,8 +434,8 @@ def projections(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list
 def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Separate keys and values in the second projection of multi-head latent attention.
 
-    kv_b_proj [heads * (key_width + value_width), rank] has for each head the rows of its key, then
-    those of its value. It becomes keys [heads, rank, key_width] and values
+    kv_b_proj [heads * (key_width + value_width), rank] has for each head the rows of the key, then
+    the rows of the value. The results are keys [heads, rank, key_width] and values
     [heads, value_width, rank].
     """
     key_width = count(sizes.config, "qk_nope_head_dim")
@@ -499,24 +496,35 @@ def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list
 
 
 def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Multiply each block of Falcon H1's input projection by its entry of `ssm_multipliers`.
+    """Return Falcon H1's input projection of Mamba, each block of rows with its multiplier.
 
-    The blocks of rows are the gate, the input, two projections of the state, and the time steps.
+    The config has a multiplier for each of the five blocks in the list `ssm_multipliers`. llama.cpp
+    does not read them, so the weights are multiplied.
+
+    Args:
+        tensor: The matrix of the projection.
+        names: The name of the result in GGUF, as a list with one entry.
+        sizes: The sizes of the model.
     """
-    # `count` reads a whole number of the config, here also a product of two
-    inner = count(sizes.config, "mamba_d_ssm")
-    states = count(sizes.config, "mamba_n_groups * mamba_d_state")
-    time_steps = count(sizes.config, "mamba_n_heads")
-    rows_of_blocks = (inner, inner, states, states, time_steps)
+    # the rows of the five blocks, from whole numbers of the config or products of them
+    inner_size = count(sizes.config, "mamba_d_ssm")
+    state_size = count(sizes.config, "mamba_n_groups * mamba_d_state")
+    heads = count(sizes.config, "mamba_n_heads")
+    rows_of_blocks = (
+        inner_size,  # the gate
+        inner_size,  # the input
+        state_size,  # the first projection of the state
+        state_size,  # the second projection of the state
+        heads,  # the time steps
+    )
     (matrix,) = tensor.matrices
     _check_row_count(tensor, sum(rows_of_blocks))
 
-    # llama.cpp has no keys for the multipliers, so the rows of each block are multiplied
     multiplied_rows: list[Rows] = []
     start = 0
     for index, row_count in enumerate(rows_of_blocks):
         block = replace(tensor, parts=(matrix.part(start, row_count),))
-        multiplier = _factor(sizes, f"ssm_multipliers.{index}")
+        multiplier = _factor(sizes, f"ssm_multipliers.{index}")  # entry `index` of the list
         multiplied_rows += times(block, [multiplier]).parts
         start += row_count
     return [replace(tensor, name=names[0], parts=tuple(multiplied_rows))]
@@ -748,32 +756,31 @@ def count_layers(names: Iterable[str], layers: int) -> int:
 LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 
 
-def scalars(
+def numbers_by_layer(
     headers: Collection[tuple[ShardWeights, Header]], rules: Gguf, layers: int
 ) -> dict[str, GgufValue]:
-    """Return the metadata keys for tensors with a single number in each layer, as lists.
+    """Return metadata keys of GGUF for tensors that have one number in each layer.
 
-    GGUF has such numbers in one list: the tensor model.layers.3.mlp.act_fn.beta of Apertus is entry
-    3 of a list with an entry for each layer.
+    For example, Apertus has tensors such as model.layers.3.mlp.act_fn.beta. GGUF has their numbers
+    as a list under the key xielu.beta, with an entry for each layer.
 
     Args:
         headers: The files of the checkpoint with their headers.
-        rules: How the family becomes GGUF.
-        layers: The number of layers.
+        rules: How checkpoints of the family become GGUF. `scalars` has the ending of the tensors'
+            names and their shape for each key: {"xielu.beta": ("mlp.act_fn.beta", (1,))}.
+        layers: The number of layers of the model.
 
     Raises:
-        BadSource: Where a layer has none.
+        BadSource: Where the tensor of a layer is missing.
     """
     values = {}
-    # the key, and the end of the name of its tensors with their shape, which is not needed here:
-    # {"xielu.beta": ("mlp.act_fn.beta", (1,))}
-    for key, (ending, _) in rules.scalars.items():
-        numbers: dict[int, float] = {}  # by layer, since files may have them in any order
+    for key, (ending, _shape) in rules.scalars.items():
+        numbers: dict[int, float] = {}  # by layer, since files may have layers in any order
         for file, header in headers:
             for name, tensor in header.tensors.items():
                 layer = LAYER_NUMBER.search(name)
-                has_number = name.endswith(ending) and tensor.dtype in STORED
-                if layer and has_number:
+                is_number = name.endswith(ending) and tensor.dtype in STORED
+                if layer and is_number:
                     numbers[int(layer[1])] = _first_number(file, header, tensor)
 
         every_layer = list(range(layers))

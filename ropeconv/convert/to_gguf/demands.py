@@ -139,17 +139,17 @@ def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
 
 
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
-    """Check that every layer is in llama.cpp what it is in the checkpoint.
+    """Raise an error where llama.cpp computes a layer in another way than transformers.
 
-    llama.cpp derives from the header which layers have a window, rotate, and make keys, and
-    transformers from config.json. An architecture without any windows is not refused: the plan
-    warns.
+    Which layers have a window, rotate, and make keys follows from the header in llama.cpp, and from
+    config.json in transformers. For an architecture that has no windows in llama.cpp, the plan
+    warns, and no error is raised.
 
     Args:
         header: The header of the converted model.
-        sizes: The sizes of the checkpoint.
-        family: Its family.
-        spec: Its RoPE, with the kind and window of each layer.
+        sizes: The sizes of the model.
+        family: The family of the model.
+        spec: The RoPE of the checkpoint, with the kind and window of each layer.
 
     Raises:
         UnsupportedBake: Where a layer differs in its window, in its rotation, in the layer whose
@@ -176,7 +176,7 @@ def _check_rotation(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonOb
             flags = family.layers.flags or family.hooks.types_key
             does = "does not rotate" if stands_still else "rotates"
             rotates = f"llama.cpp {does} layer {layer} (the first is 0)"
-            raise _other_layers(f"{flags} = {shown(part.get(flags))}", file.arch, rotates)
+            raise _error_on_layers(f"{flags} = {shown(part.get(flags))}", file.arch, rotates)
 
 
 def _check_key_heads(file: ArchKeys, wanted: Sequence[int]) -> None:
@@ -208,16 +208,17 @@ def _check_key_heads(file: ArchKeys, wanted: Sequence[int]) -> None:
         computed = heads_in_llamacpp[layer]
         if computed != wanted_heads:
             change = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
-            raise _other_layers(change, arch, f"llama.cpp computes {computed}")
+            raise _error_on_layers(change, arch, f"llama.cpp computes {computed}")
 
 
 def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
-    """For each of `count` layers, the layer that makes its keys in llama.cpp.
+    """Return for each layer the number of the layer whose keys it uses in llama.cpp.
 
-    Usually that is the layer itself. In some architectures, such as that of Gemma 3n, only the
-    first N layers make keys. The later ones use those of layer N - 1 or N - 2: one of these has a
-    window and the other has not, and each later layer takes the one of its own kind. With N = 20
-    and 22 layers, of which the last has no window, the result may be [0, ..., 19, 18, 19].
+    Usually a layer uses its own keys. In some architectures, such as Gemma 3n's, only the first N
+    layers make keys. A later layer with a window uses the keys of layer N - 1 or N - 2, whichever
+    has a window too, and a later layer without a window the keys of the layer without a window.
+    With N = 20 and 22 layers, of which the last has no window, the result may be
+    [0, ..., 19, 18, 19].
 
     Args:
         file: The keys of the GGUF file.
@@ -247,107 +248,114 @@ def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
 
 
 def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
-    """Raise UnsupportedBake where llama.cpp uses the keys of other layers.
+    """Raise UnsupportedBake where attention of a layer would use other keys in llama.cpp.
 
-    In models such as Gemma 3n, the last layers compute no keys and values, and use those of an
-    earlier layer.
+    In models such as Gemma 3n, the last layers compute no attention keys and values; they use the
+    keys and values of an earlier layer.
 
     Args:
-        file: The keys of the GGUF file.
+        file: The metadata of the GGUF file.
         family: The family of the model.
-        makers: For each layer of the model, the number of the layer that makes its keys: its own
-            number, or that of an earlier layer.
+        makers: For each layer of the model, the number of the layer whose keys it uses. [0, 1, 1]
+            means that layer 2 uses the keys of layer 1.
     """
     arch = file.arch
     layer_count = len(makers)
     layers_with_own_keys = [layer for layer, maker in enumerate(makers) if maker == layer]
-    with_own_keys = len(layers_with_own_keys)
+    own_keys_count = len(layers_with_own_keys)
 
     makers_in_llamacpp = _makers_in_llamacpp(file, layer_count)
-    for layer, maker in enumerate(makers):
-        maker_in_llamacpp = makers_in_llamacpp[layer]
+    for layer, (maker, maker_in_llamacpp) in enumerate(
+        zip(makers, makers_in_llamacpp, strict=True)
+    ):
         if maker == maker_in_llamacpp:
             continue
 
-        # the config key that says how many layers use the keys of others, num_kv_shared_layers
-        shared_key = family.cache.shared[0]
-        without_own_keys = layer_count - with_own_keys
-        setting = f"{shared_key} = {without_own_keys} with {counted(layer_count, 'layer')}"
+        # the setting of the config for the message, "num_kv_shared_layers = 15 with 35 layers"
+        config_key = family.cache.shared[0]
+        shared_count = layer_count - own_keys_count
+        setting = f"{config_key} = {shared_count} with {counted(layer_count, 'layer')}"
 
-        # `kv_layers` in the table of architectures is either a number of layers that is fixed in
-        # llama.cpp's code, such as "20", or a metadata key from which llama.cpp reads it
-        number_is_fixed = arch.kv_layers.isdigit()
-        if number_is_fixed:
+        # `kv_layers` is a number in llama.cpp's code, such as "20", or the name of a metadata key
+        # from which llama.cpp reads the number
+        is_fixed_number = arch.kv_layers.isdigit()
+        if is_fixed_number:
             why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
         else:
             why = (
                 f"llama.cpp uses the keys of layer {maker_in_llamacpp} in layer {layer}, and the"
                 f" model those of {maker}"
             )
-        raise _other_layers(setting, arch, why)
+        raise _error_on_layers(setting, arch, why)
 
-    # layers without keys of their own take those of the last layer that makes keys, or of the one
-    # before that, so llama.cpp needs two of these
+    # llama.cpp uses the keys of the last layer with own keys, or of the layer before it, so it
+    # needs two such layers
     shares_keys = arch.shared_kv is not None
-    if shares_keys and with_own_keys < 2:
-        raise _other_layers(
-            f"{with_own_keys} layer that makes keys", arch, "llama.cpp stops with fewer than two"
+    if shares_keys and own_keys_count < 2:
+        raise _error_on_layers(
+            f"{own_keys_count} layer that makes keys", arch, "llama.cpp stops with fewer than two"
         )
 
 
 def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
-    """Raise UnsupportedBake where llama.cpp has a sliding window in other layers, or another size.
+    """Raise UnsupportedBake where a layer's sliding window differs between llama.cpp and the model.
 
     Args:
-        file: The keys of the GGUF file.
+        file: The metadata of the GGUF file.
         family: The family of the model.
-        spec: The RoPE of the checkpoint, with the window of each layer.
+        spec: The RoPE of the checkpoint. `spec.windows` has the window of each layer in tokens, or
+            None for a layer that attends to the whole context.
         part: The text part of the config.
     """
     arch = file.arch
     if arch.window is None:
         return
 
-    # the window of each layer in llama.cpp, and in the checkpoint; None for the whole context
-    count = len(spec.layers)
-    windows = layer_windows(file)
-    expected_windows = spec.windows or (None,) * count
-    types_key = family.hooks.types_key  # such as layer_types
+    layer_count = len(spec.layers)
+    windows_in_llamacpp = layer_windows(file)
+    windows_of_model = spec.windows or (None,) * layer_count
+
+    # the setting of the config for the message, such as "layer_types = [...]"
+    types_key = family.hooks.types_key
     layer_types = f"{types_key} = {shown(part.get(types_key))}"
 
-    # the first layer with another window than in the checkpoint
-    for layer, (window, expected) in enumerate(zip(windows, expected_windows, strict=True)):
-        if window == expected:
+    for layer, (in_llamacpp, of_model) in enumerate(
+        zip(windows_in_llamacpp, windows_of_model, strict=True)
+    ):
+        if in_llamacpp == of_model:
             continue
-        # `present` in the table of architectures says which models have windows: "always", "key",
-        # or only models with a certain number of layers, such as "40"
+
+        # some architectures: only models with this number of layers have windows in llama.cpp;
+        # other values of `present` are "always" and "key"
         present = arch.window.present
-        if present.isdigit() and count != int(present):
-            setting = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
+        if present.isdigit() and layer_count != int(present):
+            setting = f"{family.window.key} = {of_model} with {counted(layer_count, 'layer')}"
             why = f"llama.cpp has windows there in models of {present} layers only"
-            raise _other_layers(setting, arch, why)
-        has = f"a window of {window} tokens" if window else "no window"
-        why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
-        raise _other_layers(layer_types, arch, why)
+            raise _error_on_layers(setting, arch, why)
 
-    # all layers have the same window in both; but a file that states a window, of which no layer
-    # makes use, is refused by llama.cpp
-    states_window = window_in_use(file, count)
-    no_layer_has_it = not any(windows)
-    if states_window and no_layer_has_it:
-        raise _other_layers(layer_types, arch, "llama.cpp stops without a layer that has a window")
+        # all other architectures
+        computed = f"a window of {in_llamacpp} tokens" if in_llamacpp else "no window"
+        why = f"llama.cpp computes {computed} in layer {layer} (the first is 0)"
+        raise _error_on_layers(layer_types, arch, why)
+
+    # llama.cpp does not load a file with the key of a window if no layer has a window
+    has_key_of_window = window_in_use(file, layer_count)
+    no_layer_has_window = not any(windows_in_llamacpp)
+    if has_key_of_window and no_layer_has_window:
+        why = "llama.cpp stops without a layer that has a window"
+        raise _error_on_layers(layer_types, arch, why)
 
 
-def _other_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
-    """The error for a config whose layers llama.cpp computes otherwise."""
+def _error_on_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
+    """Return the error for a setting of layers that llama.cpp does not compute."""
     return UnsupportedBake(change, f"GGUF as {arch.name}", why, "keep safetensors")
 
 
 def _sizes(header: GgufHeader, arch: str) -> JsonObject:
-    """The sizes of a model under their names in llama.cpp's source; None where not known.
+    """Return the sizes of a model by their names in llama.cpp's source.
 
-    A size that differs between layers is not known either. For example:
-    {"n_embd": 4096, "n_head_kv": 8, "n_embd_head_k": 128, "n_embd_k_gqa": 1024, "n_ff": None, ...}
+    For example, {"n_embd": 4096, "n_head_kv": 8, "n_embd_head_k": 128, "n_ff": None, ...}. None
+    means an unknown size, or a size that differs between layers.
     """
     sizes: dict[str, int | None] = {}
     for name, key in SIZES.items():
@@ -386,7 +394,7 @@ def general_name(name: str) -> str:
 
 
 def _fits(shape: tuple[int, ...], demand: str, sizes: JsonObject) -> bool:
-    """Whether the shape of a tensor is the one that llama.cpp wants.
+    """Return whether a tensor has the shape that llama.cpp expects.
 
     Args:
         shape: The shape of the tensor, fastest dimension first.

@@ -38,7 +38,7 @@ from ...runtimes.llamacpp.archs import arch_table
 from ...runtimes.llamacpp.purpose import masks_otherwise
 from ...runtimes.llamacpp.read_header import FREQS
 from ..gguf_encoding import GgufModel
-from .conversions import as_layer, count_layers, is_of_prediction_layer, scalars
+from .conversions import as_layer, count_layers, is_of_prediction_layer, numbers_by_layer
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .pooling import EmbeddingProjection, pooling_keys, projections
@@ -188,7 +188,7 @@ def export(
         still = _still_pairs(spec)
         tensors.insert(0, still)
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
-    values |= scalars(headers, rules, sizes.layers)
+    values |= numbers_by_layer(headers, rules, sizes.layers)
     values |= _mask_keys(source, family, rules, spec)
     values |= pooling_keys(source, rules.arch)
     modules: tuple[EmbeddingProjection, ...] = ()
@@ -247,16 +247,16 @@ def export(
 
 
 def _mask_keys(source: Source, family: Family, rules: Gguf, spec: RopeSpec) -> dict[str, GgufValue]:
-    """Return the key of a decoder whose config switches its causal mask off; empty for others.
+    """Return the metadata key of a decoder without a causal mask; empty for all other models.
 
     Args:
         source: The checkpoint.
-        family: Its family.
-        rules: How it becomes GGUF.
-        spec: Its RoPE.
+        family: The family of the checkpoint.
+        rules: How checkpoints of the family become GGUF.
+        spec: The RoPE of the checkpoint.
 
     Raises:
-        UnsupportedBake: llama.cpp computes another mask.
+        UnsupportedBake: Where llama.cpp computes another mask than the checkpoint's class.
     """
     part = text_part(source.config(), family)
     switches_mask_off = part.get("is_causal") is False  # a decoder without this key has a mask
@@ -285,11 +285,15 @@ def _still_pairs(spec: RopeSpec) -> StoredRows:
 def weight_counts(
     elements: Mapping[str, int], values: Mapping[str, GgufValue]
 ) -> tuple[int, int, int]:
-    """Return the weights of the model, those of one expert in all layers, and how many experts.
+    """Count the weights of a model, also for a single expert of a mixture of experts.
 
     Args:
-        elements: The numbers of each tensor, by its name in GGUF.
-        values: The keys of the header.
+        elements: The number of weights in each tensor, by the tensor's name in GGUF.
+        values: The metadata keys.
+
+    Returns:
+        The weights of the model, the weights of one expert in all layers, and the number of
+        experts.
     """
     # GGUF stacks the experts of a layer in one tensor, such as blk.0.ffn_up_exps.weight
     total = sum(elements.values())
@@ -441,7 +445,7 @@ def _guess_metadata(folder: Path, origin: Path, total: int) -> Metadata:
 
 
 def _describe_extended(metadata: Metadata, repository: str | None, label: str) -> None:
-    """Change the Metadata of a source into that of a new model, whose base is the source.
+    """Change gguf-py's Metadata of a source, so that it describes a fine-tune of the source.
 
     Args:
         metadata: The Metadata, which is changed.
@@ -506,16 +510,20 @@ def _is_harmless(card: Path) -> bool:
 def metadata_keys(
     metadata: Metadata, outtype: str, quantized_by: str | None = None
 ) -> dict[str, GgufValue]:
-    """Return the general.* keys of a file.
+    """Return the metadata keys of a GGUF file on the model as a whole, such as general.name.
 
     Args:
-        metadata: gguf-py's Metadata. Its `quantized_by` is set here.
-        outtype: Type of most weights, such as F16.
-        quantized_by: The person that quantised it, for general.quantized_by.
+        metadata: The name, author, licence and so on, as gguf-py has read them. The object's
+            `quantized_by` is overwritten.
+        outtype: The type of most weights, such as "F16".
+        quantized_by: The person who quantised the model; None for a file without that key.
     """
     metadata.quantized_by = quantized_by
-    keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}
-    return keys | {
+    # gguf-py writes keys into a file writer; `values_of` collects them instead
+    keys_of_gguf_py = values_of(metadata.set_gguf_meta_model)
+    return {
+        "general.type": string("model"),
+        **keys_of_gguf_py,
         "general.file_type": u32(FILE_TYPES[outtype]),
         "general.quantization_version": u32(2),  # GGML_QNT_VERSION in ggml.h
     }

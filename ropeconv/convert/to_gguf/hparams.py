@@ -113,9 +113,9 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     """Return the thresholds of Gemma 3n's sparse activations, one number per layer.
 
-    A layer sets a share of its activations to 0, such as 95 %: those that are less than 1.645
-    standard deviations above the mean. llama.cpp does not read the key, and computes these layers
-    by a constant (src/models/models.h).
+    A layer sets a share of its activations to 0. A share of 95 % means all activations that are
+    less than 1.645 standard deviations above the mean. llama.cpp does not read the key, and uses a
+    constant (src/models/models.h).
 
     Raises:
         UnsupportedBake: For other shares than llama.cpp computes.
@@ -338,7 +338,7 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
     Args:
         config: The whole config.json.
         family: The family of the model.
-        spec: Its unscaled RoPE.
+        spec: The RoPE of the model, without scaling.
 
     Raises:
         BadSource: For keys that are absent.
@@ -371,7 +371,7 @@ def hparams(
     Args:
         sizes: The sizes of the model.
         family: The family of the model.
-        spec: Its unscaled RoPE.
+        spec: The RoPE of the model, without scaling.
         vocabulary: Rows of the embeddings.
 
     Raises:
@@ -380,7 +380,7 @@ def hparams(
     """
     part = sizes.config
     rules = gguf_rules(family)
-    _check_needs(part, rules, spec)
+    _check_fixed_settings(part, rules, spec)
 
     # keys of all architectures, from the sizes that ropeconv knows for every family
     keys: dict[str, GgufValue] = {
@@ -438,21 +438,29 @@ def hparams(
 
 
 def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
-    """Return the metadata keys of GGUF whose values are settings of a config each.
+    """Return the metadata keys of GGUF that are settings of a config.json under another name.
 
-    The config {"num_experts": 8, "rms_norm_eps": 1e-6} of a mixture of experts, for example, gives
+    For example, {"num_experts": 8, "rms_norm_eps": 1e-6} in the config gives
     {"expert_count": 8, "attention.layer_norm_rms_epsilon": 1e-6}.
 
     Args:
-        part: The text part of the config, with the defaults of the class for absent settings.
-        rules: The tables of the family: metadata keys, and expressions over config keys.
+        part: The text part of the config. Settings that config.json leaves out have the default of
+            the class here.
+        rules: How checkpoints of the family become GGUF. `u32`, `f32` and `flag` have the config
+            key, or an expression over config keys, for each metadata key.
+
+    Raises:
+        BadSource: Where the epsilon of a norm is missing.
+        UnsupportedBake: For a setting that is switched off with null, and that llama.cpp always
+            computes.
     """
-    # whole numbers, such as {"expert_count": "num_experts"}
     keys = {}
+
+    # integers (u32), such as {"expert_count": "num_experts"}
     for key, name in rules.u32.items():
         value = value_of(part, name)
+        # Hunyuan MoE: a list with a number for each layer, where GGUF has one number
         if isinstance(value, list) and value:
-            # Hunyuan MoE states a number for each layer, where GGUF has one for all
             first = value[0]
             all_are_equal = value.count(first) == len(value)
             if all_are_equal:
@@ -460,7 +468,7 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         if value is not None:
             keys[key] = u32(whole(value, name))
 
-    # floats, such as {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
+    # floats (f32), such as {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     for key, name in rules.f32.items():
         value = value_of(part, name)
         if value is not None:
@@ -469,13 +477,12 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         # llama.cpp loads no model without the epsilon of its norms
         if key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
-        # `part` has the default of the class for an absent setting. Where the class has a default,
-        # the setting without a value is therefore null, which switches it off.
+        # a setting with a default has no value only where config.json has null
         class_has_default = rules.defaults.get(name) is not None
         if class_has_default:
             raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
 
-    # switches, such as {"expert_weights_norm": "norm_topk_prob"}
+    # booleans (flag), such as {"expert_weights_norm": "norm_topk_prob"}
     for key, name in rules.flag.items():
         value = value_of(part, name)
         if value is not None:
@@ -515,45 +522,50 @@ def gguf_rules(family: Family) -> Gguf:
     return family.gguf
 
 
-def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
-    """Raise UnsupportedBake for settings of a config that llama.cpp computes otherwise.
+def _check_fixed_settings(part: Config, rules: Gguf, spec: RopeSpec) -> None:
+    """Raise UnsupportedBake for a setting of config.json that differs from llama.cpp's code.
 
-    GGUF has no keys for them, since llama.cpp has one value in the code of the architecture. For
-    Command R with fewer than 64 layers, for example, use_qk_norm must be false.
+    For example, llama.cpp always computes the activation of Llama as silu, so hidden_act must be
+    "silu".
 
     Args:
         part: The text part of the config.
         rules: How checkpoints of the family become GGUF.
-        spec: The RoPE of the checkpoint.
+        spec: The RoPE of the checkpoint, with the kind of each layer.
     """
+    # settings that must have one value (rules.need), such as use_qk_norm = false for Command R
     for requirement in rules.need:
-        # some hold only for models with fewer layers, or where another setting is true
+        # only for models with fewer layers: Command R with fewer than 64
         is_for_small_models = requirement.below_layers > 0
         if is_for_small_models and len(spec.layers) >= requirement.below_layers:
             continue
+        # only where another setting is true
         if requirement.when and not part.get(requirement.when):
             continue
 
-        in_config = _decode_infinity(part.get(requirement.key))  # a JSON object in transformers 5
-        value = requirement.default if in_config is None else in_config
+        # transformers 5 writes infinity as a JSON object
+        value_in_config = _decode_infinity(part.get(requirement.key))
+        value = requirement.default if value_in_config is None else value_in_config
         if value != requirement.value:
-            setting = f"{requirement.key} = {shown(in_config)}"
+            setting = f"{requirement.key} = {shown(value_in_config)}"
             raise _not_supported(setting, rules, f"llama.cpp computes {requirement.value!r}")
 
-    # the activation, which the graph of an architecture has fixed
+    # the activation function; `act` has its names, such as "gelu_new | gelu_pytorch_tanh", and is
+    # empty for a family without this check
     activation = part.get(rules.act_key)
-    if activation == "swish":  # another name of the same function
+    if activation == "swish":  # another name of silu
         activation = "silu"
     if rules.act and activation is not None:
-        computed = rules.act.split(" | ")  # names of one function
-        if activation not in computed:
+        names_of_computed = rules.act.split(" | ")
+        if activation not in names_of_computed:
             setting = f"{rules.act_key} = {shown(activation)}"
             raise _not_supported(setting, rules, f"llama.cpp computes {rules.act}")
 
-    # output weights of their own
+    # output weights, where llama.cpp uses the embeddings in place of them (rules.tied)
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _not_supported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
 
+    # the scale of queries, which depends on the number of layers in some architectures
     if rules.scale_layers:
         _check_query_scale(part, rules, spec)
 
@@ -587,14 +599,19 @@ def _decode_infinity(value: Any) -> Any:
 
 
 def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of a sliding window and of the layers that have it; empty for a model without one.
+    """Return the metadata keys of GGUF for sliding windows; empty for a model without a window.
 
-    Where these layers rotate by a base of their own, as in Gemma 3, that is a key too.
+    The keys are the size of the window, a boolean for each layer, and the RoPE of layers with a
+    window where it differs, as in Gemma 3.
 
     Args:
         part: The text part of the config.
         family: The family of the model.
-        spec: Its RoPE.
+        spec: The RoPE of the model. `spec.local_form` is the RoPE of layers with a window, or None
+            if all layers have the same.
+
+    Raises:
+        UnsupportedBake: For a RoPE of layers with a window that llama.cpp cannot compute.
     """
     size = family.hooks.window_size(part, positive_int(part, ("sliding_window",)))
     if size is None:
@@ -602,8 +619,8 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
     layer_types = layer_names(part, family, len(spec.layers))
     has_window = [layer_type == "sliding_attention" for layer_type in layer_types]
 
-    # laguna.cpp (`global_first`) rotates as many dimensions in every layer without a window as in
-    # layer 0 (hparams.n_rot()). So layer 0 must not have a window.
+    # Laguna: all layers without a window rotate as many dimensions as layer 0 (hparams.n_rot() in
+    # laguna.cpp), so layer 0 must be a layer without a window
     rules = gguf_rules(family)
     first_has_window = bool(has_window) and has_window[0]
     if rules.global_first and first_has_window:
@@ -613,15 +630,17 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
             "llama.cpp rotates as many dimensions of the global layers as of the first",
         )
 
-    # mellum.cpp has one base for all layers
+    # Mellum: llama.cpp has one base for all layers (mellum.cpp)
     window = find_arch(rules.arch).window
-    has_one_base = window is not None and not window.own_theta
-    if has_one_base and spec.local_form is not None and spec.local_form.theta != spec.rope_theta:
-        raise _not_supported(
-            f"the base {spec.local_form.theta:g} of window layers",
-            rules,
-            f"llama.cpp rotates them by that of the others, {spec.rope_theta:g}",
-        )
+    llamacpp_has_one_base = window is not None and not window.own_theta
+    if llamacpp_has_one_base and spec.local_form is not None:
+        local_base = spec.local_form.theta
+        if local_base != spec.rope_theta:
+            raise _not_supported(
+                f"the base {local_base:g} of window layers",
+                rules,
+                f"llama.cpp rotates them by that of the others, {spec.rope_theta:g}",
+            )
 
     keys = {
         "attention.sliding_window": u32(size),
@@ -635,29 +654,33 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
 
 
 def _window_interval(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of a sliding window that all layers have except every n-th.
+    """Return the metadata keys of GGUF for a model where every n-th layer has no sliding window.
 
-    For a config without n, llama.cpp takes the n of the published models. `check_layers` compares
-    the layers that follow from it with those of the checkpoint.
+    In ModernBERT, for example, every third layer attends to the whole context.
 
     Args:
         part: The text part of the config, such as {"local_attention": 128}.
-        family: The family of the model.
-        spec: Its RoPE.
+        family: The family of the model, with the names of its config keys.
+        spec: The RoPE of the model. `spec.local_form` is the RoPE of layers with a window, or None
+            if all layers have the same.
     """
-    window_size = count(part, family.window.key)  # reads a whole number, in tokens
+    window_size = count(part, family.window.key)  # in tokens
     keys = {"attention.sliding_window": u32(window_size)}
-    # GGUF's "pattern" is n, or elsewhere a list with a flag for each layer
+
+    # The interval n. Without the key, llama.cpp uses the n of the published models; `check_layers`
+    # raises an error where this n does not give the layers of the checkpoint.
     interval = positive_int(part, (family.layers.interval_key,))
     if interval is not None:
         keys["attention.sliding_window_pattern"] = u32(interval)
+
+    # the base of layers with a window
     if spec.local_form is not None:
         keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
     return keys
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of a scaling of queries by position, as in Mistral 4; empty for a model without it.
+    """Return the metadata keys for Mistral 4's scaling of queries by position, empty without it.
 
     Args:
         part: The text part of the config.

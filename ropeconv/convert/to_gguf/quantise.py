@@ -133,39 +133,45 @@ class Quantisation:
         }
 
     def plan(self, header: RewrittenHeader) -> dict[str, int]:
-        """Return the type that each tensor of a file gets, in the order of the output.
+        """Return the ggml type that llama.cpp's quantiser would give to each tensor of a file.
 
         Args:
-            header: The header of the file with floats.
+            header: The header of the GGUF file before quantisation, whose weights are floats.
+
+        Returns:
+            The numbers of the types by the names of the tensors, in the order of the output.
 
         Raises:
-            UnsupportedBake: Where llama.cpp needs an importance matrix, or another one.
+            UnsupportedBake: For a tensor that llama.cpp would not quantise, such as for lack of an
+                importance matrix.
             RopeconvError: Where llama.cpp fails.
         """
         with scratch() as folder:
-            # llama.cpp reads only the header in a dry run, so the tensors are a hole; and it writes
-            # no file, but needs a name for one
-            floats = folder / "header.gguf"
+            # A dry run of llama.cpp reads only the header of its input. So the input is the header,
+            # then a hole of the size of the tensors. The output needs a name, but is not written.
+            source = folder / "header.gguf"
             head = header.bytes_with_reserve(0)
-            floats.write_bytes(head)
-            with floats.open("r+b") as file:
+            source.write_bytes(head)
+            with source.open("r+b") as file:
                 file.truncate(len(head) + header.data_size)
             never_written = folder / "none.gguf"
-            type_names = self._quantise(floats, never_written, dry_run=True)
+            type_names = self._quantise(source, never_written, dry_run=True)
 
-        # from {"blk.0.attn_q.weight": "q4_K"} to numbers of ggml, with -1 for an unknown name
-        number_of = {kind.name.lower(): number for number, kind in TYPES.items()}
+        # from names, {"blk.0.attn_q.weight": "q4_K"}, to numbers of ggml; -1 for an unknown name
+        number_of_type = {kind.name.lower(): number for number, kind in TYPES.items()}
         types = {}
         for tensor, type_name in type_names.items():
-            types[tensor] = number_of.get(type_name.lower(), -1)
+            types[tensor] = number_of_type.get(type_name.lower(), -1)
         lists_all_tensors = types.keys() == header.tensors.keys()
         if not lists_all_tensors or -1 in types.values():
             raise RopeconvError(
                 "llama.cpp's quantiser does not list the types of the tensors as version 0.3.36 of"
                 " llama-cpp-python does; install that"
             )
-        self._check(header.tensors, types)
-        self._check_patterns(header.tensors)  # of --tensor-type, which must fit some tensor
+
+        self._check_tensors(header.tensors, types)
+        # each pattern of --tensor-type must match the name of some tensor
+        self._check_patterns(header.tensors)
         return types
 
     def run(self, source: Path, target: Path) -> None:
@@ -181,17 +187,18 @@ class Quantisation:
         self._quantise(source, target, dry_run=False)
 
     def _quantise(self, source: Path, target: Path, dry_run: bool) -> dict[str, str]:
-        """Run llama.cpp's quantiser in a process of its own, and return the type of each tensor.
-
-        Such as {"output.weight": "q6_K"}, for the tensors whose type llama.cpp logs.
+        """Run llama.cpp's quantiser in a separate process, and return the type of each tensor.
 
         Args:
-            source: The GGUF file with floats.
-            target: The file that is written.
+            source: The GGUF file before quantisation, whose weights are floats.
+            target: The file to write.
             dry_run: Whether only the types are computed, and nothing is written.
 
+        Returns:
+            The types that llama.cpp logs, such as {"output.weight": "q6_K"}.
+
         Raises:
-            RopeconvError: llama.cpp fails.
+            RopeconvError: Where llama.cpp fails.
         """
         with scratch() as folder:
             imatrix_path = ""  # none
@@ -212,25 +219,27 @@ class Quantisation:
                 from_quantised=False,  # the source has floats
             )
 
-    def _check(self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> None:
-        """Refuse tensors that llama.cpp would not quantise, before anything is written.
+    def _check_tensors(self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> None:
+        """Raise UnsupportedBake for a tensor that llama.cpp would not quantise.
 
         Args:
-            tensors: The tensors of the file with floats.
-            types: The type that each of them gets.
+            tensors: The tensors before quantisation, by name.
+            types: The ggml type that each tensor gets, by name.
 
         Raises:
-            UnsupportedBake: llama.cpp needs an importance matrix, or another one, or a tensor is
-                quantised already.
+            UnsupportedBake: For a tensor that is quantised already, for a type that needs an
+                importance matrix, and for an importance matrix of another model.
         """
-        # The importance of each column, by the name of the weight. A matrix of another model may
-        # have no entry for any weight of this one.
+        # the importance of each column of a weight, by the name of the weight
         importance = {} if self.imatrix is None else self.imatrix.entries
         matrix_is_used = False
         for name, type in types.items():
             info = tensors[name]
-            if type == info.type:  # copied
+            is_copied = type == info.type
+            if is_copied:
                 continue
+
+            # a tensor that is quantised already: its type stores several numbers in one block
             stored = TYPES[info.type]
             is_quantised = stored.block > 1
             if is_quantised:
@@ -239,6 +248,7 @@ class Quantisation:
                     "pass --outtype mxfp4_moe, or auto",
                 )
 
+            # a weight with an entry in the importance matrix, or without the entry that it needs
             if name in importance:
                 matrix_is_used = True
                 self._check_entry(importance[name], info)
@@ -250,6 +260,8 @@ class Quantisation:
                     reason,
                     "pass --imatrix FILE with that of this model, which `ropeconv imatrix` makes",
                 )
+
+        # an importance matrix of another model
         if importance and not matrix_is_used:
             self._refuse(
                 f"{self.imatrix_name} has no weight of this model",
@@ -307,7 +319,7 @@ class Quantisation:
 
 
 def dequantise(source: Path, target: Path) -> None:
-    """Write a GGUF file with the weights of another one as llama.cpp computes them, in float32.
+    """Write a copy of a GGUF file with all weights in float32, as llama.cpp dequantises them.
 
     Args:
         source: The file, or the first of several shards.

@@ -67,36 +67,39 @@ class Recut:
 def find_recut(
     folder: Path, keys: Mapping[str, GgufValue], names: Mapping[str, str]
 ) -> Recut | None:
-    """Return an example for users: a word that becomes other tokens in llama.cpp.
+    """Return a word that llama.cpp splits into other tokens than a tokenizer.json, as an example.
 
-    A GGUF file has the name of a pre-tokenizer, by which llama.cpp splits text into words. For some
-    names, its code splits otherwise than the tokenizers that have the name. The result has the word
-    and its number of tokens in both (`Recut`). It is None where no difference is known.
+    tokenizer.ggml.pre in a GGUF file is the name of a pre-tokenizer, the rules that split text into
+    words. For some names, llama.cpp's rules differ from those of the tokenizers with that name.
 
     Args:
-        folder: The folder of the tokenizer.
-        keys: The keys of the tokenizer in GGUF.
-        names: Names by which the family calls pre-tokenizers, by their usual names: {"starcoder":
-            "command-r"} for Command R.
+        folder: The folder with tokenizer.json.
+        keys: The metadata keys of the tokenizer in GGUF.
+        names: Second names of pre-tokenizers in the family of the model, by their usual names:
+            {"starcoder": "command-r"} for Command R.
+
+    Returns:
+        The word and its number of tokens in both programs; None where no difference is known.
     """
     path = folder / "tokenizer.json"
     data = read(path, TokenizerJson)
     if data is None or "tokenizer.ggml.pre" not in keys:
         return None
-    if not installed("tokenizers"):  # which splits the words here
+    # the example is made with this package
+    if not installed("tokenizers"):
         return None
 
-    # pre.toml lists the pre-tokenizers with their steps, such as ("digits", "gpt2"). This finds the
-    # entry with the name in the file and the steps of this tokenizer.
     name_in_gguf = keys["tokenizer.ggml.pre"].decode()
-    steps_of_tokenizer = steps(data.pre_tokenizer)
+    steps_of_tokenizer = steps(data.pre_tokenizer)  # such as ("digits", "gpt2")
     for entry in pre_table().pre:
-        names_of_entry = (names.get(entry.name, entry.name), *entry.aliases)
-        has_name = name_in_gguf in names_of_entry
+        # the entry of pre.toml with the name in the file and the steps of the tokenizer
+        first_name = names.get(entry.name, entry.name)
+        has_name = name_in_gguf in (first_name, *entry.aliases)
         has_steps = entry.steps == steps_of_tokenizer
-        steps_of_llamacpp = entry.runs  # empty where llama.cpp splits text by the same steps
+        # the steps in llama.cpp's code; empty where they are the same as the tokenizer's
+        steps_of_llamacpp = entry.runs
         if has_name and has_steps and steps_of_llamacpp:
-            # compare the tokenizer with a copy that splits text as llama.cpp does
+            # the tokenizer, and a copy that splits text as llama.cpp does
             usual, as_in_llamacpp = _load_two_copies(path)
             as_in_llamacpp.pre_tokenizer = pre_tokenizer(steps_of_llamacpp)
             found = _first_difference(usual, as_in_llamacpp, SAMPLES)
@@ -105,20 +108,18 @@ def find_recut(
 
 
 def find_composed(folder: Path, keys: Mapping[str, GgufValue]) -> Recut | None:
-    """Return an example for users: a word with accents that becomes other tokens in llama.cpp.
+    """Return a word with accents that becomes other tokens in llama.cpp, as an example for users.
 
-    A character such as "e" with an accent may be written as two, the letter and a combining accent.
-    Some tokenizers compose these first (the normalizer NFC), and llama.cpp does not, so that the
-    word becomes other tokens there. The result has the word and its number of tokens in both
-    (`Recut`).
+    Unicode can write an "e" with an accent as two characters, the letter and a combining accent.
+    Some tokenizers join such characters into one (the normalizer NFC). llama.cpp does not.
 
     Args:
-        folder: The folder of the tokenizer.
-        keys: The keys of the tokenizer in GGUF.
+        folder: The folder with tokenizer.json.
+        keys: The metadata keys of the tokenizer in GGUF.
 
     Returns:
-        The example. None where the tokenizer does not compose characters, and where it normalizes
-        text in further ways, as some that only llama.cpp's own converter converts.
+        The word and its number of tokens in both programs. None for a tokenizer that does not join
+        characters, or that normalizes text in further ways.
     """
     path = folder / "tokenizer.json"
     data = read(path, TokenizerJson)
@@ -127,10 +128,13 @@ def find_composed(folder: Path, keys: Mapping[str, GgufValue]) -> Recut | None:
     if not composes_characters(folder, keys):
         return None
     only_composes = COMPOSED.issuperset(data.normalizer.steps)
-    if not only_composes or not installed("tokenizers"):
+    if not only_composes:
+        return None
+    # the example is made with this package
+    if not installed("tokenizers"):
         return None
 
-    # compare the tokenizer with a copy that does not compose characters, as llama.cpp
+    # the tokenizer, and a copy that does not join characters, as llama.cpp
     usual, as_in_llamacpp = _load_two_copies(path)
     as_in_llamacpp.normalizer = None
     return _first_difference(usual, as_in_llamacpp, DECOMPOSED)

@@ -147,7 +147,7 @@ class StockConverter:
     def _run(
         self, model: Path, target: Path, settings: dict[str, Any], arguments: list[str]
     ) -> str:
-        """Run the converter once. Returns why it failed, and "" where it made its file."""
+        """Run the converter, and return the reason of a failure, or "" if it has made its file."""
         text = json.dumps(settings)
         # -P keeps modules of the current folder out
         command = [sys.executable, "-P", str(PROGRAM), str(self.script), text, *arguments]
@@ -275,7 +275,7 @@ def _describe(script: Path, version: str = "") -> StockConverter:
 
 
 def _version_of(root: Path) -> str:
-    """The commit of a checkout, or the version of the sdist around it; empty if not known."""
+    """Return the commit of a git checkout, or the version of an sdist, or "" for neither."""
     # .git is read and git is not run, since settings of a repository may name programs
     head = _line_of(root / ".git" / "HEAD")
     if head.startswith("ref: "):
@@ -386,7 +386,7 @@ def prepare_folder(
         if source.is_generated(name):  # as weights in FP8, which become floats
             source.copy(name, target)
         elif name in weights and not whole and source.local(name) is None:  # it is on the Hub
-            _write_with_holes(source, name, target)
+            _copy_small_tensors(source, name, target)
         else:
             target.symlink_to(source.path(name).resolve())
     if not (place / "config.json").exists():
@@ -394,25 +394,29 @@ def prepare_folder(
     return place
 
 
-def _write_with_holes(source: Source, name: str, target: Path) -> None:
-    """Write the header and the small tensors of weights that are elsewhere, and holes for the rest.
+def _copy_small_tensors(source: Source, name: str, target: Path) -> None:
+    """Copy the header and the small tensors of a safetensors file from the Hub.
 
-    The converter reads no more of them for a plan, which has the data of small tensors.
+    llama.cpp's converter needs no more for a plan of the conversion. In place of large tensors, the
+    copy has holes (ranges of a sparse file), so it has the size of the original.
 
     Args:
-        source: The checkpoint.
-        name: The safetensors file.
-        target: Where it is written.
+        source: The checkpoint on the Hub.
+        name: The name of the safetensors file, such as "model-00001-of-00002.safetensors".
+        target: The path of the copy.
     """
     header = source.header(name)
-    target.write_bytes(source.read(name, 0, header.data_start))
-    size = header.data_start
+    bytes_of_header = source.read(name, 0, header.data_start)
+    target.write_bytes(bytes_of_header)
+
+    file_size = header.data_start
     with target.open("r+b") as file:
         for tensor in header.tensors.values():
             start = header.data_start + tensor.start
             stop = header.data_start + tensor.stop
-            size = max(size, stop)
-            if stop - start <= MOST_BYTES_OF_SMALL_TENSOR:
+            file_size = max(file_size, stop)
+            is_small = stop - start <= MOST_BYTES_OF_SMALL_TENSOR
+            if is_small:
                 file.seek(start)
                 file.write(source.read(name, start, stop))
-        file.truncate(size)
+        file.truncate(file_size)  # makes the holes behind the last copied tensor too

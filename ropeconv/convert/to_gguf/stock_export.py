@@ -93,23 +93,24 @@ class Conversion:
         return prepare_folder(self.source, self.config, folder, names, whole=whole)
 
     def run(self, model: Path, target: Path, header_only: bool = False) -> None:
-        """Let llama.cpp's converter convert the checkpoint to a GGUF file.
+        """Run llama.cpp's converter to make a GGUF file of the checkpoint.
 
         Args:
-            model: The folder with the config and the weights that the converter reads, which
-                `prepare` has made.
+            model: The folder that `prepare` has made, with the config and the weights.
             target: The GGUF file.
             header_only: Whether only the header and small tensors are written.
 
         Raises:
-            RopeconvError: The converter fails.
+            RopeconvError: Where the converter fails.
         """
         self.converter.convert(
             model,
             target,
-            self.weights_type,
-            pre=self.pre,
-            dense=has_projection(self.source),  # of an embedding model, in its folder 2_Dense
+            self.weights_type,  # such as "bf16"
+            pre=self.pre,  # the name of the pre-tokenizer; empty for the converter's choice
+            # whether an embedding model has projections, in its folder 2_Dense
+            dense=has_projection(self.source),
+            # whether layers that predict further tokens are converted (multi-token prediction)
             predicts=self.has_prediction_layers,
             header_only=header_only,
         )
@@ -206,23 +207,23 @@ class StockExport(GgufExport):
         advance: Advance,
         changed: Collection[str] = (),
     ) -> None:
-        """Let the converter convert the checkpoint, and copy its tensors behind a header.
+        """Convert the checkpoint with llama.cpp's converter, and copy the tensors into a GGUF file.
 
-        The converter writes a whole file of its own, whose header is that of the plan, without the
-        method. It is checked, and removed at the end.
+        The converter writes a temporary file, with the same tensors and without the extension of
+        the context.
 
         Args:
-            target: The file that has the header.
-            start: The first byte of its data.
-            header: The header, with the places of tensors.
-            advance: Called with the bytes written since the last call.
-            changed: The names of the tensors that the method changes afterwards.
+            target: The GGUF file, which has its header already.
+            start: The first byte of the tensors in the target.
+            header: The header of the target.
+            advance: Called with the number of bytes written since the last call.
+            changed: The names of the tensors that the extension of the context changes later.
 
         Raises:
             OSError: Where the file cannot be written.
             BadSource: Where the converter writes another header than for the plan.
         """
-        # beside the target, which is in the hidden folder of drafts
+        # a temporary file beside the target, which is in the hidden folder of drafts
         converted = target.with_name(f"{target.name}.stock")
         try:
             with scratch() as folder:
@@ -230,19 +231,20 @@ class StockExport(GgufExport):
                 key = self.conversion.key(model)
                 self.conversion.run(model, converted)
 
-            # the header must be the planned one, and the numbers those that the checkpoint has
+            # compare the file with the plan, which was made from its header and small tensors
             converted_header = GgufFile.open(converted).header
             self._refuse_other_header(converted_header)
             digests = digest_tensors(converted, converted_header)
-            self._refuse_other_numbers(digests, changed)
-            _remember(DIGESTS, key, digests)  # for `written_digests`, which checks the output
+            self._refuse_other_small_tensors(digests, changed)
+            # the sha256 of each tensor is kept for `written_digests`, which checks the output
+            _remember(DIGESTS, key, digests)
 
-            # copy the data of each tensor from its place in the converted file to the one in the
-            # target; `moves` gives both in bytes from the beginning of the data
-            start_of_old_data = converted_header.data_start
+            # copy each tensor; `moves` has its start in the converted file and in the target, both
+            # in bytes from the start of all tensors
+            converted_start = converted_header.data_start
             with converted.open("rb") as reader, target.open("r+b") as writer:
-                for old, new, size in header.moves(self.model.header):
-                    copy_part(reader, start_of_old_data + old, writer, start + new, size)
+                for old_start, new_start, size in header.moves(self.model.header):
+                    copy_part(reader, converted_start + old_start, writer, start + new_start, size)
                     advance(size)
         finally:
             converted.unlink(missing_ok=True)
@@ -266,21 +268,25 @@ class StockExport(GgufExport):
             " and the converter unchanged, and run again"
         )
 
-    def _refuse_other_numbers(self, digests: dict[str, str], changed: Collection[str]) -> None:
-        """Raise BadSource where a small tensor that the method changes is not as planned.
+    def _refuse_other_small_tensors(
+        self, digests: dict[str, str], changed: Collection[str]
+    ) -> None:
+        """Raise BadSource where a small tensor of the converted file differs from the plan.
 
-        The plan was made from a file with the header and the small tensors only, and the receipt
-        has their numbers. Usually the whole file has the same. They differ where the converter
-        computes a small tensor from a large one, and the plan was made for a model on the Hub,
-        whose large tensors were not there yet.
+        For a plan, the converter gets only the header and the small tensors of a model on the Hub.
+        If it computes a small tensor from a large tensor, the plan has wrong numbers.
 
         Args:
-            digests: The sha256 of the tensors of the whole file, by name.
-            changed: The names of the tensors that the method changes.
+            digests: The sha256 of each tensor of the converted file, by name.
+            changed: The names of the tensors that the extension of the context changes, whose
+                numbers in the plan are used.
         """
         for name in changed:
-            data = self.small.get(name)
-            if data is not None and hashlib.sha256(data).hexdigest() != digests[name]:
+            planned_data = self.small.get(name)  # None for a large tensor
+            if planned_data is None:
+                continue
+            planned_digest = hashlib.sha256(planned_data).hexdigest()
+            if planned_digest != digests[name]:
                 raise BadSource(
                     f"{self.converter.described} made another {name} than for the plan; download"
                     " the model, give that folder, and run again"
@@ -429,10 +435,10 @@ def _elements(header: GgufHeader) -> dict[str, int]:
 def _with_descriptions(
     header: GgufHeader, plain: dict[str, GgufValue], named: dict[str, GgufValue]
 ) -> GgufHeader:
-    """Return a header of the converter that describes the extended model, and not its source.
+    """Return a header with descriptions of the extended model in place of the source model's.
 
-    "Qwen3 8B" in general.name becomes "Qwen3 8B yarn4". Descriptions that are the same for both
-    stay as the converter wrote them, which may know more than gguf-py here.
+    "Qwen3 8B" in general.name becomes "Qwen3 8B yarn4". Descriptions that both models share keep
+    the text of llama.cpp's converter.
 
     Args:
         header: The header that the converter wrote.
@@ -451,41 +457,40 @@ def _with_descriptions(
 
 
 def _correct_rope_keys(model: GgufModel, spec: RopeSpec) -> GgufModel:
-    """Correct keys of RoPE that llama.cpp's converter writes wrongly for some models.
+    """Return a GGUF file of llama.cpp's converter with correct metadata keys of RoPE.
 
-    The converter knows fewer names of settings than transformers: it writes another width for
-    Bamba, and no base for the window layers of Mellum. A corrected file is read again, since
-    llama.cpp may ignore the key.
-
-    The base and the scaling of layers without a window are not corrected here. The encoding writes
-    them later.
+    The converter knows fewer config keys than transformers. For Bamba it writes a wrong number of
+    dimensions that rotate, and for Mellum no base of layers with a sliding window. The encoding
+    writes the base and the scaling of the other layers later.
 
     Args:
-        model: The file that the converter has written.
+        model: The header of the file that the converter has written.
         spec: The RoPE of the checkpoint.
 
     Raises:
-        UnsupportedBake: llama.cpp computes something else whatever the keys say.
+        UnsupportedBake: Where llama.cpp ignores a corrected key, and computes another RoPE.
     """
-    # the dimensions that rotate; some architectures have a fixed number, whatever the key says
     arch = model.get("general.architecture")
-    computed = model.reading().spec
-    if computed.rotary_dim != spec.rotary_dim:
+
+    # Bamba: the number of dimensions that rotate. `reading()` is the RoPE that llama.cpp computes.
+    computed_dim = model.reading().spec.rotary_dim
+    if computed_dim != spec.rotary_dim:
         model = model.after(Edit({f"{arch}.rope.dimension_count": u32(spec.rotary_dim)}))
-        corrected_dim = model.reading().spec.rotary_dim
-        if corrected_dim != spec.rotary_dim:
+        # some architectures have a fixed number in the code of llama.cpp
+        dim_after_edit = model.reading().spec.rotary_dim
+        if dim_after_edit != spec.rotary_dim:
             raise UnsupportedBake(
                 f"a rotation of {spec.rotary_dim} dimensions of a head",
                 f"GGUF as {arch}",
-                f"llama.cpp rotates {corrected_dim}",
+                f"llama.cpp rotates {dim_after_edit}",
                 "keep safetensors",
             )
 
-    # the scaling of queries by position
+    # Mistral 4: the scaling of queries by position
     if spec.query_scaling is not None:
         model = _scale_queries(model, spec.query_scaling)
 
-    # the base of the layers with a window, whose formula is `local_form`
+    # Mellum: the base of layers with a window (`local_form` is the RoPE of these layers)
     difference_before = _window_layer_difference(model, spec)
     if not difference_before:
         return model
@@ -503,15 +508,18 @@ def _correct_rope_keys(model: GgufModel, spec: RopeSpec) -> GgufModel:
 
 
 def _scale_queries(model: GgufModel, scaling: QueryScaling) -> GgufModel:
-    """Add the keys of the query scaling to a conversion: queries grow with their position.
+    """Return a GGUF file with the metadata keys of Mistral 4's scaling of queries by position.
 
-    Mistral 4 has such a scaling, which llama.cpp calls attention.temperature_scale.
+    Args:
+        model: The header of the file.
+        scaling: The factor of queries, 1 + beta ln(1 + floor(position / length)).
 
     Raises:
-        UnsupportedBake: llama.cpp does not scale queries in this architecture.
+        UnsupportedBake: Where llama.cpp does not scale queries in this architecture.
     """
     arch = find_arch(model.get("general.architecture"))
-    if not arch.query_length:
+    key_of_length = arch.query_length  # such as "rope.scaling.original_context_length", or ""
+    if not key_of_length:
         raise UnsupportedBake(
             "queries that grow with the position",
             f"GGUF as {arch.name}",
@@ -520,7 +528,7 @@ def _scale_queries(model: GgufModel, scaling: QueryScaling) -> GgufModel:
         )
     keys = {
         f"{arch.name}.attention.temperature_scale": f32(scaling.beta),
-        f"{arch.name}.{arch.query_length}": u32(scaling.length),
+        f"{arch.name}.{key_of_length}": u32(scaling.length),
     }
     return model.after(Edit(keys))
 
@@ -547,20 +555,28 @@ def _refuse_without_rotation(model: GgufModel, converter: StockConverter) -> Non
 
 
 def _check_layers(model: GgufModel, source: Source, family: Family, spec: RopeSpec) -> None:
-    """Check that every layer is in llama.cpp what it is in the checkpoint.
+    """Raise an error where llama.cpp computes a layer in another way than the checkpoint's class.
+
+    Args:
+        model: The header of the GGUF file.
+        source: The checkpoint.
+        family: The family of the model.
+        spec: The RoPE of the checkpoint, with the kind of each layer: "global", "local" (with
+            another RoPE) or "none" (without RoPE).
 
     Raises:
-        UnsupportedBake: Some differ in their number, window, rotation, or heads of keys.
+        UnsupportedBake: For a difference in the number of layers, or in the window, the rotation or
+            the key heads of a layer.
+        BadSource: For a config without the number of heads.
     """
-    computed = model.reading().spec
+    computed = model.reading().spec  # the RoPE that llama.cpp computes from the file
     if len(computed.layers) != len(spec.layers):
-        # HRM runs its layers several times, and llama.cpp counts every run. Where all layers are
-        # alike, it does not matter how often they are counted. The kind of a layer is "global",
-        # "local" (with a RoPE of its own) or "none" (without rotation).
+        # HRM runs its layers several times, and llama.cpp counts each run as a layer. This is right
+        # where all layers are equal: then nothing is left to compare.
         kinds_of_layers = {*computed.layers, *spec.layers}
-        all_rotate_alike = kinds_of_layers == {"global"}
+        all_are_global = kinds_of_layers == {"global"}
         has_windows = any(spec.windows)
-        if all_rotate_alike and not has_windows:
+        if all_are_global and not has_windows:
             return
         raise UnsupportedBake(
             f"a model of {counted(len(spec.layers), 'layer')}",

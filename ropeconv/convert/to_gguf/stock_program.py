@@ -54,39 +54,43 @@ class NoConfig:
 
 
 def main() -> None:
-    """Run llama.cpp's converter in this process, with changes to its classes.
+    """Run llama.cpp's convert_hf_to_gguf.py in this process, with changes to its classes.
 
-    The arguments are the script convert_hf_to_gguf.py, settings as JSON, and the converter's own.
-    The settings are `header_only` (large tensors become holes), `pre` (the name of the
-    pre-tokenizer, empty for the converter's), `predicts` (false to leave out layers that predict
-    further tokens), and `plain_config` (config.json is read without transformers).
+    The arguments are the path of the script, settings as JSON, and the arguments of the script. The
+    settings are:
+
+    - `header_only`: write holes in place of the data of large tensors.
+    - `pre`: the name of the pre-tokenizer, empty to let the converter find it.
+    - `predicts`: false to leave out layers that predict further tokens.
+    - `plain_config`: read config.json without transformers.
     """
     script, text, *arguments = sys.argv[1:]
     settings = json.loads(text)
 
-    # its own packages before installed ones, as when the script runs by itself
+    # import the converter's packages in place of installed packages
     root = Path(script).resolve().parent
     sys.path[:0] = [str(root), str(root / "gguf-py")]
     import gguf
 
-    # the classes of the converter are in the package `conversion` of its checkout; older converters
-    # are one file without it
+    # newer converters have a package `conversion`, older converters are one file
     has_package = (root / "conversion").is_dir()
 
-    # Each setting replaces a method or a class. `setattr` does so without an error of mypy.
+    # Each setting replaces a method or a class; mypy does not check `setattr`.
     if settings["header_only"]:
         setattr(gguf.GGUFWriter, "write_tensors_to_file", write_small_tensors)  # noqa: B010
     if settings["pre"]:
         base = importlib.import_module("conversion.base")
         base.TextModel.get_vocab_base_pre = lambda self, tokenizer: settings["pre"]
     if not settings["predicts"] and has_package:
-        # The option --no-mtp sets this too. The option itself is an error for classes that never
-        # have layers that predict further tokens.
-        importlib.import_module("conversion.base").ModelBase.no_mtp = True
+        # The option --no-mtp sets this too, but is an error for classes without such layers.
+        base = importlib.import_module("conversion.base")
+        base.ModelBase.no_mtp = True
     if settings["plain_config"] and has_package:
-        # ModelBase.load_hparams reads config.json where AutoConfig fails, and `NoConfig` fails
+        # ModelBase.load_hparams reads config.json where transformers' AutoConfig raises an error.
+        # `NoConfig` always raises one.
         base = importlib.import_module("conversion.base")
         setattr(base, "AutoConfig", NoConfig)  # noqa: B010
+
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 

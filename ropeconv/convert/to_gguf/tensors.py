@@ -54,32 +54,39 @@ OUTPUT_WEIGHTS = ("lm_head.weight", "embed_out.weight")
 def out_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes, type: int
 ) -> list[StoredRows]:
-    """Return the tensors of a GGUF file, in the order of the checkpoint's files.
+    """Return the tensors of the GGUF file that a checkpoint becomes, without their data.
 
     Args:
         headers: The files of the checkpoint with their headers.
-        rules: How the family becomes GGUF.
+        rules: How checkpoints of the family become GGUF.
         sizes: The sizes of the model.
-        type: ggml's number for matrices.
+        type: The ggml type of matrices in the GGUF file, such as F16.
+
+    Returns:
+        The tensors, each with its name, shape and type in GGUF and its places in the checkpoint.
 
     Raises:
         BadSource: For tensors of unknown names and shapes.
         UnsupportedBake: For dtypes that are not 16 or 32 bit floats.
     """
-    # gguf-py has a map of names for each architecture. For a new architecture that gguf-py does not
-    # know yet, `like` names others with the same tensors, whose maps are used.
-    layers = sizes.layers + sizes.prediction  # usual layers, and those that predict further tokens
-    archs_with_names = rules.like or (rules.arch,)
-    name_maps = [gguf_names(arch, layers) for arch in archs_with_names]
-    tensors = _stack(_used_tensors(headers, rules, sizes), rules)
+    # 1. the tensors of the checkpoint, with the experts of each layer as one tensor
+    tensors = _stack_experts(_used_tensors(headers, rules, sizes), rules)
 
-    # a few architectures of llama.cpp need output weights, which tied checkpoints do not have
+    # 2. the output weights: a few architectures of llama.cpp need them (rules.copy_output), and a
+    # checkpoint with tied embeddings does not have them, so they are a copy of the embeddings
     has_output_weights = any(tensor.name in OUTPUT_WEIGHTS for tensor in tensors)
     if rules.copy_output and not has_output_weights:
         embeddings = [tensor for tensor in tensors if tensor.name.endswith(INPUT_EMBEDDINGS)]
         tensors += [replace(tensor, name="lm_head.weight") for tensor in embeddings]
 
+    # 3. changes of tensors in this family (rules.convert), such as splitting kv_b_proj
     converted = convert(tensors, rules.convert, sizes)
+
+    # 4. the names in GGUF, by gguf-py's maps for each architecture. For an architecture that
+    # gguf-py does not know, `rules.like` lists known architectures with the same tensors.
+    archs_with_names = rules.like or (rules.arch,)
+    layers = sizes.layers + sizes.prediction  # usual layers, and layers for multi-token prediction
+    name_maps = [gguf_names(arch, layers) for arch in archs_with_names]
     return [_named_and_typed(tensor, name_maps, rules, type) for tensor in converted]
 
 
@@ -137,66 +144,69 @@ def plain_name(name: str) -> str:
 def _used_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes
 ) -> list[StoredRows]:
-    """The tensors of the checkpoint that llama.cpp uses, unchanged.
+    """Return the tensors of a checkpoint that llama.cpp uses, before any conversion.
 
     Args:
         headers: The files of the checkpoint with their headers.
-        rules: How the family becomes GGUF.
+        rules: How checkpoints of the family become GGUF.
         sizes: The sizes of the model.
     """
-    # with tied embeddings, output weights in a checkpoint are the embeddings a second time; the
-    # family's file may name further tensors to leave out (`skip`)
     is_tied = rules.tied or sizes.config.get("tie_word_embeddings") is True
-    unwanted = re.compile(rules.skip) if rules.skip else None
+    names_to_skip = re.compile(rules.skip) if rules.skip else None
     tensors = []
     for file, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
-            # The usual name: without the prefix of a multimodal model, and for Qwen's `mtp` with
-            # the number of a layer (model.layers.48.eh_proj.weight for mtp.fc.weight).
+            # Without the prefix of a multimodal model. Qwen's layer for multi-token prediction gets
+            # the next number: mtp.fc.weight becomes model.layers.48.eh_proj.weight.
             name = as_layer(plain_name(tensor.name), sizes.layers)
 
-            # layers that predict further tokens, which some families keep (`prediction`)
-            of_prediction_layer = is_of_prediction_layer(name, sizes.layers)
-            is_unused_prediction = of_prediction_layer and not rules.prediction
-            is_buffer_or_vision = BUFFER_OR_VISION.search(name) is not None
-            is_unwanted = unwanted is not None and unwanted.search(name) is not None
-            is_second_copy = is_tied and name in OUTPUT_WEIGHTS
-            # the scales of MXFP4 are read together with their blocks
-            is_mxfp4_scale = name.endswith("_scales") and tensor.dtype == "U8"
-            if is_unused_prediction or is_buffer_or_vision:
+            # buffers, and tensors of a vision model
+            if BUFFER_OR_VISION.search(name) is not None:
                 continue
-            if is_unwanted or is_second_copy or is_mxfp4_scale:
+            # layers for multi-token prediction, unless llama.cpp computes them for this family
+            is_prediction = is_of_prediction_layer(name, sizes.layers)
+            if is_prediction and not rules.prediction:
+                continue
+            # further tensors that the family's table leaves out
+            if names_to_skip is not None and names_to_skip.search(name) is not None:
+                continue
+            # output weights that are a second copy of the embeddings
+            if is_tied and name in OUTPUT_WEIGHTS:
+                continue
+            # scales of MXFP4, which become one tensor with their blocks (`_stored_rows`)
+            is_mxfp4_scale = name.endswith("_scales") and tensor.dtype == "U8"
+            if is_mxfp4_scale:
                 continue
             tensors.append(_stored_rows(file, header, tensor, name))
     return tensors
 
 
 def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
-    """Describe where the rows of a tensor are in a file of the checkpoint.
-
-    In MXFP4, a checkpoint has the blocks and the scales of a weight as two tensors, which become
-    one.
+    """Return the place of a tensor's rows in a file of the checkpoint.
 
     Args:
         file: The file of the tensor.
         header: The header of the file.
         tensor: The entry of the tensor in the header.
-        name: Its name without the prefix of a multimodal model.
+        name: The name of the tensor, without the prefix of a multimodal model.
+
+    Raises:
+        UnsupportedBake: For a dtype that is not converted.
     """
     shape = tensor.shape
     dtype = tensor.dtype
-    scales_start = 0
+    scales_start = 0  # for dtypes without scales
 
-    # gpt-oss has NAME_blocks [..., rows, blocks, 16] and NAME_scales [..., rows, blocks], both U8.
-    # A block has 16 bytes with two numbers of 4 bits each, which are 32 columns of the weight.
-    scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
-    has_blocks = dtype == "U8" and name.endswith("_blocks")
-    has_scales = scales is not None and scales.dtype == "U8"
-    if has_blocks and has_scales:
-        assert scales is not None
+    # gpt-oss, MXFP4: a weight is two tensors of U8, NAME_blocks [..., rows, blocks, 16] and
+    # NAME_scales [..., rows, blocks]. A block of 16 bytes has 32 numbers of 4 bits.
+    name_of_scales = tensor.name.removesuffix("_blocks") + "_scales"
+    scales = header.tensors.get(name_of_scales)
+    is_blocks = dtype == "U8" and name.endswith("_blocks")
+    if is_blocks and scales is not None and scales.dtype == "U8":
         dtype = "MXFP4"
-        *outer, blocks_of_row, _ = shape
-        shape = (*outer, blocks_of_row * TYPES[MXFP4].block)
+        *outer_shape, blocks_of_row, _bytes_of_block = shape
+        columns_of_block = TYPES[MXFP4].block
+        shape = (*outer_shape, blocks_of_row * columns_of_block)
         scales_start = header.data_start + scales.start
 
     if dtype not in DTYPES:
@@ -220,7 +230,7 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
     return StoredRows(name, shape, (rows,))
 
 
-def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
+def _stack_experts(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     """Join the matrices of numbered experts to stacks; other tensors are returned unchanged.
 
     A checkpoint has a matrix per expert, and GGUF has one tensor for all experts of a layer:
@@ -297,7 +307,7 @@ def _named_and_typed(
 
     Args:
         tensor: The tensor after all conversions, with a name as in a checkpoint.
-        maps: gguf-py's maps from names in checkpoints to those in GGUF; the first one counts.
+        maps: gguf-py's maps from names in checkpoints to names in GGUF; the first map counts.
         rules: How checkpoints of the family become GGUF.
         type: ggml's number of the type of matrices, which the user chose.
     """
@@ -319,13 +329,13 @@ def _named_and_typed(
 
 
 def _type_in_gguf(tensor: StoredRows, name: str, rules: Gguf, type_of_matrices: int) -> int:
-    """Return ggml's number of the type that a tensor gets, as llama.cpp's converter chooses it.
+    """Return the ggml type of a tensor in GGUF, as llama.cpp's converter chooses it.
 
-    F32 is for vectors, norms, routers and all that is not a weight, whatever type the user chose.
+    Vectors, norms, routers and tensors that are not weights always get F32.
 
     Args:
         tensor: The tensor after all conversions.
-        name: Its name in GGUF.
+        name: The name of the tensor in GGUF.
         rules: How checkpoints of the family become GGUF.
         type_of_matrices: The type that the user chose.
     """

@@ -189,10 +189,10 @@ def merges_make_every_token(bpe: Bpe) -> bool:
 
 
 def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
-    """Whether byte-pair encoding joins all letters of a text to one token.
+    """Return whether byte-pair encoding joins all letters of a text into one token.
 
-    With the merges (o, w) and (l, ow), "low" becomes l + ow and then low. The pair of the lowest
-    rank is merged first, and the first one of equal pairs.
+    With the merges (o, w) and (l, ow), "low" becomes l + ow and then low. The pair with the lowest
+    rank is merged first, and of several equal pairs the first pair.
 
     Args:
         text: The text of a token.
@@ -211,20 +211,19 @@ def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
 
 
 def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
-    """Return how a pre-tokenizer splits a text, as step names of pre.toml.
+    """Return the steps by which a pre-tokenizer splits text into words, such as ("digits", "gpt2").
 
-    pre.toml lists the steps of each pre-tokenizer that llama.cpp knows, such as
-    ("split ...", "gpt2"), by which the right one is found.
+    The names of the steps are the names in pre.toml, the table of llama.cpp's pre-tokenizers.
 
     Returns:
-        The names of the steps. An empty tuple is a pre-tokenizer that splits nothing, and None is
-        one with a step that has no name in pre.toml.
+        The names; empty for a pre-tokenizer that does not split text, and None for a pre-tokenizer
+        that is missing, or has a step without a name in pre.toml.
     """
     if pre_tokenizer is None:
         return None
     kind = pre_tokenizer.type
 
-    # several, one after another
+    # several pre-tokenizers, one after another
     if kind == "Sequence":
         names = list[str]()
         for inner in pre_tokenizer.pretokenizers:
@@ -234,17 +233,19 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
             names += names_of_inner
         return tuple(names)
 
-    # A name stands for a step with certain settings, and there is none for the same step with other
-    # settings. ByteLevel splits text by GPT-2's regular expression, or does not split it at all.
+    # ByteLevel splits by GPT-2's regular expression, or not at all
     if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
         return ("gpt2",) if pre_tokenizer.use_regex else ()
+    # "2024" becomes four words ("digits"), or one word apart from letters ("numbers")
     if kind == "Digits":
         return ("digits",) if pre_tokenizer.individual_digits else ("numbers",)
+    # "..." becomes one word; other behaviours have no name
     if kind == "Punctuation" and pre_tokenizer.behavior == "Contiguous":
         return ("punctuation",)
 
-    # a regular expression: each match is a word ("Isolated"). "Removed" with invert drops what is
-    # between matches, which is nothing for patterns that match every character.
+    # A regular expression whose matches are the words. With "Isolated", text between matches
+    # becomes words too. With "Removed" and invert, such text is dropped; no text is dropped if the
+    # pattern matches every character.
     pattern = pre_tokenizer.pattern
     if kind == "Split" and pattern is not None and pattern.Regex is not None:
         is_isolated = pre_tokenizer.behavior == "Isolated" and not pre_tokenizer.invert
@@ -258,19 +259,18 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
 def tokenizer_keys(
     folder: Path, vocabulary: int, rules: Gguf, pre: str = ""
 ) -> dict[str, GgufValue]:
-    """Return the keys of GGUF for the tokenizer in a folder: its tokens, merges and special tokens.
-
-    There are two kinds of tokenizers: SentencePiece, with a score for each token, and byte-level
-    BPE, with merges.
+    """Return the metadata keys of GGUF for a tokenizer: its tokens, merges and special tokens.
 
     Args:
-        folder: The folder of the tokenizer.
-        vocabulary: Rows of the embeddings.
-        rules: How the family becomes GGUF, with its names of pre-tokenizers and special tokens.
-        pre: tokenizer.ggml.pre from the user, or empty.
+        folder: The folder with the files of the tokenizer.
+        vocabulary: The number of tokens, which is the number of rows of the embeddings.
+        rules: How checkpoints of the family become GGUF, with the family's names of pre-tokenizers
+            and its special tokens.
+        pre: The name of the pre-tokenizer from the option --pre; empty to find it.
 
     Raises:
-        BadSource: Where there is no tokenizer, or one that llama.cpp does not support.
+        BadSource: For a folder without a tokenizer, or with a tokenizer that llama.cpp does not
+            support.
         UsageError: For an unknown `pre`.
     """
     if pre and pre not in pre_table().names:
@@ -279,35 +279,37 @@ def tokenizer_keys(
             f" {', '.join(pre_table().names)}"
         )
 
-    # 1. SentencePiece. A folder with tokenizer.model often has a tokenizer.json made from it, and
-    # only the model has the scores, so it comes first. A tokenizer.json with byte fallback is
-    # SentencePiece too. Both give the tokens, and whether a space is put in front of a text.
+    # 1. SentencePiece, as for Llama 2: a score for each token, and no merges. Only tokenizer.model
+    # has the scores, so it is preferred to a tokenizer.json.
     model = folder / "tokenizer.model"
     data = read(folder / "tokenizer.json", TokenizerJson)
     sentencepiece = None
     if model.is_file():
         sentencepiece = from_model(model, vocabulary)
+    # a tokenizer.json with byte fallback is SentencePiece too
     if sentencepiece is None and data is not None and data.kind.byte_fallback:
         sentencepiece = from_json(data, vocabulary)
     if sentencepiece is not None:
-        tokens, prefix_space = sentencepiece
-        tokens.add(_added_tokens(folder, data, tokens))
-        keys = _piece_keys(tokens, prefix_space, pre or "default")
+        tokens, puts_space_in_front = sentencepiece
+        added_tokens = _added_tokens(folder, data, tokens)
+        tokens.add(added_tokens)
+        keys = _piece_keys(tokens, puts_space_in_front, pre or "default")
         return keys | _special_token_keys(folder, vocabulary, tokens, rules, merges=False)
 
-    # 2. byte-level BPE, whose rules for splitting a text into words have a name in llama.cpp
+    # 2. byte-level BPE, as for Llama 3: merges, and a pre-tokenizer, which splits text into words
     if data is None:
         raise BadSource(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"
             " tokenizer too"
         )
-    tokens, pre_name = _byte_level_tokens(
+    tokens, pre_tokenizer_name = _byte_level_tokens(
         data, vocabulary, names_of_family=rules.pre, name_from_user=pre
     )
-    tokens.add(_added_tokens(folder, data, tokens))
+    added_tokens = _added_tokens(folder, data, tokens)
+    tokens.add(added_tokens)
     keys = {
         "tokenizer.ggml.model": string("gpt2"),
-        "tokenizer.ggml.pre": string(pre_name),
+        "tokenizer.ggml.pre": string(pre_tokenizer_name),
         "tokenizer.ggml.tokens": strings(tokens.texts),
         "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
     }
@@ -329,27 +331,34 @@ def _piece_keys(tokens: Vocabulary, prefix_space: bool, pre: str) -> dict[str, G
 def _byte_level_tokens(
     data: TokenizerJson, vocabulary: int, names_of_family: dict[str, str], name_from_user: str
 ) -> tuple[Vocabulary, str]:
-    """The tokens of a byte-level BPE, and llama.cpp's name of its pre-tokenizer, such as "qwen2".
+    """Return the tokens of a byte-level BPE tokenizer, and the name of its pre-tokenizer.
 
     Args:
         data: The content of tokenizer.json.
-        vocabulary: Rows of the embeddings.
-        names_of_family: Names that the family has for pre-tokenizers, by the usual ones:
-            {"starcoder": "command-r"} for Command R.
-        name_from_user: The name of the pre-tokenizer; empty to find it by how it splits text.
+        vocabulary: The number of tokens, which is the number of rows of the embeddings.
+        names_of_family: Second names of pre-tokenizers in the family of the model, by their usual
+            names: {"starcoder": "command-r"} for Command R.
+        name_from_user: The name from the option --pre; empty to find the pre-tokenizer by the way
+            in which it splits text.
+
+    Returns:
+        The tokens, and llama.cpp's name of the pre-tokenizer, such as "qwen2".
+
+    Raises:
+        BadSource: For a tokenizer that is not BPE, and a normalizer that llama.cpp does not have.
     """
     if data.kind.type != "BPE":
         raise BadSource(
             f"tokenizer.json has a {data.kind.type} model, and only BPE is converted to GGUF"
         )
-    # refuse normalizers other than composing characters (NFC)
+    # the only supported normalizer joins characters with their accents (NFC)
     check_normalizer(data.normalizer, COMPOSED)
-    name = name_from_user or recognise(data, names_of_family)
+    pre_tokenizer_name = name_from_user or recognise(data, names_of_family)
 
     tokens = Vocabulary.of_size(vocabulary)
     for text, index in data.bpe.vocab.items():
         tokens.put(index, text, TokenKind.NORMAL)
-    return tokens, name
+    return tokens, pre_tokenizer_name
 
 
 def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
@@ -404,78 +413,88 @@ def composes_characters(folder: Path, keys: Mapping[str, GgufValue]) -> bool:
 
 
 def _added_tokens(folder: Path, data: TokenizerJson | None, tokens: Vocabulary) -> list[AddedToken]:
-    """The tokens that were added to a vocabulary, from tokenizer.json and tokenizer_config.json.
-
-    Beside a tokenizer.json, a token of tokenizer_config.json is left out where it has no row in the
-    embeddings, and where its row has another token.
+    """Return the added tokens of a tokenizer, such as <|im_start|>.
 
     Args:
-        folder: The folder of the tokenizer.
-        data: The content of tokenizer.json; None without one.
-        tokens: The vocabulary.
+        folder: The folder with the files of the tokenizer.
+        data: The content of tokenizer.json, or None for a folder without that file.
+        tokens: The vocabulary before these tokens are added.
     """
+    # all added tokens of tokenizer.json
     added = list(data.added_tokens or ()) if data is not None else []
     ids_in_json = {token.id for token in added}
 
+    # the added tokens of tokenizer_config.json
     config = read(folder / "tokenizer_config.json", TokenizerConfig)
     tokens_in_config = (config.added_tokens_decoder if config is not None else None) or {}
     for token_id, token in tokens_in_config.items():
-        has_row = token_id < len(tokens.kinds)
-        row_is_free = has_row and tokens.kinds[token_id] == TokenKind.UNUSED
-        is_new = row_is_free and token_id not in ids_in_json
-        if data is None or is_new:
-            added.append(msgspec.structs.replace(token, id=token_id))
+        # a folder with a tokenizer.json: only tokens with an id that no other token has, and that
+        # has a row in the embeddings
+        if data is not None:
+            has_row = token_id < len(tokens.kinds)
+            id_is_free = has_row and tokens.kinds[token_id] == TokenKind.UNUSED
+            if not id_is_free or token_id in ids_in_json:
+                continue
+        added.append(msgspec.structs.replace(token, id=token_id))
     return added
 
 
 def _special_token_keys(
     folder: Path, vocabulary: int, tokens: Vocabulary, rules: Gguf, merges: bool
 ) -> dict[str, GgufValue]:
-    """The keys of a tokenizer that gguf-py writes, as in llama.cpp's converter.
+    """Return the metadata keys of GGUF for merges, special tokens and chat templates.
 
-    They are merges, ids of special tokens, whether bos and eos are added, and the chat templates.
+    gguf-py reads and writes these keys, as in llama.cpp's converter.
 
     Args:
-        folder: The folder of the tokenizer.
-        vocabulary: Rows of the embeddings.
+        folder: The folder with the files of the tokenizer.
+        vocabulary: The number of tokens, which is the number of rows of the embeddings.
         tokens: The tokens.
-        rules: How the family becomes GGUF, with its special tokens.
-        merges: Whether merges are among the keys, as for byte-level BPE.
+        rules: How checkpoints of the family become GGUF, with the special tokens of the family.
+        merges: Whether the tokenizer has merges, as byte-level BPE does.
     """
     import gguf
 
-    logging.getLogger("gguf").setLevel(logging.CRITICAL)  # it logs what it finds on stderr
+    logging.getLogger("gguf").setLevel(logging.CRITICAL)  # gguf-py logs its findings on stderr
 
     def add_keys(writer: GGUFWriter) -> None:
-        """Let gguf-py read the special tokens, correct them, and write them as keys."""
+        """Write the special tokens, as gguf-py reads them and with corrections, into a writer.
+
+        `folder`, `vocabulary`, `tokens`, `rules` and `merges` are arguments of the outer function.
+        """
         try:
-            special = gguf.SpecialVocab(folder, merges, n_vocab=vocabulary)
+            # what gguf-py reads from tokenizer_config.json and config.json
+            special = gguf.SpecialVocab(folder, load_merges=merges, n_vocab=vocabulary)
 
-            # whether bos and eos are added: {"bos": True, "eos": False}
+            # whether bos and eos are added to a text, {"bos": True, "eos": False}: corrected by the
+            # post-processor of tokenizer.json
             data = read(folder / "tokenizer.json", PostProcessed)
-            named = _tokens_of_post_processor(folder, data)
-            special.add_special_token |= _flags_of_post_processor(folder, data, named, vocabulary)
+            missing_in_config = _tokens_of_post_processor(folder, data)
+            special.add_special_token |= _flags_of_post_processor(
+                folder, data, missing_in_config, vocabulary
+            )
 
-            # The ids of special tokens, {"bos": 1, "eos": 2}, from three places; the last one
-            # counts. gguf-py has read tokenizer_config.json and config.json.
+            # The ids of special tokens, {"bos": 1, "eos": 2}. The post-processor counts most, then
+            # gguf-py, then the table of the family.
             ids_of_family = _ids_of_family(folder, tokens, rules)
             ids_of_gguf_py = special.special_token_ids
-            ids_of_post_processor = _ids_of_post_processor(data, named, vocabulary)
+            ids_of_post_processor = _ids_of_post_processor(data, missing_in_config, vocabulary)
             special.special_token_ids = ids_of_family | ids_of_gguf_py | ids_of_post_processor
 
-            # gguf-py lists the names of templates from a set, in another order in each process, and
-            # finds the files of additional_chat_templates in any order
+            # the chat templates, sorted by name, since gguf-py has them in any order
             if isinstance(special.chat_template, list):
                 special.chat_template.sort(key=lambda template: str(template.get("name")))
             special.add_to_gguf(writer, quiet=True)
-        except Exception as problem:  # from gguf-py, which does not check the types of its input
+        except Exception as problem:  # gguf-py does not check the types of its input
             raise BadSource(
                 f"gguf-py cannot read the special tokens ({type(problem).__name__}:"
                 f" {shown(str(problem))}); correct tokenizer_config.json, tokenizer.json or"
                 " config.json"
             ) from None
 
-    values = values_of(add_keys)  # the keys that it writes
+    # call `add_keys` with a writer that only collects the keys
+    values = values_of(add_keys)
+    # gguf-py has the names of templates in a set, whose order differs in each process
     if TEMPLATES in values:
         template_names = values[TEMPLATES].decode()
         values[TEMPLATES] = strings(sorted(name.encode() for name in template_names))
@@ -483,41 +502,46 @@ def _special_token_keys(
 
 
 def _tokens_of_post_processor(folder: Path, data: PostProcessed | None) -> dict[str, str]:
-    """The special tokens that the post-processor shows and tokenizer_config.json lacks.
+    """Return bos_token and cls_token where only the post-processor of tokenizer.json has them.
 
-    {"bos_token": "<s>", "cls_token": "<s>"} where the post-processor puts <s> in front of a text.
+    A post-processor that puts <s> in front of a text gives {"bos_token": "<s>", "cls_token": "<s>"}
+    for a tokenizer_config.json without these keys. gguf-py 0.20 does the same (SpecialVocab in
+    gguf/vocab.py), and gguf-py 0.19 does not.
 
-    gguf-py 0.20 completes the config like this (SpecialVocab in gguf/vocab.py), and gguf-py 0.19
-    does not. Texts are compared, so where the config has bos_token as an object, as for Llama 2,
-    <s> counts as missing too, and becomes the cls_token.
+    Args:
+        folder: The folder with the files of the tokenizer.
+        data: The post-processor of tokenizer.json, or None for a folder without that file.
     """
     config = read(folder / "tokenizer_config.json", dict[str, Any])
     if data is None or not config:
         return {}
 
-    named = {}
+    missing_in_config = {}
     for step in data.steps:
-        # the special token in front of the text in a template such as "<s> $A"
+        # the special token in front of the text, such as <s> in the template "<s> $A"
         pieces = step.single or ()
         first_token = pieces[0].SpecialToken if len(pieces) > 1 else None
         if first_token is None or not first_token.id:
             continue
-        text = first_token.id  # a post-processor names a token by its text
+
+        # Only texts are compared, as in gguf-py. Llama 2 has bos_token as an object, which differs
+        # from the text <s>, so cls_token becomes <s>.
+        text = first_token.id
         is_in_config = text in (config.get("bos_token"), config.get("cls_token"))
         if is_in_config:
             continue
         for key in ("bos_token", "cls_token"):
             if not config.get(key):
-                named[key] = text
-    return named
+                missing_in_config[key] = text
+    return missing_in_config
 
 
 def _ids_of_post_processor(
-    data: PostProcessed | None, named: Mapping[str, str], vocabulary: int
+    data: PostProcessed | None, missing_in_config: Mapping[str, str], vocabulary: int
 ) -> dict[str, int]:
     """The ids of tokens that `_tokens_of_post_processor` found, {"bos": 1, "cls": 1}."""
     ids = {}
-    for key, text in named.items():
+    for key, text in missing_in_config.items():
         for token in (data.added_tokens if data else None) or ():
             if token.content == text and token.id is not None and token.id < vocabulary:
                 ids[key.removesuffix("_token")] = token.id
@@ -526,41 +550,31 @@ def _ids_of_post_processor(
 
 
 def _flags_of_post_processor(
-    folder: Path, data: PostProcessed | None, named: Mapping[str, str], vocabulary: int
+    folder: Path, data: PostProcessed | None, missing_in_config: Mapping[str, str], vocabulary: int
 ) -> dict[str, bool]:
-    """Whether the post-processor of tokenizer.json adds special tokens, by their names.
+    """Return whether the post-processor of a tokenizer.json adds bos and eos to a text.
 
-    {"bos": True, "eos": False} for one that puts bos in front of a text.
-
-    gguf-py 0.19 reads this too, but wrongly in three cases:
-
-    1. It does not know a token that only the post-processor names.
-    2. It ignores a byte-level post-processor, which adds nothing.
-    3. It prefers `add_bos_token` of tokenizer_config.json, although the package tokenizers does
-       what the post-processor says.
+    {"bos": True, "eos": False} means that only bos is added. gguf-py 0.19 finds this out, but with
+    mistakes in three cases, so it gets corrected files.
 
     Args:
-        folder: The folder of the tokenizer.
-        data: The parts of its tokenizer.json; None without one.
-        named: The tokens that only the post-processor names, such as {"bos_token": "<s>"}.
-        vocabulary: Rows of the embeddings.
+        folder: The folder with the files of the tokenizer.
+        data: The post-processor of tokenizer.json, or None for a folder without that file.
+        missing_in_config: Special tokens of the post-processor that tokenizer_config.json does not
+            have, such as {"bos_token": "<s>"}.
+        vocabulary: The number of tokens, which is the number of rows of the embeddings.
     """
     import gguf
 
     if data is None or data.post_processor is None:
         return {}
 
-    # case 1: with the tokens that only the post-processor names
+    # 1. gguf-py only knows the tokens of tokenizer_config.json, so the config is completed.
     config = read(folder / "tokenizer_config.json", dict[str, Any]) or {}
-    config |= named
+    config |= missing_in_config
 
-    # case 2: a byte-level post-processor, unless another step adds tokens (see below)
-    flags = {}
-    if any(step.type == "ByteLevel" for step in data.steps):
-        flags = {"bos": False, "eos": False}
-
-    # case 3: gguf-py reads the other kinds of post-processors, from a folder in which
-    # tokenizer_config.json has no add_bos_token that it could prefer
+    # 2. gguf-py prefers add_bos_token of tokenizer_config.json, and tokenizers ignores it, so it is
+    # left out.
     corrected = {key: value for key, value in config.items() if not key.startswith("add_")}
     with scratch() as corrected_folder:
         link = corrected_folder / "tokenizer.json"
@@ -568,19 +582,25 @@ def _flags_of_post_processor(
         target = corrected_folder / "tokenizer_config.json"
         target.write_bytes(msgspec.json.encode(corrected))
         flags_of_gguf_py = gguf.SpecialVocab(corrected_folder, n_vocab=vocabulary).add_special_token
+
+    # 3. gguf-py ignores a byte-level post-processor, which adds neither token. Further steps of the
+    # post-processor, which gguf-py reads, may add tokens.
+    flags = {}
+    if any(step.type == "ByteLevel" for step in data.steps):
+        flags = {"bos": False, "eos": False}
     return flags | flags_of_gguf_py
 
 
 def _ids_of_family(folder: Path, tokens: Vocabulary, rules: Gguf) -> dict[str, int]:
-    """The ids of special tokens that llama.cpp's converter names for an architecture.
+    """Return the ids of special tokens that llama.cpp's converter has in its code for a family.
 
-    {"eot": 151336} for GLM-4, say, whose turns end with <|user|>.
+    For example, {"eot": 151336} for GLM-4, whose turns end with <|user|>.
 
     Args:
-        folder: The folder of the tokenizer.
+        folder: The folder with the files of the tokenizer.
         tokens: The tokens.
-        rules: How the family becomes GGUF. Its `special` has the text of a token, {"eot":
-            "<|user|>"}, or its id.
+        rules: How checkpoints of the family become GGUF. `rules.special` has the text of each such
+            token, {"eot": "<|user|>"}, or the id of the token.
     """
     ids = {}
     id_of_text = {text: token_id for token_id, text in enumerate(tokens.texts)}

@@ -154,19 +154,23 @@ def read(path: Path, kind: type[T]) -> T | None:
 
 
 def decode_json(data: bytes, kind: type[T], name: str) -> T:
-    """Return a JSON text as a value of a type, if it has no more entries than a tokenizer.
+    """Parse a JSON file of a tokenizer, such as tokenizer.json.
+
+    Args:
+        data: The content of the file.
+        kind: The type of the result.
+        name: The name of the file, for messages.
 
     Raises:
-        BadSource: Where it is not of this type.
+        BadSource: For a content that is not of this type, or too large for a tokenizer.
     """
-    # As Python objects the text may take fifty times its bytes, so these are estimated first, for
-    # each string, list or dict, and entry of these.
-    quotes = data.count(b'"')
-    string_count = quotes / 2
+    # Parsed JSON can need fifty times the memory of the text. The memory is estimated first, by the
+    # bytes of Python objects: 80 for a string, 64 for a list or dict, and 16 for each entry.
+    strings = data.count(b'"') / 2
     containers = data.count(b"[") + data.count(b"{")
     entries = data.count(b",")
-    bytes_of_objects = 80 * string_count + 64 * containers + 16 * entries
-    if bytes_of_objects > MOST_BYTES_OF_OBJECTS:
+    estimated_bytes = 80 * strings + 64 * containers + 16 * entries
+    if estimated_bytes > MOST_BYTES_OF_OBJECTS:
         raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
 
     try:
@@ -195,7 +199,7 @@ class TokenKind(IntEnum):
 def looks_special(text: str) -> bool:
     """Return whether an added token is a control token, whatever tokenizer.json says of it.
 
-    Publishers do not mark all of them. The texts are those of llama.cpp's converter
+    Publishers do not mark all control tokens. llama.cpp's converter has the same list of texts
     (conversion/base.py, does_token_look_special).
     """
     # DeepSeek Coder, and Gemma 2 and 3
@@ -381,14 +385,15 @@ def _check_model(content: bytes) -> None:
 
 
 def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
-    """Return the tokens of a tokenizer.json with byte fallback.
+    """Return the tokens of a tokenizer.json with byte fallback, the form of SentencePiece.
 
-    llama.cpp joins the pair whose result has the highest score, and BPE the pair whose merge comes
-    first. So the score of a token is minus the rank of its first merge: 0, -1, -2, ...
+    A SentencePiece tokenizer in GGUF has a score for each token: llama.cpp joins the two tokens
+    whose result has the highest score. tokenizer.json has a list of merges in place of scores, so
+    the result of the first merge gets the score 0, the second -1, the third -2, and so on.
 
     Args:
         data: The content of tokenizer.json.
-        vocabulary: Rows of the embeddings.
+        vocabulary: The number of tokens, which is the number of rows of the embeddings.
 
     Returns:
         The tokens, and whether the tokenizer puts a space in front of a text.
@@ -398,7 +403,8 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
             llama.cpp does not have.
     """
     model = data.bpe
-    normalizer = data.normalizer or Normalizer("Sequence")
+    no_normalizer = Normalizer("Sequence")  # a sequence without steps
+    normalizer = data.normalizer or no_normalizer
     check_normalizer(normalizer, SPACES)
     if not any(SPACE in text for text in model.vocab):
         raise BadSource(

@@ -126,25 +126,25 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
 
 
 def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
-    """Yield the tasks that write one tensor into all files, which may have it in several types.
+    """Yield functions that write one tensor into all output files, each a part of the work.
 
-    A task is a function without arguments, which returns the number of bytes that it has written.
-    There are three kinds: writing bytes that are in memory, copying bytes of the checkpoint that do
-    not change, and converting rows.
+    The output files may have the tensor in several types. Each function has no arguments, and
+    returns the number of bytes that it has written.
 
     Args:
-        places: The tensor as each file has it, and where it begins in that file.
+        places: For each output file, the tensor with its type there, and its first byte.
     """
-    converted = []
+    places_to_convert = []
     for place in places:
         tensor = place.tensor
 
-        # a computed tensor, whose bytes are in memory
+        # a tensor that ropeconv has computed, whose bytes are in memory
         if tensor.data:
             yield partial(write_at, place.file.fileno(), tensor.data, place.start)
             continue
 
-        # a tensor whose bytes do not change: neither order nor numbers, nor their type
+        # A tensor whose bytes are copied. `interleave` and `tiles` change the order of rows and
+        # columns, and `values` is the name of a function of the numbers.
         keeps_order = not tensor.interleave and tensor.tiles == (1, 1)
         keeps_numbers = not tensor.values
         keeps_type = all(_is_copied(part, tensor.type) for part in tensor.parts)
@@ -152,19 +152,18 @@ def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
             yield from _copy_tasks(tensor, place.start, place.file)
             continue
 
-        converted.append(place)
-    if not converted:
+        places_to_convert.append(place)
+    if not places_to_convert:
         return
 
-    # In the other files the tensor is converted, in pieces of some rows. A piece is a tuple with
-    # one entry for each file: the same rows, and the byte of that file at which they begin. A task
-    # converts 8 pieces (`PIECES`), since starting a task takes time too.
-    pieces_of_files = [_pieces(place.tensor, place.start) for place in converted]
-    pieces = zip(*pieces_of_files, strict=True)
-    pieces_of_task = list(islice(pieces, PIECES))
-    while pieces_of_task:
-        yield partial(_convert, converted, pieces_of_task)
-        pieces_of_task = list(islice(pieces, PIECES))
+    # A tensor to convert, in pieces of some rows. `zip` joins the places of the same rows in all
+    # files, so that a piece is read once. A function converts 8 pieces (`PIECES`).
+    pieces_by_file = [_pieces(place.tensor, place.start) for place in places_to_convert]
+    pieces = zip(*pieces_by_file, strict=True)
+    next_pieces = list(islice(pieces, PIECES))
+    while next_pieces:
+        yield partial(_convert, places_to_convert, next_pieces)
+        next_pieces = list(islice(pieces, PIECES))
 
 
 def _copy_tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
@@ -216,28 +215,29 @@ def _pieces(tensor: StoredRows, first_byte: int) -> Iterator[PlacedRows]:
 
 
 def _convert(places: Sequence[TensorPlace], pieces: list[tuple[PlacedRows, ...]]) -> int:
-    """Convert some rows and write them into each file.
+    """Convert some rows of a tensor, and write them into each output file.
 
-    Several files, such as one of F16 and one of Q8_0, have the same tensor in other types. So the
-    rows are read and changed once, and encoded in each type.
+    The output files may have the tensor in several types, such as F16 and Q8_0. The rows are read
+    once, and encoded in each type.
 
     Args:
-        places: The tensor in each file.
-        pieces: Each piece has one entry for each of `places`: the same rows of the checkpoint, and
-            the byte of that file at which they begin.
+        places: For each output file, the tensor with its type there.
+        pieces: The pieces of the tensor to convert. A piece is a tuple with an entry for each
+            output file: the rows, which are the same in all entries, and their first byte in that
+            file.
 
     Returns:
         The number of bytes written.
     """
-    tensor = places[0].tensor
+    tensor = places[0].tensor  # the files differ only in the type
     types = {place.tensor.type for place in places}
     written = 0
     for piece in pieces:
-        rows = piece[0].rows  # the same for all files
+        rows = piece[0].rows
         rows_by_type = _output_rows(tensor, rows, types)
-        for place, in_file in zip(places, piece, strict=True):
+        for place, rows_in_file in zip(places, piece, strict=True):
             data = rows_by_type[place.tensor.type].data
-            written += write_at(place.file.fileno(), data, in_file.first_byte)
+            written += write_at(place.file.fileno(), data, rows_in_file.first_byte)
     return written
 
 
@@ -252,26 +252,26 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
 def _output_rows(
     tensor: StoredRows, rows: Rows, types: Collection[int]
 ) -> dict[int, NDArray[np.generic]]:
-    """Read some rows of a tensor and convert them: their order, their numbers, and their type.
-
-    Rows of BF16 for an output in F16 and one in Q8_0 give {F16: [rows, columns], Q8_0: [rows,
-    bytes]}. The results are contiguous, and their bytes are those of the outputs.
+    """Read some rows of a checkpoint, and convert them to each type of the output files.
 
     Args:
-        tensor: The tensor that they belong to, with its changes.
-        rows: Their place in the checkpoint.
-        types: The types of the outputs, as ggml numbers them.
+        tensor: The tensor of the rows, with the changes of its order and its numbers.
+        rows: The place of the rows in the checkpoint.
+        types: The ggml types of the output files.
 
     Returns:
-        The rows in each type.
+        Contiguous arrays by type, {F16: [rows, columns], Q8_0: [rows, bytes]}, whose bytes are
+        written to the output files.
     """
+    # gpt-oss: MXFP4 is only written as MXFP4
     if rows.dtype == "MXFP4":
         return {MXFP4: mxfp4(rows)}
 
-    # for an output in the type of the checkpoint, unchanged numbers keep their bits
+    # the type of the checkpoint: numbers that do not change keep their bits
     stored = _reorder(tensor, _checkpoint_rows(rows))
     stored_type = DTYPES[rows.dtype]
-    numbers_change = bool(tensor.values or rows.factors)
+    function_name = tensor.values  # a function of the numbers, "plus_one" for Gemma's norms, or ""
+    numbers_change = bool(function_name or rows.factors)
     by_type: dict[int, NDArray[np.generic]] = {}
     if stored_type in types and not numbers_change:
         by_type[stored_type] = np.ascontiguousarray(stored)
@@ -279,14 +279,12 @@ def _output_rows(
     if not other_types:
         return by_type
 
-    # For the other outputs, numbers are converted to float32 first, as in llama.cpp's converter.
-    # There they are multiplied by factors of the architecture (`times` in the family file), and
-    # changed by a function, such as "plus_one" for the norms of Gemma.
+    # other types: changes are computed in float32, as in llama.cpp's converter
     numbers = widen(stored, rows.dtype)
     for factor in rows.factors:
         numbers = numbers * np.float32(factor)
-    if tensor.values:
-        change = NUMBER_FUNCTIONS[tensor.values]
+    if function_name:
+        change = NUMBER_FUNCTIONS[function_name]
         numbers = change(numbers)
     for ggml_type in other_types:
         by_type[ggml_type] = np.ascontiguousarray(encode(numbers, ggml_type))
@@ -319,32 +317,39 @@ def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.gene
 
 
 def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
-    """Read rows of a checkpoint, in the dtype of its file, [rows, columns].
+    """Read rows from a file of a checkpoint, as an array [rows, columns] in the dtype of the file.
 
-    There may be gaps between the rows, such as for every second row of a matrix.
+    Args:
+        rows: The place of the rows in the file. There may be gaps between them, such as for every
+            second row of a matrix.
     """
     dtype = np.dtype(STORED[rows.dtype])
     row_count = rows.rows
     shape = (row_count, rows.columns)
-    if rows.zeros:  # numbers that no file has
+
+    # rows of zeros, which no file has
+    if rows.zeros:
         return np.zeros(shape, dtype)
 
-    # all numbers of the file from the first to the last of these rows, with the gaps
+    # all numbers between the start of the first row and the end of the last row
     has_gaps = not rows.is_one_piece
-    numbers_with_gaps = rows.extent // dtype.itemsize
+    bytes_with_gaps = rows.extent
+    numbers_with_gaps = bytes_with_gaps // dtype.itemsize
     stored = rows.file.numbers(STORED[rows.dtype], rows.start, numbers_with_gaps, sparse=has_gaps)
     if not has_gaps:
         return stored.reshape(shape)
 
-    # a view of the mapped file that skips the gaps; the copy reads only the pages that it touches
-    bytes_to_next_row = rows.stride * dtype.itemsize
+    # a strided view without the gaps; copying it reads only the pages of the file that it touches
+    bytes_to_next_row = rows.stride * dtype.itemsize  # `stride` and `apart` count elements
     bytes_to_next_column = rows.apart * dtype.itemsize
-    strides = (bytes_to_next_row, bytes_to_next_column)
-    return np.array(np.lib.stride_tricks.as_strided(stored, shape, strides))
+    view = np.lib.stride_tricks.as_strided(
+        stored, shape=shape, strides=(bytes_to_next_row, bytes_to_next_column)
+    )
+    return np.array(view)
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
-    """Return blocks of 32 numbers in MXFP4 as ggml has them, from those of a checkpoint.
+    """Return rows of a checkpoint in MXFP4 in ggml's order of the bytes.
 
     A number has 4 bits, so a block is 16 bytes (NIBBLES) and a scale of one byte. Checkpoints have
     the scales in another tensor, and ggml has them in front of each block.
@@ -387,7 +392,7 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
-    """Return rows of 32-bit floats in another type, as an array whose bytes are those of the file.
+    """Convert rows of float32 to a ggml type, as an array with the bytes that a file has.
 
     Args:
         values: The rows.

@@ -188,14 +188,14 @@ class InstalledRuntime(Asking):
         seconds: float = SECONDS_FOR_ANSWER,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """Take a runtime that is installed. It is not started yet.
+        """Describe an installed runtime, without starting it.
 
         Args:
-            askable: The runtime, with the program that asks it, such as ask_vllm.
-            installation: Where it is installed, and the Python of that environment.
-            version: Its version.
-            seconds: The time for one answer.
-            tell: Called with a sentence when the process starts, which takes some seconds.
+            askable: The runtime, with the name of the program that runs it, such as ask_vllm.
+            installation: The place of its package, and the Python of that environment.
+            version: The version of the runtime.
+            seconds: The longest time for an answer.
+            tell: Called with sentences for the user, such as "Asking vLLM 0.33 what it computes."
         """
         self.askable = askable
         self.installation = installation
@@ -203,10 +203,13 @@ class InstalledRuntime(Asking):
         self.version = version
         self.seconds = seconds
         self.tell = tell
-        self.told_reasons: set[str] = set()  # why it was not asked, each told to the user once
-        self.failure = ""  # why it cannot be asked; empty while it can
 
-        # the process starts with the first question
+        # reasons that the user has been told why the runtime gave no answer; each is told once
+        self.told_reasons: set[str] = set()
+        # why the runtime cannot run at all; empty while nothing is known
+        self.failure = ""
+
+        # the process in which the runtime answers questions, which starts with the first question
         python = installation.python
         command = [python, str(FOLDER / "run_probe.py"), askable.program]
         self.process = ProgramProcess(command, environment(python))
@@ -299,21 +302,28 @@ class InstalledRuntime(Asking):
         self.process.stop()
 
     def key(self, question: JsonObject) -> str:
-        """Return the key of a cached answer: a digest of the question and of the code that answers.
+        """Return the key of an answer in the cache: a digest of everything the answer depends on.
 
-        It is empty, so that nothing is cached, where the installed package cannot be read.
+        Args:
+            question: The question to the runtime, such as a config.json and a context.
+
+        Returns:
+            The key; empty where the package of the runtime cannot be read, so that no answer is
+            cached.
         """
+        # the question
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
 
-        # ropeconv's code that asks: the program of the runtime, such as ask_vllm.py, and the
-        # modules that it imports
-        for name in (*SHARED_MODULES, f"{self.askable.program}.py"):
+        # ropeconv's program that runs the runtime, such as ask_vllm.py, and its modules
+        program_file = f"{self.askable.program}.py"
+        for name in (*SHARED_MODULES, program_file):
             digest.update((FOLDER / name).read_bytes())
 
-        # the code of the runtime: the versions of its packages, and the file of its package, whose
-        # size and time show an edited installation
+        # the runtime: the versions of its packages, and the Python of its environment
         digest.update(json.dumps(self.installation.versions, sort_keys=True).encode())
         digest.update(self.installation.python.encode())
+
+        # the file of its package, whose size and time differ in an edited installation
         package_file = self.installation.place
         try:
             status = os.stat(package_file)
@@ -337,34 +347,40 @@ class InstalledRuntime(Asking):
         return answer, judge_answer(answer, expected)
 
     def verdict(self, planned: PlannedConfig) -> Verdict | None:
-        """Return whether the runtime computes what a config says; None where it cannot be asked.
+        """Return whether the installed runtime computes a config right, as a verdict.
 
-        The status of a verdict is "exact", "differs", "ignored" or "refused", for example.
+        Args:
+            planned: The config that is to be written, and the frequencies that it should give.
+
+        Returns:
+            The verdict, with a status such as "exact", "differs", "ignored" or "refused". None
+            where the runtime cannot be asked here.
         """
-        # `answer` has the frequencies that the runtime computes, or why it could not be asked
-        # (`unseen`); `outcome` is the answer compared with the schedule
-        answer, outcome = self.outcome(planned)
+        # the frequencies that the runtime computes, and their comparison with the wanted ones
+        answer, comparison = self.outcome(planned)
+
+        # no answer: the user is told why, once for each reason
         if answer.says_nothing:
-            why_not_asked = answer.unseen
-            if why_not_asked not in self.told_reasons:
-                self.told_reasons.add(why_not_asked)
-                self.tell(f"{self.title} was not asked ({why_not_asked}); the table is used.")
+            reason = answer.unseen
+            if reason not in self.told_reasons:
+                self.told_reasons.add(reason)
+                self.tell(f"{self.title} was not asked ({reason}); the table is used.")
             return None
 
-        verdict = self.verdict_from(planned, answer, outcome)
+        # GOOD are the statuses "exact" and "rounded"
+        verdict = self.verdict_from(planned, answer, comparison)
         if verdict.status in GOOD:
             return verdict
-        # an option of the server may make it right, such as vLLM's --model-impl transformers
-        right_with_option = self.verdict_with_option(planned, verdict)
-        if right_with_option is not None:
-            return right_with_option
-        return verdict
+
+        # vLLM: some configs are right only with the option --model-impl transformers
+        verdict_with_option = self.verdict_with_option(planned, verdict)
+        return verdict if verdict_with_option is None else verdict_with_option
 
     def verdict_with_option(self, planned: PlannedConfig, without: Verdict) -> Verdict | None:
-        """Return the verdict with the first option of the server with which it computes a config.
+        """Return the verdict with the first server option that makes the runtime compute a config.
 
-        For instance, vLLM computes some configs only with `--model-impl transformers`. The options
-        that are tried are those of the newest version in ropeconv's table of runtimes.
+        For example, vLLM computes some configs only with `--model-impl transformers`. ropeconv's
+        table of runtimes lists the options, by the newest version of the runtime.
 
         Args:
             planned: The config, and the schedule that it should give.

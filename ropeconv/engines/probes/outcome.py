@@ -149,17 +149,16 @@ SeenLayer = tuple[str, ProbedRope | None]
 
 
 def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
-    """Compare what a runtime computes with the schedule that it was given, and return the result.
+    """Compare the RoPE that a runtime computes with the RoPE that a config should give.
 
-    Its status is "exact", "differs", "ignored" (the runtime computes the model without its
-    scaling), "refused" (it fails), "unsupported" (it does not have the model) or "unknown".
+    The status of the result is "exact", "differs", "ignored" (the runtime computes the model
+    without scaling), "refused" (it fails), "unsupported" (it does not have the model) or "unknown".
 
     Args:
-        answer: The frequencies of each layer, as the runtime computes them; else an error.
-        expected: The schedule, and the config that it was written into.
+        answer: The RoPE of each layer, as the runtime computes it, or the reason for no answer.
+        expected: The schedule that the config should give, and the RoPE of the source.
     """
-    # The runtime has not built the model: it cannot be asked here, does not have the model, or has
-    # failed.
+    # no answer: the runtime cannot be asked here, does not have the model, or fails
     if answer.unseen:
         return Outcome("unknown", answer.unseen)
     if answer.absent:
@@ -168,18 +167,17 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
         stage = STAGES_IN_WORDS.get(answer.stage, answer.stage)
         return Outcome("refused", f"it fails at {stage}: {answer.error}")
 
-    # the schedule is for the global layers; the rope of a layer is None where the runtime does not
-    # rotate it
+    # The global layers, which the schedule is for. A layer that the runtime does not rotate has the
+    # RoPE None.
     layers = list(_seen_layers(answer, expected.before))
     ropes_of_global_layers = [rope for kind, rope in layers if kind == "global"]
     if not ropes_of_global_layers:
         return Outcome("unknown", "no layer was seen that the schedule is for")
     ropes = [rope for rope in ropes_of_global_layers if rope is not None]
 
-    # The gravest difference comes first. A wrong layer or wrong pairs break a model ("differs"). A
-    # model whose only difference is that it has no scaling works up to its old context ("ignored").
-    # A difference in the scaling begins with "frequencies", "attention factor" or "inside the
-    # trained context".
+    # The status follows from the gravest difference, the first. A runtime that only ignores the
+    # scaling ("ignored") computes a model that works up to the old context. WORDS_ON_SCHEDULE are
+    # the first words of differences in the scaling, such as "frequencies".
     difference = next(_differences(answer, layers, expected), "")
     status: Status = "exact"
     if difference:
@@ -189,14 +187,16 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
     if not ropes:  # no global layer rotates, so there are no numbers
         return Outcome(status, difference)
 
-    # the numbers for the user: the largest deviation, and the attention factor that is most wrong
-    largest = max(_deviation(rope.inv_freq, expected.schedule.inv_freq) for rope in ropes)
-    factor = max(
-        (rope.attention_factor for rope in ropes),
-        key=lambda value: abs(value - expected.schedule.attention_factor),
+    # the numbers for the user, from the worst layers: the largest deviation of frequencies, and the
+    # attention factor with the largest error
+    schedule = expected.schedule
+    largest_deviation = max(_deviation(rope.inv_freq, schedule.inv_freq) for rope in ropes)
+    attention_factors = [rope.attention_factor for rope in ropes]
+    worst_factor = max(
+        attention_factors, key=lambda factor: abs(factor - schedule.attention_factor)
     )
-    deviation = largest if math.isfinite(largest) else None
-    return Outcome(status, difference, deviation, factor)
+    deviation = largest_deviation if math.isfinite(largest_deviation) else None
+    return Outcome(status, difference, deviation, worst_factor)
 
 
 def _seen_layers(answer: RuntimeAnswer, before: RopeSpec) -> Iterator[SeenLayer]:
@@ -215,47 +215,53 @@ def _seen_layers(answer: RuntimeAnswer, before: RopeSpec) -> Iterator[SeenLayer]
 def _differences(
     answer: RuntimeAnswer, layers: list[SeenLayer], expected: Expected
 ) -> Iterator[str]:
-    """Yield each difference of a runtime from the schedule in words, the gravest first.
+    """Yield how the RoPE of a runtime differs from a schedule, the gravest difference first.
 
-    Such as "rotates interleaved pairs", or "attention factor 1, not 1.1386".
+    For example, "rotates interleaved pairs" or "attention factor 1, not 1.1386".
 
     Args:
         answer: The answer of the runtime.
-        layers: For each layer its kind in the source ("global", "local" for one with a window,
-            "none" without RoPE), and the RoPE that the runtime gives it.
-        expected: The schedule of the global layers, and the RoPE of the source, `before`, which
-            the other layers keep.
+        layers: For each layer, its kind in the source and its RoPE in the runtime. The kind is
+            "global", "local" (with a sliding window) or "none" (without RoPE). The RoPE is None for
+            a layer that the runtime does not rotate.
+        expected: The schedule of the global layers, and the RoPE of the source (`before`), which
+            local layers keep.
     """
-    # layers that rotate in the source and not in the runtime, and the reverse
+    # layers that the runtime should rotate and does not, or rotates and should not
     for kind, rope in layers:
-        if rope is None and kind != "none":
+        should_rotate = kind != "none"
+        if rope is None and should_rotate:
             yield "a layer that rotates does not"
-        if rope is not None and kind == "none":
+        if rope is not None and not should_rotate:
             yield "a layer rotates that has no RoPE"
 
-    # pairs, frequencies and factors: global layers must have those of the schedule, and layers with
-    # a window (local) those of the source
-    source_rope = expected.before
-    local_inv_freq = source_rope.local_inv_freq
+    local_inv_freq = expected.before.local_inv_freq
     for kind, rope in layers:
         if rope is None or kind == "none":
             continue
+
+        # the dimensions that rotate together, "half" or "interleaved"
         pairs = _pairs(answer, rope, expected.family)
         if pairs != expected.family.layout:
             yield f"rotates {pairs} pairs"
+
+        # global layers: the frequencies and the attention factor of the schedule
         if kind == "global":
             yield from _schedule_differences(rope, expected.schedule)
+        # local layers: the frequencies of the source, and the attention factor 1
         elif local_inv_freq is not None:
             yield from _vector_differences("window layers: ", rope.inv_freq, local_inv_freq)
             yield from _factor_differences(
                 "window layers: attention factor", rope.attention_factor, 1.0
             )
 
-    # Some runtimes compute a prompt in several passes (`mixed`). Where the frequencies depend on
-    # the length (`switches`), the first passes use other frequencies than the last.
+    # a runtime that reads a prompt in several passes (`mixed`), with frequencies that depend on the
+    # length so far (`switches`)
     depends_on_length = any(rope.switches for rope in answer.ropes)
     if answer.mixed and depends_on_length:
         yield "the two factor lists are mixed in one prompt"
+
+    # the factors on logits and on queries
     yield from _logit_differences(answer, expected)
 
 
@@ -302,13 +308,13 @@ def _pairs(answer: RuntimeAnswer, rope: ProbedRope, family: Family) -> str:
 def _vector_differences(
     prefix: str, answered: tuple[float, ...], expected: Vector
 ) -> Iterator[str]:
-    """Yield how frequencies differ from the expected ones, in words that begin with `prefix`.
+    """Yield in words how the frequencies of a runtime differ from the expected frequencies.
 
     Args:
-        prefix: Such as "window layers: ", or empty.
+        prefix: The beginning of each text, such as "window layers: ", or empty.
         answered: The frequencies that the runtime uses, [rotary_dim / 2] in radians per token. A
-            pair with 0 does not rotate.
-        expected: Those that it should use.
+            pair of dimensions with the frequency 0 does not rotate.
+        expected: The frequencies that the runtime should use.
     """
     if len(answered) != len(expected):
         yield f"{prefix}rotates {len(answered)} pairs, not {len(expected)}"
@@ -348,11 +354,11 @@ def _deviation(answered: tuple[float, ...], expected: Vector) -> float:
 
 
 def _logit_differences(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
-    """Yield how the factors on logits and on queries differ, in families that have them.
+    """Yield in words how a runtime's factors on logits and on queries differ from a schedule.
 
     Args:
-        answer: The factors that the runtime uses, `scaling` and `query_scale`.
-        expected: The schedule, with those that it should use.
+        answer: The factors that the runtime uses, `scaling` on logits and `query_scale` on queries.
+        expected: The schedule, with the factors that the runtime should use.
     """
     schedule = expected.schedule
     family = expected.family
@@ -392,11 +398,11 @@ def _largest_query_scale(schedule: Schedule) -> float:
 
 
 def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expected) -> bool:
-    """Whether a runtime ignores a scaling: it computes the RoPE of the model without any.
+    """Return whether a runtime ignores a scaling, and computes the model's RoPE without scaling.
 
     Args:
         answer: The answer of the runtime.
-        ropes: The RoPE that it gives each layer that the schedule is for.
+        ropes: The RoPE of each global layer in the runtime.
         expected: The schedule, and `before`, the RoPE of the source.
     """
     # the plain frequencies theta^(-2i / d) of the model's base

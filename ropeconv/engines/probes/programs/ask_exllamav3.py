@@ -169,11 +169,11 @@ ARCHITECTURES_NOT_WATCHED = {
 ANSWERS_BY_SETTINGS: dict[str, tuple[protocol.Answer, float]] = {}
 
 
-def complete(config: dict[str, Any]) -> dict[str, Any]:
-    """Change a config where it is unlike published ones, and return the changed keys.
+def add_needed_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """Add keys to a config.json without which exllamav3 refuses it, and return these keys.
 
-    These have nothing to do with RoPE: exllamav3 refuses the config without them. The config of a
-    small Qwen2.5 VL gets {"vision_config": {"spatial_patch_size": 14}}, say.
+    The keys do not change the RoPE. For example, the config of a small Qwen2.5 VL gets
+    {"vision_config": {"spatial_patch_size": 14}}.
 
     Args:
         config: The whole config.json, which is changed.
@@ -243,20 +243,23 @@ def write_processor_configs(folder: Path, config: dict[str, Any]) -> None:
 
 
 def load(config: dict[str, Any]) -> Any:
-    """Return the model that exllamav3 makes of a config, without weights.
+    """Return the model that exllamav3 makes of a config.json, without weights.
 
-    Raises NoModel where it does not have the architecture, and Unseen where this program cannot
-    read its rotation. Raises Refused where exllamav3 fails, with the stage: "config" for reading
-    the config, "load" for making the model.
+    Raises:
+        NoModel: For an architecture that exllamav3 does not have.
+        Unseen: For an architecture whose rotation this program cannot read.
+        Refused: Where exllamav3 fails, with the stage: "config" for reading the config, "load" for
+            making the model.
     """
-    # "architectures" has one name in nearly every config
+    # "architectures" has one name in nearly every config, such as "LlamaForCausalLM"
     names = config.get("architectures") or []
     if len(names) == 1 and names[0] not in get_architectures():
         raise protocol.NoModel(f"Unknown architecture {names[0]}")
     if set(names) & ARCHITECTURES_NOT_WATCHED.keys():
-        raise protocol.Unseen(ARCHITECTURES_NOT_WATCHED[names[0]])
+        reason = ARCHITECTURES_NOT_WATCHED[names[0]]
+        raise protocol.Unseen(reason)
 
-    # a folder as of a published model: vision models need the settings of an image processor too
+    # exllamav3 reads a folder; a vision model needs the config of an image processor in it too
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         write_processor_configs(Path(folder), config)
@@ -270,54 +273,58 @@ def load(config: dict[str, Any]) -> Any:
             raise protocol.Refused("load", error) from error
 
 
-def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
-    """Return the RoPE of one attention module, and its factor on queries at the last position.
+def read_rope(settings: Any, context: int) -> tuple[protocol.Answer, float]:
+    """Return the RoPE of an attention layer, and its factor on the query at the last position.
 
-    exllamav3 rotates in a compiled kernel, which `CompiledExtension` replaces here: it notes the
-    arguments of the call, among them the frequencies.
+    exllamav3 rotates in a compiled kernel. Here the kernel is replaced by a function that stores
+    its arguments in KERNEL_CALLS, such as the frequencies.
 
     Args:
-        settings: The settings of its RoPE, as exllamav3 has read them from the config.
-        context: The length in tokens.
+        settings: The settings of the RoPE, as exllamav3 has read them from the config.
+        context: The length of the input in tokens.
 
-    Raises AssertionError where exllamav3's own cosines are not those of the kernel's arguments.
+    Raises:
+        AssertionError: Where exllamav3's tables of cosines differ from the kernel's arguments.
     """
+    # most layers have the same settings
     key = f"{settings} {context}"
-    if key in ANSWERS_BY_SETTINGS:  # most layers have the same settings
+    if key in ANSWERS_BY_SETTINGS:
         return ANSWERS_BY_SETTINGS[key]
 
-    # Rotate zeros. exllamav3 calls its kernel, whose replacement notes the arguments of the call.
+    # rotate queries and keys of zeros, to get the arguments of the kernel
     try:
         rope = exllamav3_rope.RoPE("cpu", settings)
     except Exception as error:
         raise protocol.Refused("load", error) from error
     KERNEL_CALLS.clear()
-    states = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
-    rope.apply(states, states.clone(), 1, in_place=True)
-    call = KERNEL_CALLS.pop()
-    inv_freq = call["inv_freq"]
-    attention_factor = float(call["attn_factor"])
-    style = call["style"].name  # NEOX or GPTJ
-    assert call["rotate_dims"] == 1, "rotates more than once"
+    queries = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
+    keys = queries.clone()
+    rope.apply(queries, keys, 1, in_place=True)
+    kernel_arguments = KERNEL_CALLS.pop()
+    inv_freq = kernel_arguments["inv_freq"]
+    attention_factor = float(kernel_arguments["attn_factor"])
+    pairing = kernel_arguments["style"].name  # NEOX, pairs (i, i + half), or GPTJ, neighbours
+    assert kernel_arguments["rotate_dims"] == 1, "rotates more than once"
 
-    # the same frequencies by exllamav3's own tables: at position 1 an angle is the frequency, and
-    # each pair has it twice, in both halves or in two neighbours
+    # compare with exllamav3's tables of sines and cosines: at position 1, the angle of a pair is
+    # its frequency, and both dimensions of a pair have the same angle
     tables = rope.compute_sincos(torch.tensor([1]))
     sin, cos = (table[0].double() for table in tables)
-    if style == "NEOX":
+    if pairing == "NEOX":
         angles = torch.cat((inv_freq, inv_freq))
     else:
         angles = inv_freq.repeat_interleave(2)
     assert torch.allclose(sin, angles.sin().double() * attention_factor), "another sine"
     assert torch.allclose(cos, angles.cos().double() * attention_factor), "another cosine"
 
-    # Llama 4's temperature on queries, 1 + beta ln(1 + floor(position / length)); a kernel without
-    # it has None or no argument for beta, which gives 1
-    beta = call.get("beta") or 0.0
-    length = call.get("original") or 1
+    # Llama 4: the factor on queries is 1 + beta ln(1 + floor(position / length)). Other models have
+    # no beta, or None, and so the factor 1.
+    beta = kernel_arguments.get("beta") or 0.0
+    length = kernel_arguments.get("original") or 1
     last_position = context - 1
     query_scale = 1 + beta * math.log(1 + last_position // length)
-    answer = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[style]}
+
+    answer = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[pairing]}
     ANSWERS_BY_SETTINGS[key] = (answer, query_scale)
     return ANSWERS_BY_SETTINGS[key]
 
@@ -336,20 +343,21 @@ def blocks(model: Any) -> list[Any]:
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """Return the frequencies and factors that exllamav3 computes from a config, for every layer.
-
-    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """Return the RoPE that exllamav3 computes from a config.json, for every layer.
 
     Args:
-        config: The whole config.json.
-        question: The trained length and the context, in tokens.
+        config: The whole config.json, to which missing keys are added.
+        question: {"trained": 4096, "context": 16384}, the trained length and the context in tokens.
+
+    Returns:
+        The frequencies and factors, under keys that the docstring of `probe_protocol` explains.
     """
-    # `complete` adds keys that exllamav3 needs and that have nothing to do with RoPE
-    added_keys = complete(config)
+    # keys that exllamav3 needs, and that do not change the RoPE
+    added_keys = add_needed_keys(config)
     model = load(config)
 
-    # The RoPE of each layer, and the scales on queries and on logits, which all layers must share.
-    # A scale is text with the seven digits of float32, so that equal ones count once.
+    # The RoPE of each layer, and the factors on queries and logits. A factor is stored as text with
+    # the seven digits of float32, so that equal factors of several layers are one entry of the set.
     ropes: list[protocol.Answer | None] = []
     query_scales: set[str] = set()
     logit_scales: set[str] = set()
@@ -358,24 +366,25 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         if hasattr(attention, "sm_scale"):
             logit_scales.add(f"{attention.sm_scale:.7g}")
         settings = getattr(attention, "rope_settings", None)
-        if not settings:  # a layer that does not rotate
+        if not settings:  # a layer without RoPE
             ropes.append(None)
             continue
-        rope, query_scale = probe(settings, question["context"])
+        rope, query_scale_of_layer = read_rope(settings, question["context"])
         ropes.append(rope)
-        query_scales.add(f"{query_scale:.7g}")
+        query_scales.add(f"{query_scale_of_layer:.7g}")
 
-    # a failed assertion is reported as an answer that says nothing about the runtime
+    # All layers must have the same factors. After a failed assertion, the caller reports that this
+    # program cannot read the model, which is not a fault of exllamav3.
     assert any(ropes), "no layer rotates"
     assert len(query_scales) == len(logit_scales) == 1, f"scales {query_scales}, {logit_scales}"
-    query_scale_of_all = float(query_scales.pop())
-    logit_scale_of_all = float(logit_scales.pop())
+    query_scale = float(query_scales.pop())
+    logit_scale = float(logit_scales.pop())
 
     other_keys: dict[str, Any] = {}
     if added_keys:
         other_keys["completed"] = added_keys
-    other_keys["scaling"] = logit_scale_of_all
+    other_keys["scaling"] = logit_scale
     other_keys["class"] = str(model.config.architecture)
-    if query_scale_of_all != 1:
-        other_keys["query_scale"] = query_scale_of_all
+    if query_scale != 1:
+        other_keys["query_scale"] = query_scale
     return protocol.answer(ropes, **other_keys)

@@ -44,20 +44,22 @@ TOKENS = (5, 6, 7, 8, 9, 10)
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return the frequencies and factors that mlx-lm computes from a config, for every layer.
-
-    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """Return the RoPE that mlx-lm computes from a config.json, for every layer.
 
     Args:
         config: The whole config.json.
-        question: The trained length and the context, in tokens.
+        question: {"trained": 4096, "context": 16384}, the trained length and the context in tokens.
+
+    Returns:
+        The frequencies and factors, under keys that the docstring of `probe_protocol` explains.
     """
-    model = build(config)
+    # `watch_pass` runs the model on some tokens, and stores the calls of mlx's RoPE in each layer
+    model = build_model(config)
     layers = list(model.layers)
     assert layers, "it has no layers"
     watch = watch_pass(model, layers)
 
-    # the rope of each layer, by its number; a layer without a noted call does not rotate
+    # the RoPE of each layer; a layer without such a call does not rotate
     ropes: list[Answer | None] = []
     for number in range(len(layers)):
         rope = None
@@ -66,45 +68,59 @@ def ask(config: Answer, question: Answer) -> Answer:
         ropes.append(rope)
     assert any(ropes), "no layer rotates"
 
-    # the other keys of an answer: the model class, and the factors on logits and on queries
+    # the model class, the factor on logits, and the factor on the query at the last position, in
+    # the seven digits of float32
     other_keys: Answer = {"class": type(model).__module__, "scaling": logit_scale(watch, layers)}
-    if watch.query_scale is not None:  # in seven digits, those of float32
+    if watch.query_scale is not None:
         last_position = question["context"] - 1
         other_keys["query_scale"] = float(f"{watch.query_scale(last_position):.7g}")
 
-    # `mixed`: mlx-lm computes a prompt in several passes, chunks of prefill_step_size tokens
-    # (generate_step in mlx_lm/generate.py), so that each may get other frequencies
+    # `mixed`: mlx-lm reads a prompt in several passes of prefill_step_size tokens (generate_step in
+    # mlx_lm/generate.py), so frequencies that depend on the length change within a prompt
     return probe_protocol.answer(ropes, mixed=True, **other_keys)
 
 
-def build(config: Answer) -> Any:
-    """Return the model that mlx-lm makes of a config, by the same steps as its `load_model`.
+def build_model(config: Answer) -> Any:
+    """Return the model that mlx-lm makes of a config.json, without weights.
 
-    Raises NoModel where it has no class for the model, and Refused where that fails.
+    The steps are those of mlx-lm's `load_model`.
+
+    Args:
+        config: The whole config.json, as a dict.
+
+    Raises:
+        NoModel: For a model type that mlx-lm does not have.
+        Refused: Where mlx-lm fails, with the stage: "config" for reading the config, "load" for
+            making the model.
     """
+    # mlx-lm reads a config from a folder
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         config = utils.load_config(Path(folder))
 
-    # the class of the model, and its settings from the config
+    # find the classes of the model and of its settings
     model_type = config.get("model_type", "")
     try:
-        kind, arguments = utils._get_classes(config=config)
+        model_class, settings_class = utils._get_classes(config=config)
     except ValueError as error:
-        name = utils.MODEL_REMAPPING.get(model_type, model_type)
-        if importlib.util.find_spec(f"mlx_lm.models.{name}") is None:
+        module_name = utils.MODEL_REMAPPING.get(model_type, model_type)
+        if importlib.util.find_spec(f"mlx_lm.models.{module_name}") is None:
             raise probe_protocol.NoModel(f"it has no model for {model_type}") from None
         raise probe_protocol.Refused("config", error) from error
-    except SystemExit:  # models/olmo.py ends the process where its package is missing
+    except SystemExit:
+        # models/olmo.py, which is for the first OLMo, ends the process where the package hf_olmo is
+        # missing; transformers has another model of this type
         raise probe_protocol.NoModel(
             f"{model_type} is another model there, and needs a package of its own"
         ) from None
+
+    # make the settings, then the model
     try:
-        settings = arguments.from_dict(config)
+        settings = settings_class.from_dict(config)
     except Exception as error:
         raise probe_protocol.Refused("config", error) from error
     try:
-        model = kind(settings)
+        model = model_class(settings)
     except Exception as error:
         raise probe_protocol.Refused("load", error) from error
     model.eval()
@@ -115,34 +131,35 @@ class Watch:
     """Notes which layer of a model calls which rope, while tokens pass through the model."""
 
     def __init__(self, layers: dict[int, int], indexers: set[int]) -> None:
-        """Prepare to watch with which modules and factors a model computes.
+        """Prepare a record of the calls of mx.fast.rope and of mlx's attention in a model.
 
-        While tokens pass through the model, the methods `rope` and `attention` replace two
-        functions of mlx. They note each call in the attributes here, and then call the real
-        function. `watching` puts them in place of these, and puts the real ones back.
+        While the model runs, the method `rope` replaces mx.fast.rope, and the method `attention`
+        replaces mx.fast.scaled_dot_product_attention. Each stores its arguments here and calls the
+        function of mlx. The function `watching` makes and undoes the replacement.
 
         Args:
-            layers: The number of each decoder layer by its id.
-            indexers: The ids of ropes to leave out: those of modules that only choose the tokens
-                which attention then sees (sparse attention).
+            layers: The numbers of the decoder layers by their ids (Python's `id`).
+            indexers: The ids of RoPE modules whose calls are not stored: modules of sparse
+                attention that only choose the tokens to attend to.
         """
         self.layers = layers
         self.indexers = indexers
 
-        # the layer that is running
+        # the number of the layer that is running
         self.layer: int | None = None
-        # by layer, the module of each call of a rope, such as an nn.RoPE, and the width of a head
+        # for each layer, the calls of mx.fast.rope: the module, such as an nn.RoPE, and the width
+        # of a head
         self.calls: dict[int, list[tuple[Any, int]]] = {}
-        # by layer, the factors on logits
+        # for each layer, the factors on logits that attention was called with
         self.scales: dict[int, list[float]] = {}
-        # a function from a position to the factor on its query, in models that have one
+        # in models with a factor on queries: a function that returns the factor at a position
         self.query_scale: Callable[[int], float] | None = None
 
-        # After the pass, each module is called alone, to read its rotation. This is the position at
-        # which it then rotates, whatever position it asks for; None in the pass.
+        # the position at which `rope` rotates, in place of the position that it is called with;
+        # None to rotate at the given position, while the model runs
         self.position: int | None = None
 
-        # the real functions of mlx
+        # the functions of mlx
         self.real_rope = mx.fast.rope
         self.real_attention = mx.fast.scaled_dot_product_attention
 
@@ -254,18 +271,18 @@ def watch_pass(
     run: Callable[[Any, Any], Any] = lambda model, tokens: model(tokens),
     kind: type[Watch] = Watch,
 ) -> Any:
-    """Pass a few tokens through a model, and return a watch that saw which layer called which rope.
+    """Run a model on a few tokens, and return a record of the calls of mlx's RoPE in each layer.
 
-    In `watch.calls`, layer 0 of a Llama has two calls of its nn.RoPE: for queries and for keys.
-
-    Raises Refused where the model fails.
+    For layer 0 of a Llama, `watch.calls` has two calls of an nn.RoPE: for queries and for keys.
 
     Args:
         model: The model.
-        layers: Its layers.
-        run: Passes tokens through the model, and returns the result; for a multimodal model, it
-            calls the language model in it.
-        kind: The class of the watch that is returned, `Watch` or one that notes more.
+        layers: The layers of the model.
+        run: Runs the model on tokens; for a multimodal model, only its language model.
+        kind: The class of the result, `Watch` or a subclass that records more.
+
+    Raises:
+        Refused: Where the model fails.
     """
     layer_numbers = {id(layer): number for number, layer in enumerate(layers)}
     # the indexers of sparse attention rotate too, but only to choose tokens: their ropes are known
@@ -291,19 +308,20 @@ def watch_pass(
 
 
 def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> Answer:
-    """Return the RoPE of one layer: frequencies, factor and pairs, in the form of an answer.
-
-    The module that rotates is called with unit vectors, and the result is its rotation matrix.
+    """Return the RoPE of one layer: its frequencies, its attention factor, and its pairs.
 
     Args:
-        watch: The calls that were noted while tokens passed the model.
-        calls: The calls of the layer, each a module and the width of a head: for queries and for
-            keys, or for queries only in a layer that takes the keys of an earlier one.
-        question: The context and the trained length, at both of which the rotation is read.
+        watch: The watch, which replaces mx.fast.rope while the rotation is read.
+        calls: The calls of mlx's RoPE in the layer, one for queries and one for keys; a layer that
+            uses the keys of an earlier layer has only the first. A call is the module that rotates
+            and the width of a head.
+        question: {"trained": 4096, "context": 16384}, the lengths in tokens at which the rotation
+            is read.
 
-    Raises AssertionError unless queries and keys share one rope.
+    Raises:
+        AssertionError: Where queries and keys are not rotated by the same module.
     """
-    # queries and keys must be rotated by the same module
+    # queries and keys must be rotated by the same module, such as an nn.RoPE
     module, head_dim = calls[0]
     assert len(calls) <= 2, f"{len(calls)} calls"
     for other_module, other_head_dim in calls:
@@ -312,29 +330,35 @@ def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> A
     assert module is not None, "the rope belongs to no module"
     assert not module.children(), f"{type(module).__name__} rotates in parts of its own"
 
-    # its rotation in a prompt as long as the context, and in one of the trained length
+    # an input as long as the context
     long_matrix = rotate_units(watch, module, head_dim, question["context"])
-    long, factor, pairs = read_matrix(long_matrix)
+    long_inv_freq, long_factor, pairs = read_matrix(long_matrix)
+
+    # an input of the trained length
     short_matrix = rotate_units(watch, module, head_dim, question["trained"])
-    short, short_factor, short_pairs = read_matrix(short_matrix)
+    short_inv_freq, short_factor, short_pairs = read_matrix(short_matrix)
     assert short_pairs == pairs, "its pairs depend on the length"
-    return {**probe_protocol.rope(long, factor, short, short_factor), "pairs": pairs}
+
+    rope = probe_protocol.rope(long_inv_freq, long_factor, short_inv_freq, short_factor)
+    return {**rope, "pairs": pairs}
 
 
 def rotate_units(watch: Watch, module: Any, head_dim: int, length: int) -> Any:
-    """Return the rotation matrix of a rope at position 1, [head_dim, head_dim].
+    """Return the rotation matrix of a RoPE module at position 1, [head_dim, head_dim].
 
-    Row i is the unit vector i after its rotation. Some modules choose their frequencies by the
-    length of the sequence. So the module is called for the last position of a sequence of this
-    length, and the watch rotates with its frequencies, but at position 1.
+    Row i is the rotated unit vector i. At position 1 the angle of a rotation is its frequency.
 
     Args:
-        watch: The watch, whose `rope` replaces mx.fast.rope here.
+        watch: The watch, which replaces mx.fast.rope while the module runs.
         module: The module that rotates, such as an nn.RoPE.
         head_dim: The width of a head.
-        length: The length of the sequence.
+        length: The length of the input in tokens, by which some modules choose their frequencies.
     """
     unit_vectors = mx.eye(head_dim, dtype=mx.float32).reshape(1, head_dim, 1, head_dim)
+
+    # The module is called for the last position, so that it chooses the frequencies for this
+    # length. It passes the frequencies and the position to mx.fast.rope. `watch.rope` replaces that
+    # function, and rotates with these frequencies at the position `watch.position`.
     mx.fast.rope = watch.rope
     watch.position = 1
     last_position = length - 1
@@ -347,20 +371,24 @@ def rotate_units(watch: Watch, module: Any, head_dim: int, length: int) -> Any:
 
 
 def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
-    """Return the frequencies, the attention factor and the pairs of a rotation matrix.
+    """Return the frequencies, the attention factor and the kind of pairs of a rotation matrix.
 
-    With the angle x of a pair and the attention factor A, the pair of dimensions (a, b) has the
-    four numbers A [[cos x, sin x], [-sin x, cos x]] in the rows and columns a and b. Dimensions
-    that do not rotate have the rows of the unit matrix.
-
-    The pairs are "half" where dimension i turns with i + head_dim / 2, as in Llama of transformers,
-    and "interleaved" where 2 i turns with 2 i + 1. Raises AssertionError for any other matrix.
+    A pair of dimensions (a, b) rotates by an angle x, and is multiplied by the attention factor A.
+    The rows and columns a and b of the matrix then have A [[cos x, sin x], [-sin x, cos x]].
+    Dimensions that do not rotate have rows of the unit matrix.
 
     Args:
-        matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
+        matrix: The rotation at position 1, [head_dim, head_dim], with the rotated unit vector i in
+            row i.
+
+    Returns:
+        The frequencies, the attention factor, and "half" for pairs (i, i + head_dim / 2), as in
+        transformers' Llama, or "interleaved" for pairs (2 i, 2 i + 1).
+
+    Raises:
+        AssertionError: For a matrix that rotates in another way.
     """
-    # Dimension 0 shows how dimensions are paired. It rotates with its neighbour, dimension 1, or
-    # with the dimension in the middle of those that rotate.
+    # the kind of pairs, from the dimension that rotates together with dimension 0
     dims = count_rotating(matrix)
     off_diagonal = matrix - np.diag(np.diag(matrix))
     partner = int(np.abs(off_diagonal[0]).argmax())
@@ -372,47 +400,55 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
         assert partner == 1, f"dimension 0 is paired with {partner} of {dims}"
         pairs = [(2 * i, 2 * i + 1) for i in range(dims // 2)]
 
+    # The cosine and the sine of each pair. The numbers of the pairs are copied into a unit matrix,
+    # which must be the given matrix in the end: then nothing else rotates.
     cosines = []
     sines = []
-    of_pairs_only = np.eye(len(matrix), dtype=matrix.dtype)
+    rebuilt_matrix = np.eye(len(matrix), dtype=matrix.dtype)
     for a, b in pairs:
         assert matrix[a, a] == matrix[b, b], "no rotation"
         assert matrix[a, b] == -matrix[b, a], "no rotation"
         cosines.append(float(matrix[a, a]))
         sines.append(float(matrix[a, b]))
         numbers_of_pair = np.ix_((a, b), (a, b))
-        of_pairs_only[numbers_of_pair] = matrix[numbers_of_pair]
-    # nothing but the numbers of the pairs may differ from the unit matrix
-    assert (of_pairs_only == matrix).all(), "rotates more than pairs"
+        rebuilt_matrix[numbers_of_pair] = matrix[numbers_of_pair]
+    assert (rebuilt_matrix == matrix).all(), "rotates more than pairs"
 
-    # at position 1, the angle of a pair is its frequency; the factor has the digits of float32
+    # the angles and the common factor of these cosines and sines; at position 1, an angle is a
+    # frequency
     inv_freq, factor = probe_protocol.from_cos_sin(cosines, sines)
-    return inv_freq, float(f"{factor:.7g}"), layout
+    rounded_factor = float(f"{factor:.7g}")  # float32 has seven digits
+    return inv_freq, rounded_factor, layout
 
 
 def count_rotating(matrix: Any) -> int:
-    """Return how many dimensions of a head rotate, which are the first ones of it.
+    """Return the number of dimensions of a head that a rotation matrix rotates.
 
-    Pairs with the frequency 0 stand still, and count nevertheless where they lie between others.
+    These must be the first dimensions of the head. Dimensions with the frequency 0 count as
+    rotating in a head whose pairs are (i, i + head_dim / 2).
 
     Args:
-        matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
+        matrix: The rotation, [head_dim, head_dim], with the rotated unit vector i in row i.
     """
-    # a dimension rotates where its row is not that of the unit matrix
-    size = len(matrix)
-    unit = np.eye(size, dtype=matrix.dtype)
-    rotated = [i for i in range(size) if (matrix[i] != unit[i]).any()]
-    count = len(rotated)
+    # the dimensions whose row differs from the unit matrix
+    head_dim = len(matrix)
+    unit_matrix = np.eye(head_dim, dtype=matrix.dtype)
+    rotating = [i for i in range(head_dim) if (matrix[i] != unit_matrix[i]).any()]
+    count = len(rotating)
 
-    # In a head of 8 with the pairs (i, i + 4), of which the slowest two have the frequency 0, the
-    # dimensions 0, 1, 4, 5 rotate. These are the first of each half: then all dimensions count.
+    # A head of 8 dimensions has the pairs (0, 4), (1, 5), (2, 6), (3, 7). If the last two pairs
+    # have the frequency 0, the dimensions 0, 1, 4, 5 rotate: the first dimensions of each half. All
+    # 8 dimensions count then.
     first_of_low_half = list(range(count // 2))
-    first_of_high_half = [i + size // 2 for i in first_of_low_half]
-    has_still_pairs = count < size and rotated == [*first_of_low_half, *first_of_high_half]
-    if has_still_pairs:
-        count = size
+    first_of_high_half = [i + head_dim // 2 for i in first_of_low_half]
+    has_pairs_of_frequency_0 = count < head_dim and rotating == [
+        *first_of_low_half,
+        *first_of_high_half,
+    ]
+    if has_pairs_of_frequency_0:
+        count = head_dim
     else:
-        assert rotated == list(range(count)), f"rotates dimensions {rotated}"
+        assert rotating == list(range(count)), f"rotates dimensions {rotating}"
     assert count > 0, "rotates nothing"
     assert count % 2 == 0, f"rotates {count} dimensions"
     return count

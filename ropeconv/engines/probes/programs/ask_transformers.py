@@ -57,61 +57,64 @@ SMALL_SIZES = {
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return the frequencies and factors that transformers computes from a config, for every layer.
-
-    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """Return the RoPE that transformers computes from a config.json, for every layer.
 
     Args:
         config: The whole config.json.
-        question: The trained length and the context, in tokens.
-    """
-    # the config of the text model, beside that of a vision model in some
-    loaded = load(config)
-    has_encoder_and_decoder = bool(getattr(loaded, "is_encoder_decoder", False))
-    text = getattr(loaded, "text_config", loaded)
-    if hasattr(loaded, "get_text_config"):
-        text = loaded.get_text_config()
-    if isinstance(text, dict):
-        raise refusal_of_dictionary(loaded)
+        question: {"trained": 4096, "context": 16384}, the trained length and the context in tokens.
 
-    # a small model of that config; one with an encoder and a decoder is built at its own size
-    small_text = shrink(text)
+    Returns:
+        The frequencies and factors, under keys that the docstring of `probe_protocol` explains.
+    """
+    # the config of the language model, which is a part of the config of a multimodal model
+    whole_config = load(config)
+    text_config = getattr(whole_config, "text_config", whole_config)
+    if hasattr(whole_config, "get_text_config"):
+        text_config = whole_config.get_text_config()
+    if isinstance(text_config, dict):
+        raise refusal_of_dictionary(whole_config)
+
+    # a small model with the same RoPE; a model with an encoder and a decoder keeps its size
+    has_encoder_and_decoder = bool(getattr(whole_config, "is_encoder_decoder", False))
+    small_config = shrink(text_config)
     try:
-        model = build(loaded if has_encoder_and_decoder else small_text)
+        model = build(whole_config if has_encoder_and_decoder else small_config)
     except probe_protocol.NoModel:
         raise
     except Exception as error:
         raise probe_protocol.Refused(stage="load", error=error) from error
 
-    # LongRoPE, for example, has other frequencies in a prompt within the trained length. So there
-    # are two passes: one of a few tokens, and one that ends with the context
+    # run a short and a long prompt, for which LongRoPE uses different frequencies
     try:
-        short_pass = forward(model, min(question["trained"], SHORT_PROMPT))
-        long_pass = forward(model, question["context"])
+        short_run = forward(model, min(question["trained"], SHORT_PROMPT))
+        long_run = forward(model, question["context"])
     except Exception as error:
         raise probe_protocol.Refused(stage="forward", error=error) from error
-    layers: list[Answer | None] = []  # None for a layer that does not rotate
-    for index in range(len(decoder_layers(model))):
-        if index not in long_pass.calls:
-            layers.append(None)
+
+    # the RoPE of each layer, from the tables of cosines and sines; None for a layer without RoPE
+    ropes: list[Answer | None] = []
+    for number in range(len(decoder_layers(model))):
+        if number not in long_run.calls:
+            ropes.append(None)
             continue
-        short_inv_freq, short_factor = read_tables(short_pass.calls[index])
-        inv_freq, factor = read_tables(long_pass.calls[index])
-        layers.append(probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor))
+        short_inv_freq, short_factor = read_tables(short_run.calls[number])
+        inv_freq, factor = read_tables(long_run.calls[number])
+        ropes.append(probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor))
 
-    # the layers of the decoder come first, and as many of the encoder follow
+    # an encoder and a decoder: the layers of both, which must have the same RoPE
     if has_encoder_and_decoder:
-        middle = len(layers) // 2
-        assert layers[:middle] == layers[middle:], "the encoder rotates otherwise than the decoder"
-        layers = layers[:middle]
+        middle = len(ropes) // 2
+        assert ropes[:middle] == ropes[middle:], "the encoder rotates otherwise than the decoder"
+        ropes = ropes[:middle]
 
-    facts: Answer = {"class": type(model).__name__}
+    # the model class, and the factors on logits and queries
+    other_keys: Answer = {"class": type(model).__name__}
     scaling = logit_scale(model)
     if scaling is not None:
-        facts["scaling"] = scaling
-    if long_pass.query_scale is not None:
-        facts["query_scale"] = long_pass.query_scale
-    return probe_protocol.answer(layers, **facts)
+        other_keys["scaling"] = scaling
+    if long_run.query_scale is not None:
+        other_keys["query_scale"] = long_run.query_scale
+    return probe_protocol.answer(ropes, **other_keys)
 
 
 def refusal_of_dictionary(loaded: Any) -> Exception:
@@ -293,10 +296,10 @@ def without_initialisation() -> Iterator[None]:
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """Return the layers of a text model.
+    """Return the layers of a language model.
 
-    A model with an encoder and a decoder gives the layers of its decoder, and then those of its
-    encoder.
+    For a model with an encoder and a decoder, these are the layers of the decoder, then the layers
+    of the encoder.
     """
     if model.config.is_encoder_decoder:
         encoder = model.encoder
@@ -324,28 +327,34 @@ def decoder_layers(model: Any) -> list[Any]:
 def forward(model: Any, tokens: int) -> Recorder:
     """Run a prompt through a model, and return the cosines and sines that each layer rotates with.
 
-    A long prompt has only its first positions and its last one, from which a model knows how long
-    it is. So a pass over a million positions computes four.
+    For a long prompt, the model runs only on four tokens: the positions 0, 1 and 2, and the last
+    position, by which the model knows the length.
 
     Args:
         model: The model.
         tokens: The length of the prompt.
+
+    Returns:
+        The recorder, which has the arguments of the rotating functions for each layer.
     """
-    # each layer tells the recorder that it begins, and the rotating functions note their arguments
+    # replace the rotating functions by functions that record their arguments
     recorder = Recorder()
     recorder.patch(sys.modules[type(model).__module__])
-    handles = []
+
+    # let the recorder know which layer is running; the default `number=number` gives each function
+    # the number of its layer
+    hooks = []
     for number, layer in enumerate(decoder_layers(model)):
-        # Python evaluates the default `number=number` in this loop, so that each function has the
-        # number of its layer
+
         def enter(*_: Any, number: int = number) -> None:
             recorder.enter(number)
 
-        handles.append(layer.register_forward_pre_hook(enter))
+        hooks.append(layer.register_forward_pre_hook(enter))
 
-    # the prompt, as arguments of the model
+    # the prompt
     is_long = tokens > LONGEST_WHOLE_PROMPT
-    positions = [0, 1, 2, tokens - 1] if is_long else list(range(tokens))
+    last_position = tokens - 1
+    positions = [0, 1, 2, last_position] if is_long else list(range(tokens))
     input_ids = torch.zeros(1, len(positions), dtype=torch.long)
     position_ids = torch.tensor([positions])
     arguments: Answer = {
@@ -356,7 +365,8 @@ def forward(model: Any, tokens: int) -> Recorder:
     if model.config.is_encoder_decoder:
         arguments |= {"decoder_input_ids": input_ids, "decoder_position_ids": position_ids}
 
-    # before 4.48 some classes know the length by the keys in the cache, not by positions
+    # transformers before 4.48: some classes know the length by the number of keys in the cache, so
+    # the cache gets keys in place of the tokens that are left out
     counts_cached_keys = BEFORE_4_48 and model.config.model_type in TYPES_THAT_COUNT_CACHED_KEYS
     try:
         with torch.no_grad():
@@ -365,14 +375,15 @@ def forward(model: Any, tokens: int) -> Recorder:
             try:
                 model(**arguments)
             except RuntimeError as error:
+                # transformers 4.53: models with M-RoPE, such as Qwen2-VL, need an attention mask,
+                # and fail without it in `expand`
                 if "expand" not in str(error):
                     raise
-                # transformers 4.53 fails on positions of M-RoPE without a mask
                 arguments["attention_mask"] = torch.ones_like(input_ids)
                 model(**arguments)
     finally:
-        for handle in handles:
-            handle.remove()
+        for hook in hooks:
+            hook.remove()
         recorder.restore()
     return recorder
 
@@ -434,126 +445,131 @@ def logit_scale(model: Any) -> float | None:
     return None
 
 
-def shrink(text: Any) -> Any:
-    """Return a config of a small model that rotates its heads in the same way.
+def shrink(config: Any) -> Any:
+    """Return a copy of a config for a small model with the same RoPE and the same width of heads.
 
-    The width of a head, and the RoPE, stay. There are fewer layers, heads and experts, and a
-    smaller vocabulary, so that models of any size are built in a second. Configs that are small
-    already stay unchanged.
+    The small model has fewer layers, heads and experts, and a smaller vocabulary, so it is built in
+    a second. The copy of a small config is unchanged.
 
     Args:
-        text: The config of a text model, such as a LlamaConfig. It is not changed.
+        config: The config of a language model, such as a LlamaConfig.
     """
-    text = copy.deepcopy(text)
-    is_small = text.num_hidden_layers <= 8 and text.hidden_size <= 1024
-    if is_small:
-        return text
+    small = copy.deepcopy(config)
+    is_small_already = small.num_hidden_layers <= 8 and small.hidden_size <= 1024
+    if is_small_already:
+        return small
 
-    # In Gemma 4 the number of heads differs by layer, and transformers then refuses to read
-    # `num_attention_heads` without this flag
+    # Gemma 4: the number of heads differs by layer, and transformers allows access to
+    # `num_attention_heads` only while this flag is set
     # (transformers/integrations/heterogeneity/configuration_utils.py)
-    text.allow_global_per_layer_attribute_access = True
-    shrink_layers(text)
-    if hasattr(text, "qk_rope_head_dim"):  # with MLA the width of a head follows from other keys
-        text.num_attention_heads = 2
-        text.num_key_value_heads = 2
-        text.hidden_size = 256
+    small.allow_global_per_layer_attribute_access = True
+
+    # layers and heads
+    shrink_layers(small)
+    has_latent_attention = hasattr(small, "qk_rope_head_dim")
+    if has_latent_attention:  # the width of its heads does not depend on these sizes
+        small.num_attention_heads = 2
+        small.num_key_value_heads = 2
+        small.hidden_size = 256
     else:
-        shrink_heads(text)
+        shrink_heads(small)
 
     # the vocabulary and the MLPs
     for name, small_size in SMALL_SIZES.items():
-        if getattr(text, name, None):
-            setattr(text, name, small_size)
-    text.pad_token_id = None  # it may be beyond the smaller vocabulary
+        if getattr(small, name, None):
+            setattr(small, name, small_size)
+    small.pad_token_id = None  # the id may be too large for the smaller vocabulary
 
     # at most 8 experts in one group, of which a token uses at most 2
     for name in ("num_local_experts", "n_routed_experts", "num_experts"):
-        experts = getattr(text, name, None) or 0
+        experts = getattr(small, name, None) or 0
         if experts > 8:
-            setattr(text, name, 8)
+            setattr(small, name, 8)
     for name in ("n_group", "topk_group"):
-        if getattr(text, name, None):
-            setattr(text, name, 1)
-    experts_per_token = getattr(text, "num_experts_per_tok", None) or 0
+        if getattr(small, name, None):
+            setattr(small, name, 1)
+    experts_per_token = getattr(small, "num_experts_per_tok", None) or 0
     if experts_per_token > 2:
-        text.num_experts_per_tok = 2
-    text.allow_global_per_layer_attribute_access = False
-    return text
+        small.num_experts_per_tok = 2
+
+    small.allow_global_per_layer_attribute_access = False
+    return small
 
 
-def shrink_layers(text: Any) -> None:
-    """Keep as many of the first layers of a config as contain every kind of layer.
+def shrink_layers(config: Any) -> None:
+    """Reduce the number of layers in a config, so that one layer of each kind remains.
 
-    With windows in five of six layers, the first six are kept. A config without kinds of layers
-    keeps two, or one period of its `sliding_window_pattern`.
+    For Gemma 3, where five layers with a window and one without alternate, six layers remain.
 
     Args:
-        text: The config, which is changed.
+        config: The config of a language model, which is changed.
     """
-    layer_kinds = getattr(text, "layer_types", None) or getattr(text, "no_rope_layers", None)
-    pattern = getattr(text, "sliding_window_pattern", None)
-    layers_needed = 2
+    # a list with the kind of each layer: "sliding_attention" and "full_attention", or in
+    # no_rope_layers 1 for a layer with RoPE and 0 for a layer without
+    layer_kinds = getattr(config, "layer_types", None) or getattr(config, "no_rope_layers", None)
+    # or the number of layers after which the kinds repeat
+    pattern = getattr(config, "sliding_window_pattern", None)
+
+    layers_needed = 2  # for a config without kinds of layers
     if layer_kinds:
         first_layer_of_each_kind = [layer_kinds.index(kind) for kind in set(layer_kinds)]
         layers_needed = max(first_layer_of_each_kind) + 1
     elif isinstance(pattern, int):
         layers_needed = pattern
-    text.num_hidden_layers = min(text.num_hidden_layers, layers_needed)
+    config.num_hidden_layers = min(config.num_hidden_layers, layers_needed)
 
-    # lists with a value for each layer
+    # shorten the lists with a value for each layer
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types", "moe_layers"):
-        values = getattr(text, name, None)
+        values = getattr(config, name, None)
         if isinstance(values, list):
-            setattr(text, name, values[: text.num_hidden_layers])
+            setattr(config, name, values[: config.num_hidden_layers])
 
 
-def shrink_heads(text: Any) -> None:
-    """Keep few heads of a config, of the same width.
+def shrink_heads(config: Any) -> None:
+    """Reduce the number of attention heads in a config, without changing the width of a head.
 
-    A hidden size of 4096 with 32 heads of queries, each 128 wide, and 8 heads of keys becomes 256
-    with 2 heads of queries, each 128 wide, and 1 head of keys.
+    32 query heads of width 128, a hidden size of 4096 and 8 key heads become 2 query heads of width
+    128, a hidden size of 256 and 1 key head.
 
     Args:
-        text: The config, which is changed.
+        config: The config of a language model, which is changed.
     """
-    query_heads = text.num_attention_heads
+    query_heads = config.num_attention_heads
     key_heads = query_heads
     for name in ("num_key_value_heads", "num_kv_heads"):
-        if getattr(text, name, None):
-            key_heads = getattr(text, name)
+        if getattr(config, name, None):
+            key_heads = getattr(config, name)
             break
-    # heads of queries that share a head of keys: 4 in the example
-    group_size = max(1, query_heads // key_heads)
+    query_heads_per_key_head = max(1, query_heads // key_heads)
 
-    # Fewer heads of queries: the smallest number from 2 on by which the old one can be divided. The
-    # hidden size is divided by the same quotient, so that must go without a remainder too.
-    fewer_query_heads = query_heads
-    for count in range(2, query_heads + 1):
-        divides_heads = query_heads % count == 0
-        quotient = query_heads // count
-        divides_hidden_size = text.hidden_size % quotient == 0
+    # Query heads: the smallest number from 2 on that divides the old number. The hidden size is
+    # divided by the same quotient, which must leave no remainder.
+    new_query_heads = query_heads
+    for candidate in range(2, query_heads + 1):
+        divides_heads = query_heads % candidate == 0
+        quotient = query_heads // candidate
+        divides_hidden_size = config.hidden_size % quotient == 0
         if divides_heads and divides_hidden_size:
-            fewer_query_heads = count
+            new_query_heads = candidate
             break
 
-    # A config can state a width of heads that is not hidden size / heads, as that of Qwen3 does.
-    # The hidden size then says nothing about heads, and becomes any small number.
-    width = getattr(text, "head_dim", None)
-    has_own_width = isinstance(width, int) and width * query_heads != text.hidden_size
-    if has_own_width:
-        text.hidden_size = 256
+    # Hidden size. Usually the width of a head is hidden size / heads, so both numbers shrink alike.
+    # Qwen 3 has the width in the config (head_dim), so any small hidden size does.
+    head_dim = getattr(config, "head_dim", None)
+    has_separate_width = isinstance(head_dim, int) and head_dim * query_heads != config.hidden_size
+    if has_separate_width:
+        config.hidden_size = 256
     else:
-        text.hidden_size = text.hidden_size * fewer_query_heads // query_heads
-    text.num_attention_heads = fewer_query_heads
+        config.hidden_size = config.hidden_size * new_query_heads // query_heads
+    config.num_attention_heads = new_query_heads
 
-    # fewer heads of keys, each for an equal number of heads of queries
-    fewer_key_heads = max(1, fewer_query_heads // group_size)
-    if fewer_query_heads % fewer_key_heads != 0:
-        fewer_key_heads = fewer_query_heads
+    # Key heads: as many query heads for each key head as before, if the numbers allow it
+    new_key_heads = max(1, new_query_heads // query_heads_per_key_head)
+    if new_query_heads % new_key_heads != 0:
+        new_key_heads = new_query_heads
     for name in ("num_key_value_heads", "num_kv_heads"):
-        if getattr(text, name, None):
-            setattr(text, name, fewer_key_heads)
+        if getattr(config, name, None):
+            setattr(config, name, new_key_heads)
 
 
 torch.set_num_threads(1)

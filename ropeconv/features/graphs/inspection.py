@@ -179,8 +179,8 @@ class GraphRope(ModelRope):
         """Return the formula that gives these frequencies, such as "yarn, theta 1e6, factor 4".
 
         A graph stores only numbers, so the method is found by trying: for each likely base, the
-        frequencies of each formula are compared with the stored ones (`holds`: equal but for
-        rounding).
+        frequencies of each formula are compared with the stored frequencies (`holds`), which are
+        rounded.
 
         Args:
             thetas: Bases to try first, such as `rope_theta` of the config.json.

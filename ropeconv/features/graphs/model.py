@@ -291,7 +291,8 @@ class OnnxGraph(Graph):
             outer_names: The values of the enclosing graphs, which operations of this graph can
                 read: the unique name of each, by its name in the file.
         """
-        names = dict(outer_names)  # and those of this graph
+        names = dict(outer_names)  # the values of this graph are added below
+
         # constants; a FunctionProto has none
         for tensor in getattr(scope, "initializer", ()):
             unique_name = self._add_unique_name(names, tensor.name)

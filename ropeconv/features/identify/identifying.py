@@ -113,7 +113,7 @@ class Subject:
             source=source,
             extension=extension,
             query_scaling=comparison.scale,  # of queries by position (log-n)
-            loaded_as=comparison.loaded_as,  # a model type, or empty for that of the source
+            loaded_as=comparison.loaded_as,  # a model type; empty for the source's own type
         )
 
     @classmethod

@@ -295,6 +295,7 @@ class Retrieval(Measure):
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
 
+        # a haystack is a text from a random token on, in which the fact is hidden
         for window, haystack in enumerate(choose_haystacks(texts, sizes)):
             for length, (depth_index, depth) in product(sizes.lengths, enumerate(depths)):
                 # The seed leaves out the length, so sequences of all lengths ask for the same fact
@@ -427,6 +428,7 @@ class Keys(Measure):
         for each window (a place in the texts) and each length.
         """
         question_count = KEYS_PER_DEPTH * sizes.depths
+        # a haystack is a text from a random token on, in which the lines are hidden
         for window, haystack in enumerate(choose_haystacks(texts, sizes)):
             random = np.random.default_rng((sizes.seed, window))
             prompts = self.prompts(haystack, question_count, random)

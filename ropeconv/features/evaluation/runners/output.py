@@ -148,14 +148,14 @@ def _open_folder(
     if comparison is not None:
         source = comparison.checkpoint
         has_two_lists = comparison.spec.current().short_inv_freq is not None
-        chunk = _chunk(request, has_two_lists)
+        chunk = _tokens_per_chunk(request, has_two_lists)
         # the code that --encoding buffers adds is in the output only
         load_source = partial(_load_checkpoint, source, device_spec, trust=False, chunk=chunk)
         models[Row(BASE)] = (source.identity, load_source)
 
     folder = FolderSource(output)
     has_two_lists = receipt.schedule.short_inv_freq is not None
-    chunk = _chunk(request, has_two_lists)
+    chunk = _tokens_per_chunk(request, has_two_lists)
     load_output = partial(_load_checkpoint, folder, device_spec, trust=output_has_code, chunk=chunk)
     models[Row(output.name, path=output)] = (folder.identity, load_output)
 
@@ -170,11 +170,11 @@ def _open_folder(
     )
 
 
-def _chunk(request: RunnerRequest, has_two_lists: bool) -> int:
+def _tokens_per_chunk(request: RunnerRequest, has_two_lists: bool) -> int:
     """Return how many tokens a model reads at a time.
 
-    With LongRoPE's two lists these are whole sequences, since transformers chooses the list for
-    each chunk.
+    LongRoPE has two lists of frequencies. Transformers chooses a list for each chunk, so a chunk
+    must then be a whole sequence.
     """
     return MOST_TOKENS if has_two_lists else request.chunk
 

@@ -84,8 +84,8 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         The runner of all servers, and the rows in the order of the URLs.
 
     Raises:
-        RopeconvError: A server does not answer, or its tokenizer differs from that of the first
-            server or of `request.model`.
+        RopeconvError: A server does not answer, or its tokenizer differs from the tokenizer of the
+            first server or of `request.model`.
     """
     # the function ropeconv.features.servers.connection.connect, which another feature provides
     connect_server = hook("connect_server")

@@ -243,7 +243,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     if tested:
         marked_by_chance = tested * ALPHA
         about = "fewer than 0.1"
-        if marked_by_chance >= 0.05:  # 0.1 or more, rounded to one digit
+        if marked_by_chance >= 0.05:  # a smaller number would be shown as 0.0
             about = f"about {marked_by_chance:.1f}"
         were_tested = counted(tested, "difference was", "differences were")
         sentences.append(f"{were_tested} tested at p < {ALPHA:.4f}; chance would mark {about}.")

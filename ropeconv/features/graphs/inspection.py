@@ -187,7 +187,7 @@ class GraphRope(ModelRope):
             lengths: Trained lengths in tokens to try before powers of two.
 
         Returns:
-            The formula in words, or "custom inv_freq" where no method gives the frequencies.
+            The formula in words; "custom inv_freq" if no method gives the frequencies.
         """
         vector = self.inv_freq
         slowest = int(np.flatnonzero(vector).max())  # the index of the last pair that rotates
@@ -723,7 +723,7 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
         other: A checkpoint, a GGUF file or other graphs, inspected.
 
     Returns:
-        A row for each RoPE of the graphs, and the differences in words; none where all are equal.
+        A row for each RoPE of the graphs, and the differences in words.
     """
     # A model may have several RoPEs. The first is the main RoPE, of the layers with full attention.
     # Layers with a sliding window may have another RoPE (Gemma 3).

@@ -181,13 +181,13 @@ def identify(
     run that fits has nearly the same logits as the runtime (a small KL).
 
     Args:
-        output: A folder or GGUF file, of ropeconv or of others; None for a server.
-        against: The source; not needed for an output of ropeconv whose source is found.
+        output: A folder or GGUF file, written by ropeconv or by another program; None for a server.
+        against: The source. By default it is found by the receipt, which ropeconv writes.
         recipe: The recipe that should be computed, such as `Recipe(METHODS["yarn"](4.0))`; by
-            default that of the receipt.
-        server: The URL of a running vLLM, SGLang or llama-server, which is asked in place of
+            default the recipe in the receipt.
+        server: The URL of a running vLLM, SGLang or llama-server, which is tested instead of
             `output`.
-        model: Which of the models that the server runs.
+        model: The name of the model, if the server runs several.
         settings: Device, precision, length and text, as for `validate`.
         reporter: Receives progress, and sentences for the user.
 
@@ -195,8 +195,8 @@ def identify(
         The candidates with their distances: `sentence`, `fits`, `is_right`.
 
     Raises:
-        UsageError: Where neither an output nor a server is given, or no recipe is known.
-        RopeconvError: Where the output, its source or the server cannot be read or run.
+        UsageError: Neither an output nor a server is given, or no recipe is known.
+        RopeconvError: The output, its source or the server cannot be read or run.
     """
     require("torch", "identifying")
     require("transformers", "identifying")

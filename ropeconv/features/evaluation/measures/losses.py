@@ -54,7 +54,8 @@ class Position(Measure):
         length = sizes.longest
         # without a prefix, the second token is the first target: nothing is before the first token
         first_target = max(len(texts.prefix), 1)
-        for window, (document, end) in enumerate(window_ends(texts, sizes, length)):
+        ends = window_ends(texts, sizes, apart=length)  # windows of a text do not overlap
+        for window, (document, end) in enumerate(ends):
             ids = texts.window(document, end, length)
             targets = np.arange(first_target, len(ids), dtype=np.int32)
             yield Case(
@@ -193,8 +194,8 @@ class Sliding(Measure):
                 length_with_prefix = end - start + prefix
                 ids = texts.window(document, end, length_with_prefix)
 
-                # the targets are at the end of the window: the tokens that no window before has
-                # predicted, but not the prefix, nor a first token, which has nothing before it
+                # The targets are the last tokens of the window, which no earlier window has as
+                # targets. The prefix and the first token of a sequence are never targets.
                 new_tokens = end - predicted_up_to
                 first_new = len(ids) - new_tokens
                 first_target = max(first_new, prefix, 1)

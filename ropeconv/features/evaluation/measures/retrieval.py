@@ -488,17 +488,17 @@ class Keys(Measure):
         """
         # the answers in the order of the questions, and the number of the line that each asks for
         answers = _split_answers(case.targets)
-        count = len(answers)
-        lines = order_of_questions(count)
+        question_count = len(answers)
+        lines = order_of_questions(question_count)
 
         observations = []
-        depths = count // KEYS_PER_DEPTH
+        depth_count = question_count // KEYS_PER_DEPTH
         for line, tokens in zip(lines, answers, strict=True):
             # Rows are compared line by line, so each line has a number that is unique among all
             # sequences. With 25 lines in each, these are 0 to 24, then 25 to 49, ...
-            window_of_line = case.window * count + line
+            window_of_line = case.window * question_count + line
             # KEYS_PER_DEPTH lines that follow each other in the text share a depth, from 0 to 1
-            depth = (line // KEYS_PER_DEPTH + 0.5) / depths
+            depth = (line // KEYS_PER_DEPTH + 0.5) / depth_count
             observation_of_line = partial(
                 Observation,
                 measure=self.name,
@@ -510,8 +510,10 @@ class Keys(Measure):
             is_right = float(losses.right[tokens].all())
             log_prob = -float(losses.loss[tokens].mean())
             exact = observation_of_line(metric="exact", value=is_right, weight=1)
-            mean = observation_of_line(metric="log_prob", value=log_prob, weight=len(tokens))
-            observations += [exact, mean]
+            mean_log_prob = observation_of_line(
+                metric="log_prob", value=log_prob, weight=len(tokens)
+            )
+            observations += [exact, mean_log_prob]
         return observations
 
     def with_place(self, case: Case, observation: Observation) -> Observation:

@@ -74,6 +74,7 @@ def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) 
         RopeconvError: The shortest prompt is too long.
     """
     if task in ("ruler_vt", "ruler"):
+        # the prompt begins with a solved example, whose random names may need a few tokens more
         longest_example = max(_count_tokens(tokenizer, _solved_examples()))
         needed = longest_example + _MORE_WITH_OTHER_NAMES
         if needed > _MOST_EXAMPLE_TOKENS:
@@ -82,7 +83,8 @@ def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) 
                 f" {needed} tokens, and lm_eval allows {_MOST_EXAMPLE_TOKENS}; leave the task out"
             )
     if task in ("ruler_cwe", "ruler"):
-        needed = max(_count_tokens(tokenizer, _word_lists(length)))  # the longest random prompt
+        # the shortest possible prompt has random words; of some such prompts, the longest counts
+        needed = max(_count_tokens(tokenizer, _word_lists(length)))
         if needed > length:
             raise RopeconvError(
                 f"ruler_cwe has no prompt of {length:,} tokens for this tokenizer: its shortest"

@@ -526,7 +526,8 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
         hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS)))
 
     result = []
-    for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
+    ends = window_ends(texts, sizes, apart=context)  # windows of a text do not overlap
+    for number, (document, end) in enumerate(ends):
         text = Case(
             measure="tune",
             column=context,

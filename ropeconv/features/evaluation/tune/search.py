@@ -100,8 +100,7 @@ class Task:
         """
         # the loss of the candidate minus the loss of the best one, a mean with its standard error
         difference = self.scorer.compare_with_best(candidate.schedule, self.best.schedule)
-        is_lower = difference.mean < 0
-        if not is_lower:
+        if difference.mean >= 0:  # the loss is not lower
             return
         self.best = candidate
 

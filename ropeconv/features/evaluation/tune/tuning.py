@@ -305,7 +305,7 @@ class Tuning:
             table: The rows of all candidates on the held-out windows.
         """
         settings = self.settings
-        chosen, is_better_than_formulas, sentence = self._verdict(best, reference, table)
+        chosen, is_better_than_formulas, sentence = self._choose_result(best, reference, table)
         assert chosen.recipe is not None
 
         # the curves have a point for each block of targets, at the position of its last target
@@ -367,7 +367,7 @@ class Tuning:
         self.progress.note(f"{by_loss[0].name} has the lowest loss; searching from it.")
         return by_loss
 
-    def _verdict(
+    def _choose_result(
         self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
     ) -> tuple[Candidate, bool, str]:
         """Choose between the frequencies that the search found and the best formula.

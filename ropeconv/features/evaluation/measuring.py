@@ -46,24 +46,23 @@ def evaluate(
     given = check_keywords("evaluate", keywords, EvaluateKeywords)
     reporter = given.pop("reporter", None) or SilentReporter()
 
-    # Python passes lists where the command line has texts with commas
+    # `evaluate_model` reads texts with commas, as on the command line: "base,yarn:4"
     rows = ",".join(_as_texts("methods", methods))
     measures = Sizes.measures  # the default
     if "measure" in given:
         measures = ",".join(_as_texts("measure", given["measure"]))
 
-    # keywords that say how much is measured, such as lengths and windows, are fields of Sizes
+    # Sizes: how much is measured, such as lengths and windows
     size_options = _select_fields(given, Sizes, without=["measures"])
     if "lengths" in given:
         size_options["lengths"] = ",".join(_as_texts("lengths", given["lengths"], Length))
     sizes = Sizes(measures=measures, **size_options)
 
-    # keywords that say where and how the model runs, such as device, are fields of RunnerRequest;
-    # `server` is called `servers` there
+    # RunnerRequest: where and how the model runs, such as the device
     run_options = _select_fields(given, RunnerRequest, without=["model", "rows"])
     if "server" in given:
         run_options["servers"] = _as_texts("server", given["server"])
-    if "against" in given:
+    if "against" in given:  # a path, a name on the Hub, or an object such as an inspection
         run_options["against"] = reference_of("evaluate", given["against"])
 
     with reporter.counting("Measuring") as (total, advance):

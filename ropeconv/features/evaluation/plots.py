@@ -143,22 +143,20 @@ def _curves(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
 
 
 def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """Return a picture of the numbers of each row, by length or position.
-
-    A row, such as yarn:4, is a curve with a band of one standard error.
+    """Return a picture with a curve for each row, such as yarn:4, and a band of its error.
 
     Args:
         result: The evaluation.
-        measure: The measure, such as growth.
-        by_row: The means of each row, one for each length or position (column).
+        measure: The kind of test, such as "growth" (the loss at several lengths).
+        by_row: The points of each curve, one for each length or position.
     """
     curves = {}
     for row, cells in by_row.items():
         points = [(cell.column, cell.value, cell.error) for cell in cells]
         curves[row] = curve(points)
 
-    # the metric says what the numbers are, such as a loss, of which less is better
-    metric = metric_of(main_metric(result, measure))
+    metric_name = main_metric(result, measure)  # such as "loss", or "accuracy" of a passkey
+    metric = metric_of(metric_name)
     more_is_better = metric.rising
     better = "Higher" if more_is_better else "Lower"
     caption = CURVES_CAPTION.format(Better=better) + CAPTION_OF_DOTTED_LINE
@@ -173,24 +171,25 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
 
 
 def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """Return a picture of how each row differs from the first one, by length or position.
+    """Return a picture with a curve for each row: its numbers minus those of the first row.
 
     Args:
         result: The evaluation.
-        measure: The measure, such as growth.
-        by_row: The means of each row, one for each length or position (column).
+        measure: The kind of test, such as "growth" (the loss at several lengths).
+        by_row: The cells of each row, such as yarn:4, one for each length or position.
     """
     first, *others = by_row
     curves = {}
     for row in others:
         points = []
         for cell in by_row[row]:
-            if cell.difference is not None:  # the first row has no cell to compare with
+            if cell.difference is not None:  # None where the first row was not measured
                 points.append((cell.column, cell.difference, cell.margin))
         curves[row] = curve(points)
 
-    # the caption says on which side of 0 a row is better: more right answers, or less loss
-    metric = metric_of(main_metric(result, measure))
+    # "Above 0, a row is better than base" for right answers, "Below 0, ..." for a loss
+    metric_name = main_metric(result, measure)
+    metric = metric_of(metric_name)
     more_is_better = metric.rising
     side = "Above" if more_is_better else "Below"
     caption = DIFFERENCES_CAPTION.format(Side=side, first=first) + CAPTION_OF_DOTTED_LINE

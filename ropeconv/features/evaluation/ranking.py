@@ -69,9 +69,11 @@ class Ranking:
         return f"{cell.value:.3f}", price.text, reach.text
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
-        """Return what was measured of a method, as JSON-ready data; None where nothing was.
+        """Return the measured losses of a method as JSON-ready data; None if it was not measured.
 
-        The price is the loss at the trained length minus that of the first row, in nats per token.
+        `price` is the loss at the trained length minus the loss of the first row, in nats per
+        token. `holds_to` is the longest length at which the loss is not significantly higher than
+        the lowest one.
 
         Args:
             advice: The method, as `ropeconv advise` lists it.
@@ -81,7 +83,7 @@ class Ranking:
         row, cell = self.measured[advice.method.name]
         return {
             "row": row.name,
-            "length": cell.column,
+            "length": cell.column,  # the columns of a table of losses are lengths
             "loss": cell.value,
             "error": cell.error,
             "difference": cell.difference,
@@ -178,32 +180,35 @@ def rank(
 
 
 def _schedule_of(row: RowResult, inspection: Inspection) -> Schedule | None:
-    """Return the frequencies and factors of a row of an evaluation, for a model.
-
-    It is None for the row of the unchanged model, and where the model cannot have the method.
+    """Return the frequencies and factors that the method of a row gives a model.
 
     Args:
-        row: The row, with its method as a recipe.
-        inspection: The model, which may be another one than that of the evaluation.
+        row: A row of an evaluation, with its method as a recipe.
+        inspection: The model.
+
+    Returns:
+        None for the unchanged model, which has no recipe, and for a method that the model cannot
+        have.
     """
     if row.recipe is None:
         return None
     try:
         recipe = inherit_settings(Recipe.from_dict(row.recipe), inspection)
-        # A recipe needs two RoPEs: that of the model, and the one whose frequencies it changes.
-        # The second is the first without its scaling, unless the recipe builds on the scaling.
+        # inspection.basis: the RoPE of the model before ropeconv extended it
         rope_of_model = inspection.basis(recipe)
-        rope_to_change = recipe.start(rope_of_model)
-        return recipe.schedule(rope_to_change, rope_of_model)
+        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
+        # and --as-is, both are the present RoPE of the model.)
+        unscaled_rope = recipe.start(rope_of_model)
+        return recipe.schedule(unscaled_rope, source=rope_of_model)
     except RecipeError:
         return None
 
 
 def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
-    """Whether two schedules of one model compute the same, whatever context they declare.
+    """Return whether two schedules give a model the same outputs beyond its trained context.
 
-    `softmax_scale` is not compared: it follows from the factor of YaRN and from `mscale_all_dim` of
-    the model.
+    A schedule has the frequencies and factors of a RoPE. Its declared context is not compared, nor
+    is `softmax_scale`, which follows from YaRN's factor and `mscale_all_dim` of the model.
     """
     if len(schedule.inv_freq) != len(other.inv_freq):
         return False
@@ -211,11 +216,11 @@ def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
         return False
     if not np.isclose(schedule.attention_factor, other.attention_factor, rtol=1e-9):
         return False
-    if schedule.log_n != other.log_n:
+    if schedule.log_n != other.log_n:  # queries scaled by the logarithm of the position
         return False
 
-    # LongRoPE has a second list, for sequences within the trained context. The losses that are
-    # ranked are of longer ones as a rule, which use the first list: so its numbers may differ.
+    # LongRoPE has a second list of frequencies, for sequences within the trained context. Both
+    # schedules must have one, or neither, but its numbers are not compared.
     has_two_lists = schedule.short_inv_freq is not None
     other_has_two_lists = other.short_inv_freq is not None
     return has_two_lists == other_has_two_lists
@@ -334,20 +339,20 @@ class Condition:
         return holds, f"{self.text} is {verdict}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """Return the number of a row that the condition compares: of its measure, at its length.
+        """Return the cell of a row that the condition compares, such as the loss at 32k tokens.
 
         Args:
             row: The row, such as "yarn:4".
             result: The evaluation.
 
         Raises:
-            RopeconvError: It was not measured.
+            RopeconvError: The evaluation does not have this cell.
         """
         length = self.length_in_tokens(result.trained)
         cell = None
-        was_measured = any(cell.measure == self.measure for cell in result.cells)
-        if was_measured:
-            metric = main_metric(result, self.measure)  # such as "loss" for growth
+        measures = {measured.measure for measured in result.cells}  # such as {"growth"}
+        if self.measure in measures:
+            metric = main_metric(result, self.measure)  # "loss" for "growth"
             cell = result.cell(row, self.measure, metric, length)
         if cell is None:
             raise self._unknown(f"{row} has no {self.measure} at {length:,} tokens")
@@ -374,10 +379,10 @@ def _compare_with_number(cell: Cell, number: float, result: Result) -> Proof | N
 
 
 def parse_condition(text: str) -> Condition:
-    """Parse a condition such as `[MEASURE] ROW < ROW @LENGTH`.
+    """Parse a condition such as "yarn:4 < base @32k" or "passkey yarn:4 > 0.9 @2T".
 
-    The sign may be > too, and the right side a number. Without a measure, the losses of growth are
-    compared.
+    The parts are [MEASURE] ROW < ROW-OR-NUMBER @LENGTH, where the sign may be < or >. The default
+    measure is "growth", the loss at several lengths.
 
     Raises:
         UsageError: The text is not a condition.
@@ -400,7 +405,7 @@ def parse_condition(text: str) -> Condition:
         text=text,
         measure=measure,
         left=left,
-        above=match["sign"] == ">",
+        above=match["sign"] == ">",  # whether the left number must be above the right one
         right=_number_or_name(match["right"].strip()),
         length=match["length"].strip(),
     )

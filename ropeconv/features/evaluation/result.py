@@ -468,27 +468,27 @@ def columns_of(result: Result, measure: str) -> list[int]:
 
 
 def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
-    """Make the table of a metric: a line for each row, a column for each length.
-
-    The table of growth has two more columns: the price of a method, which is its loss at the
-    trained length minus that of the first row, and the longest length to which it holds.
+    """Return the table of a metric: a line for each row, a column for each length or position.
 
     Args:
         result: The result.
         measure: The kind of test, such as growth (the loss at several lengths) or passkey.
         metric_name: The number that the test gives, such as loss or accuracy.
-        most: The most columns by position; by length there are few.
+        most: The largest number of columns in a table of losses by position.
     """
-    columns = columns_of(result, measure)
+    columns = columns_of(result, measure)  # lengths or positions in tokens
     if measure == POSITION:
         columns = _choose_columns(columns, most, result.trained)
         headings = [f"{column:,}" for column in columns]
     else:
-        headings = [in_trained(column, result.trained) for column in columns]
+        headings = [in_trained(column, result.trained) for column in columns]  # such as "2T"
+
+    # two more columns for losses by length: what the method costs at the trained length, and the
+    # longest length at which its loss does not rise
     if measure == GROWTH:
         headings += ["price", "holds to"]
 
-    # the cells by row and column, without those of a single depth, which are in the heat maps
+    # the cells by row and column; cells of a single depth are in the heat maps
     cells: dict[tuple[str, int], Cell] = {}
     for cell in result.cells:
         is_of_table = cell.measure == measure and cell.metric == metric_name
@@ -499,7 +499,8 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
     lines = []
     for row in result.rows:
         row_cells = [cells.get((row.name, column)) for column in columns]
-        if not any(row_cells):
+        was_measured = any(cell is not None for cell in row_cells)
+        if not was_measured:
             continue
         entries = [NOT_MEASURED if cell is None else _entry(cell, metric) for cell in row_cells]
         if measure == GROWTH:
@@ -620,12 +621,9 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
 
 
 def evaluation_record(result: Result, name: str) -> EvaluationRecord:
-    """Return the main numbers of a row, for the receipt of the output that it measured.
+    """Return the main numbers of a row, for the receipt of the output that the row measured.
 
-    These are the metrics that the tables on the screen show, such as the loss at each length,
-    without those of single depths and positions. `price` is what the method costs at the trained
-    length, in loss. `holds_to` is the longest length at which its loss is not significantly
-    higher.
+    Main numbers are the metrics in the tables on the screen, such as the loss at each length.
 
     Args:
         result: The evaluation.
@@ -637,7 +635,9 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
     measured = []
     for cell in cells:
         is_shown = cell.metric in shown_metrics(result, cell.measure)
-        if is_shown and cell.depth is None:  # others are of a single depth
+        is_over_all_depths = cell.depth is None
+        if is_shown and is_over_all_depths:
+            # copies the fields that a cell and a record both have
             measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
 
     return EvaluationRecord(
@@ -648,8 +648,10 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
         trained=result.trained,
         texts=tuple(Path(text).name for text in result.texts),
         tokens_sha256=result.tokens_sha256,
+        # the loss at the trained length minus the loss of the first row, in nats per token
         price=row.price,
         price_error=row.price_error,
+        # the longest length at which the loss is not significantly higher than the lowest one
         holds_to=row.holds_to,
         measured=tuple(measured),
         ropeconv=__version__,

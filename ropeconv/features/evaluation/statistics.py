@@ -94,19 +94,17 @@ def _by_key(
 
 
 def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
-    """Compute a cell of the results: its mean, its error, and its difference to the first row's.
+    """Return a cell of the table: a mean, its standard error, and its difference to the first row.
 
-    A cell has the loss of yarn:4 at 8,192 tokens, say, over all windows of the texts.
-
-    Errors are standard errors. Those of a share, such as the right answers, are from Wilson's
-    interval: its half-width at z = 1 is the error, and at z = 1.96 it is the shown interval. The
-    deviation of 20 right answers out of 20 would be 0.
+    The mean is over windows, which are parts of the texts: the loss of yarn:4 at 8,192 tokens, say.
+    The error of a share, such as right answers, is from Wilson's interval. The standard deviation
+    is useless there: for 20 right answers out of 20 it is 0.
 
     Args:
         row: The name of the row.
-        key: Measure, metric, column and depth.
-        pairs: The observations of the row, by the key that pairs them.
-        first: The observations of the first row; empty in that row.
+        key: Measure, metric, column (such as the length) and depth.
+        pairs: The observations of the row, by the window that they are from.
+        first: The observations of the first row in the same form; empty for the first row.
     """
     measure, metric, column, depth = key
     is_share = metric_of(metric).share
@@ -135,17 +133,16 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
         high=high,
         windows=len(set(sample.windows.tolist())),
         documents=len(set(sample.documents.tolist())),
-        clusters=sample.count,
+        clusters=sample.count,  # independent numbers: one per text, or per window if texts are few
     )
 
-    # the difference to the first row, over the windows that both have read; these may be fewer than
-    # the windows of the mean
+    # `prove` tests the difference to the first row, over the windows that both rows have
     comparison = prove(pairs, first, is_share)
     if comparison is None:  # no window in common
         return cell
     return msgspec.structs.replace(
         cell,
-        clusters=comparison.count,  # texts or windows that the difference is from
+        clusters=comparison.count,  # independent numbers of the difference
         difference=comparison.difference,
         difference_error=comparison.error,
         margin=comparison.margin,
@@ -153,25 +150,25 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
 
 
 def holds_to(observations: Sequence[Observation], trained: int) -> int | None:
-    """Return the longest length at which the loss is not significantly above the row's lowest.
+    """Return the longest length up to which a method works: its loss does not rise significantly.
 
-    The measure growth has the loss of the same tokens after contexts of several lengths, so two
-    lengths are compared window by window. Lengths behind one that is significantly worse do not
-    count.
+    The measure "growth" has the loss of the same tokens after contexts of several lengths. The
+    length with the lowest loss is compared with each longer length, window by window, until the
+    loss is significantly higher.
 
     Args:
-        observations: The observations of a row.
+        observations: The losses of the method, a row of the table.
         trained: The trained context in tokens.
 
     Returns:
-        The length in tokens; None where the trained length was not measured, and with fewer than
-        six independent texts or windows.
+        The length in tokens; None if the trained length was not measured, or if there are fewer
+        than six independent texts or windows.
     """
-    # by length in tokens, the loss on each window
+    # for each length in tokens: the loss on each window
     by_length: dict[int, dict[tuple[object, ...], Observation]] = {}
     for observation in observations:
         if observation.measure == GROWTH:
-            length = observation.column
+            length = observation.column  # the column of the table
             window = (observation.document, observation.window)
             by_length.setdefault(length, {})[window] = observation
     if trained not in by_length:
@@ -192,7 +189,7 @@ def holds_to(observations: Sequence[Observation], trained: int) -> int | None:
         difference = differences(by_length[length], by_length[best])
         if difference is None or difference.margin is None:  # too few windows for a test
             break
-        is_worse = difference.mean > difference.margin
+        is_worse = difference.mean > difference.margin  # margin: half of the 99.7 % interval
         if is_worse:
             break
         longest = length
@@ -219,57 +216,63 @@ def _length_of_lowest_loss(by_length: Mapping[int, Pairs]) -> int | None:
 
 
 def notes(cells: Sequence[Cell]) -> list[str]:
-    """Return the sentences below the tables on what errors and marks mean.
+    """Return the sentences below the tables that explain the errors and the marked differences.
 
     Args:
         cells: The cells of all rows.
     """
-    whole = [cell for cell in cells if cell.depth is None]
-    sentences = _notes_on_texts(whole)
+    table_cells = [cell for cell in cells if cell.depth is None]  # over all depths
+    sentences = _describe_measures_with_few_texts(table_cells)
 
-    # too few windows for a test
-    untested = list(dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST))
+    # measures with too few independent windows for a test
+    untested: list[str] = []
+    for cell in table_cells:
+        if cell.clusters < FEWEST and cell.measure not in untested:
+            untested.append(cell.measure)
     if untested:
-        # longppl counts only windows with a key token, and more targets find key tokens in more
-        # windows
+        # longppl uses only windows with a key token, which more targets make more frequent
         sizes = "--windows and --targets" if "longppl" in untested else "--windows"
         sentences.append(
             f"{', '.join(untested)}: fewer than {FEWEST} windows, so no difference is tested;"
             f" increase {sizes}, or give longer texts."
         )
 
-    # Many tests find a difference by chance: 30 tests at p < 0.0027 mark 0.08 on average. A cell
-    # whose difference was tested has a margin.
-    tested = sum(cell.margin is not None for cell in whole)
+    # Some tests find a difference by chance: 30 tests at p < 0.0027 mark 0.08 cells on average. A
+    # cell that was tested has a margin, above which a difference is significant.
+    tested = sum(cell.margin is not None for cell in table_cells)
     if tested:
-        expected = tested * ALPHA
-        about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
+        marked_by_chance = tested * ALPHA
+        about = "fewer than 0.1"
+        if marked_by_chance >= 0.05:  # a smaller number would be shown as 0.0
+            about = f"about {marked_by_chance:.1f}"
         were_tested = counted(tested, "difference was", "differences were")
         sentences.append(f"{were_tested} tested at p < {ALPHA:.4f}; chance would mark {about}.")
     return sentences
 
 
-def _notes_on_texts(cells: Sequence[Cell]) -> list[str]:
-    """Return sentences that name the measures of which too few texts were read.
+def _describe_measures_with_few_texts(cells: Sequence[Cell]) -> list[str]:
+    """Return a sentence for each group of measures whose errors are from too few texts.
 
     A standard error needs several independent numbers. With enough texts, the mean of each text is
     one number. With fewer texts, each window of a text is one number, and the error does not cover
     how texts differ.
 
     Args:
-        cells: The means of all rows, over all depths.
+        cells: The means of all rows. `documents` is the number of texts of a mean.
     """
-    measures_by_texts: dict[int, list[str]] = {}
+    # for each number of texts: the measures with so many
+    measures_by_text_count: dict[int, list[str]] = {}
     for cell in cells:
-        has_few_texts = cell.documents < FEWEST_DOCUMENTS
-        if has_few_texts and cell.windows > cell.documents:  # more than one window of a text
-            measures = measures_by_texts.setdefault(cell.documents, [])
+        text_count = cell.documents
+        has_several_windows = cell.windows > text_count  # in one of the texts
+        if text_count < FEWEST_DOCUMENTS and has_several_windows:
+            measures = measures_by_text_count.setdefault(text_count, [])
             if cell.measure not in measures:
                 measures.append(cell.measure)
 
     sentences = []
-    for count, measures in sorted(measures_by_texts.items()):
-        texts = counted(count, "text")
+    for text_count, measures in sorted(measures_by_text_count.items()):
+        texts = counted(text_count, "text")
         sentences.append(
             f"{', '.join(measures)}: the errors are between windows of {texts} and do not cover the"
             f" difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."

@@ -33,19 +33,24 @@ def show_result(result: Result, sheet: Sheet) -> None:
     """Show the result of an evaluation: its tables, rows that did not run, and notes."""
     for table in tables(result, MOST_SHOWN_COLUMNS):
         _show_table(table, sheet)
-    if any(cell.measure == GROWTH for cell in result.cells):
+
+    # the table of losses by length ("growth") has two columns that need a legend: "price" and
+    # "holds to"
+    has_growth = any(cell.measure == GROWTH for cell in result.cells)
+    if has_growth:
         every_column = COLUMN_MEANINGS.keys()
         sheet.say(legend(COLUMN_MEANINGS, shown=every_column))
     for row in result.rows:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
 
-    # the legend: T, and the mark of significant differences
-    meaning = ""
-    if any(cell.difference is not None for cell in result.cells):
+    # "T: the trained context, 4,096 tokens; bold: differs from the first row, p < 0.0027."
+    significance = ""
+    has_differences = any(cell.difference is not None for cell in result.cells)
+    if has_differences:
         mark = "bold" if sheet.colours else SIGNIFICANT
-        meaning = f"; {mark}: differs from the first row, {SIGNIFICANCE}"
-    sheet.say(f"T: the trained context, {result.trained:,} tokens{meaning}.")
+        significance = f"; {mark}: differs from the first row, {SIGNIFICANCE}"
+    sheet.say(f"T: the trained context, {result.trained:,} tokens{significance}.")
 
     # what was measured, and where
     if len(result.texts) > 1:

@@ -53,21 +53,17 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
             rows.append(("inv_freq", ", ".join(numbers)))
         screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
 
-    # The next command. Without a config.json that can be read it is a comparison with the
-    # checkpoint. If config.json has each RoPE of the graphs, without scaling, it is an extension.
-    # Otherwise none is shown.
+    # without a readable config.json, the next command compares the graphs with the checkpoint
     if inspection.spec is None:
         screen.say(f"Not compared with config.json: {inspection.note}.")
         command = command_line("compare", reference, "CHECKPOINT")
         screen.copyable(f"Next: {command}")
         return
-    is_all_in_config = True
-    for rope in inspection.ropes:
-        same_rope_in_config = inspection.part(rope)  # None if config.json does not have it
-        if same_rope_in_config is None:
-            is_all_in_config = False
+
+    # graphs that agree with config.json and are not scaled yet can be extended
+    agrees_with_config = all(inspection.part(rope) is not None for rope in inspection.ropes)
     is_unscaled = not inspection.spec.scaled
-    if is_all_in_config and is_unscaled:
+    if agrees_with_config and is_unscaled:
         command = command_line("apply", reference, "--yarn", 4)
         screen.copyable(f"Next: {command}")
 
@@ -173,7 +169,8 @@ def apply_graphs(
 
     Raises:
         UsageError: There are several sources, or options without an effect.
-        RopeconvError: The output exists and is not that of such a run, or cannot be made.
+        RopeconvError: The graph cannot be extended, or the output folder exists and was not written
+            by ropeconv.
     """
     from ropeconv.bake.execution import ApplyOptions, execute_plan
     from ropeconv.inspection.receipts.companion import read_companion
@@ -188,8 +185,7 @@ def apply_graphs(
     if refused_option:
         raise UsageError(f"{refused_option} does not go with a compiled graph; leave it out")
 
-    # A graph keeps its format and its types, so --to and --outtype have no value: the check above
-    # has refused both.
+    # --to and --outtype were refused above: a graph keeps its format and its types
     output = build_target(target | {"to": None, "outtype": None})
     source = open_graph(sources[0])
     source.treat_as = options.family
@@ -197,7 +193,7 @@ def apply_graphs(
 
     placed = None
     if not options.dry_run:
-        # an earlier output, which has a receipt, is replaced; a folder of the user's own is not
+        # Only an earlier output is replaced. It has a receipt, which a folder of the user has not.
         if plan.out.exists() and read_companion(plan.out) is None:
             raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
         with screen.progress("Writing", plan.bytes) as advance:

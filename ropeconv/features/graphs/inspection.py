@@ -178,20 +178,20 @@ class GraphRope(ModelRope):
     def formula_of(self, thetas: Iterable[float] = (), lengths: Iterable[int] = ()) -> str:
         """Return the formula that gives these frequencies, such as "yarn, theta 1e6, factor 4".
 
-        A graph stores numbers only, so the method is found by trying: for each base that is likely,
-        the frequencies of each formula are computed and compared with those of the graph
-        (`holds`), which are rounded.
+        A graph stores only numbers, so the method is found by trying: for each likely base, the
+        frequencies of each formula are compared with the stored frequencies (`holds`), which are
+        rounded.
 
         Args:
-            thetas: Bases to try before those that the frequencies suggest.
+            thetas: Bases to try first, such as `rope_theta` of the config.json.
             lengths: Trained lengths in tokens to try before powers of two.
 
         Returns:
-            The formula in words, or "custom inv_freq" where no method gives the frequencies.
+            The formula in words; "custom inv_freq" if no method gives the frequencies.
         """
         vector = self.inv_freq
         slowest = int(np.flatnonzero(vector).max())  # the index of the last pair that rotates
-        thetas_of_caller = tuple(thetas)  # such as rope_theta of the config.json
+        thetas_of_caller = tuple(thetas)
         all_lengths = (*lengths, *USUAL_TRAINED_LENGTHS)
 
         # For each base the simplest explanation is tried first: NTK with some factor has the
@@ -203,21 +203,22 @@ class GraphRope(ModelRope):
                 return describe(partly_rotating)
 
             # no scaling
-            base = base_inv_freq(theta, 2 * len(vector))
-            if self.holds(base):
+            unscaled = base_inv_freq(theta, 2 * len(vector))
+            if self.holds(unscaled):
                 return describe(Plain(theta))
 
-            # position interpolation divides all frequencies, of which the first is 1 without it
+            # Position interpolation divides all frequencies by one factor. The first frequency is 1
+            # before, so it gives the factor: `round_values` of 3.9999 tries 4 first.
             first_divisor = 1 / vector[0]
             for factor in round_values(first_divisor):
-                if factor > SMALLEST_FACTOR and self.holds(base / factor):
+                if factor > SMALLEST_FACTOR and self.holds(unscaled / factor):
                     return describe(InterpolatedForm(theta, factor))
 
-            # Most other methods do not change the fastest two pairs. Trying all methods takes a
-            # while, so with a base that is only a guess these two pairs must be right.
-            keeps_fastest = np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2])
-            if theta in thetas_of_caller or keeps_fastest:
-                last_divisor = base[slowest] / vector[slowest]
+            # All other methods are tried, which takes a while. Most of them keep the two highest
+            # frequencies, so a guessed base is skipped if it does not give these two.
+            keeps_highest = np.all(np.abs(unscaled[:2] - vector[:2]) <= self.error[:2])
+            if theta in thetas_of_caller or keeps_highest:
+                last_divisor = unscaled[slowest] / vector[slowest]
                 formula = self._scaled_formula(theta, round_values(last_divisor), all_lengths)
                 if formula:
                     return formula
@@ -226,24 +227,27 @@ class GraphRope(ModelRope):
     def _scaled_formula(
         self, theta: float, factors: Iterable[float], lengths: Iterable[int]
     ) -> str:
-        """Return the method with a scale factor that gives these frequencies; empty if none does.
+        """Return the method that gives the frequencies in the graph: "yarn, theta 1e6, factor 4".
 
         Args:
             theta: The base.
             factors: Scale factors to try.
             lengths: Trained lengths in tokens to try, since YaRN and Llama 3 depend on them.
+
+        Returns:
+            The method in words; empty if no method with these values gives the frequencies.
         """
         methods = [method for method in REGISTRY.values() if issubclass(method, ScaledMethod)]
         larger_factors = [factor for factor in factors if factor > SMALLEST_FACTOR]
         for length in dict.fromkeys(lengths):  # each length once
-            spec = self._unscaled_spec(theta, length)
+            unscaled_rope = self._unscaled_spec(theta, length)
             for method, factor in product(methods, larger_factors):
                 try:
-                    schedule = method(factor).schedule(spec)
+                    schedule = method(factor).schedule(unscaled_rope)
                 except (RopeconvError, ArithmeticError, ValueError):
-                    continue  # the method refuses or overflows for such a factor, such as 1e300
-                is_formula_of_graph = self.holds(schedule.inv_freq)  # equal but for rounding
-                if not is_formula_of_graph:
+                    continue  # the method refuses the factor, or overflows: 1e300, say
+                gives_frequencies_of_graph = self.holds(schedule.inv_freq)  # equal after rounding
+                if not gives_frequencies_of_graph:
                     continue
                 if schedule.form:
                     return frequencies(schedule)  # in words: "yarn, theta 1e6, factor 4"
@@ -719,19 +723,19 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
         other: A checkpoint, a GGUF file or other graphs, inspected.
 
     Returns:
-        A row for each RoPE of the graphs, and the differences in words; none where all are equal.
+        A row for each RoPE of the graphs, and the differences in words.
     """
-    # The RoPEs of the other model. The first one is that of the layers which an extension changes.
-    # Layers with a sliding window may have another one.
+    # A model may have several RoPEs. The first is the main RoPE, of the layers with full attention.
+    # Layers with a sliding window may have another RoPE (Gemma 3).
     if isinstance(other, GraphInspection):
         other_ropes = list[ModelRope](other.ropes)
-        context = 0  # a graph does not state one
+        context = 0  # a graph does not say how long its context is
     else:
         other_ropes = ropes_of_spec(other.spec)
         context = other.spec.context
     main_rope = other_ropes[0]
 
-    # each RoPE of the graph must be one of them
+    # each RoPE of the graph must be a RoPE of the other model
     rows = list[tuple[str, str]]()
     problems = list[str]()
     has_main_rope = False
@@ -752,7 +756,7 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
-    # perhaps the graph has only the RoPE of layers with a sliding window
+    # a graph with only the RoPE of window layers shows nothing about the main RoPE
     if not problems and not has_main_rope:
         problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(

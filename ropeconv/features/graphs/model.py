@@ -110,8 +110,10 @@ class Graph(ABC):
         """Give a constant other values, and perhaps another shape."""
 
     @abstractmethod
-    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
-        """Multiply what a Cos or Sin computes; `scaling` does so with a constant already."""
+    def _multiply_rotation(
+        self, rotation: Operation, scaling: Operation | None, factor: float
+    ) -> None:
+        """Multiply the result of a Cos or Sin; `scaling` is a Mul that does so already, or None."""
 
     @abstractmethod
     def save(self, target: Path) -> None:
@@ -154,7 +156,7 @@ class Graph(ABC):
             return []
         return list(rotations.values())
 
-    def _scaling(self, rotation: Operation) -> tuple[Operation | None, Constant | None]:
+    def _find_multiplication(self, rotation: Operation) -> tuple[Operation | None, Constant | None]:
         """Return the operation that multiplies a Cos or Sin by a constant, and that constant.
 
         Both are None where the result of the Cos or Sin is used without a factor.
@@ -179,37 +181,38 @@ class Graph(ABC):
         factors = set()
         for rotation in self.rotations(value):
             # the constant of the multiplication that follows a Cos or Sin; None, for 1, without one
-            _, constant = self._scaling(rotation)
-            factors.add(_number(constant))
+            _, constant = self._find_multiplication(rotation)
+            factors.add(_factor_or_one(constant))
         if len(factors) != 1:
             raise BadSource(
                 f"{self.path} multiplies cos and sin by different numbers; export it again"
             )
         return factors.pop()
 
-    def set_attention_factor(self, value: str, factor: float) -> None:
+    def set_attention_factor(self, frequencies: str, factor: float) -> None:
         """Set the attention factor: the number by which the cos and sin of a RoPE are multiplied.
 
         Args:
-            value: The name of the RoPE's frequencies in the graph.
+            frequencies: The name that the frequencies of the RoPE have in the graph.
             factor: The attention factor.
         """
-        # the Cos and Sin operations of these frequencies; for each the Mul that multiplies its
-        # result by a constant, and that constant. Both are None where there is no such Mul.
-        rotations = self.rotations(value)
-        scalings = [self._scaling(rotation) for rotation in rotations]
-        all_multiplications = [operation for operation, _ in scalings if operation is not None]
-        for rotation, (multiplication, constant) in zip(rotations, scalings, strict=True):
-            present_factor = _number(constant)  # 1 without a constant
+        # Each Cos and Sin may have a Mul after it, which multiplies it by a constant. Without such
+        # a Mul, `multiplication` and `constant` are None.
+        rotations = self.rotations(frequencies)  # the Cos and Sin operations
+        pairs = [self._find_multiplication(rotation) for rotation in rotations]
+        all_multiplications = [operation for operation, _ in pairs if operation is not None]
+        for rotation, (multiplication, constant) in zip(rotations, pairs, strict=True):
+            present_factor = _factor_or_one(constant)
             if present_factor == factor:
                 continue
-            # If only these Muls read the constant, its value is replaced. Otherwise new operations
-            # multiply by the factor, for which ONNX needs a newer opset.
+
+            # Replace the constant if other operations of the graph do not read it. Otherwise
+            # insert new operations, for which ONNX needs a newer opset.
             if constant and self._is_read_only_by(constant, all_multiplications):
                 dtype = constant.array().dtype
                 self.replace(constant, np.full(constant.shape, factor, dtype))
             else:
-                self._multiply(rotation, multiplication, factor)
+                self._multiply_rotation(rotation, multiplication, factor)
 
     def _is_read_only_by(self, constant: Constant, operations: list[Operation]) -> bool:
         """Return whether nothing else reads a constant, and its type is wide enough to change."""
@@ -225,7 +228,7 @@ class Graph(ABC):
         return True
 
 
-def _number(constant: Constant | None) -> float:
+def _factor_or_one(constant: Constant | None) -> float:
     """Return the factor in a constant; 1 without one."""
     return float(constant.array().ravel()[0]) if constant else 1.0
 
@@ -253,7 +256,7 @@ class OnnxGraph(Graph):
         try:
             self.model = onnx.load(str(path), format="protobuf", load_external_data=False)
             for scope in (self.model.graph, *self.model.functions):
-                self._read(scope, outer_names={})
+                self._read_graph(scope, outer_names={})
         except (DecodeError, ValueError, TypeError, LookupError):
             is_readable = False
         else:
@@ -277,19 +280,20 @@ class OnnxGraph(Graph):
             if len(dims) in (2, 3) and dims[1].dim_value > 1:
                 self.fixed_lengths[value.name] = dims[1].dim_value
 
-    def _read(self, scope: Any, outer_names: Mapping[str, str]) -> None:
+    def _read_graph(self, scope: Any, outer_names: Mapping[str, str]) -> None:
         """Read the operations and constants of a graph in the file, and of the graphs inside it.
 
         Two branches of an If may both have a value "cos". So each value gets a unique name here,
         such as "cos" and "cos_17".
 
         Args:
-            scope: The GraphProto, or a FunctionProto.
-            outer_names: Unique names by the names in the file, of the values of the graphs that
-                this graph is inside of. Operations in it can read them.
+            scope: A GraphProto or a FunctionProto of ONNX.
+            outer_names: The values of the enclosing graphs, which operations of this graph can
+                read: the unique name of each, by its name in the file.
         """
-        # the same for the values of this graph; a function of a model has no initializers
-        names = dict(outer_names)
+        names = dict(outer_names)  # the values of this graph are added below
+
+        # constants; a FunctionProto has none
         for tensor in getattr(scope, "initializer", ()):
             unique_name = self._add_unique_name(names, tensor.name)
             self._add_constant(unique_name, tensor.name, tensor)
@@ -301,16 +305,16 @@ class OnnxGraph(Graph):
                 if attribute.HasField("g"):
                     inner_graphs.insert(0, attribute.g)
                 for inner in inner_graphs:
-                    self._read(inner, names)
+                    self._read_graph(inner, names)
 
             inputs = tuple(names.get(name, name) for name in node.input)
             outputs = tuple(self._add_unique_name(names, name) for name in node.output)
-            # `_multiply` inserts nodes into the graph that a node is in, so both are kept
+            # `handle` is for `_multiply_rotation`, which inserts nodes beside this one in its graph
             self._add(
                 Operation(kind=node.op_type, inputs=inputs, outputs=outputs, handle=(scope, node))
             )
-            # a constant may be an operation too, whose only attribute has the numbers: `value` for
-            # a tensor
+
+            # some exporters write a constant as an operation with the tensor as its attribute
             if node.op_type == "Constant":
                 attribute = node.attribute[0]
                 if attribute.name == "value":
@@ -437,16 +441,18 @@ class OnnxGraph(Graph):
 
         constant.handle.CopyFrom(from_array(array, constant.handle.name))
 
-    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
-        """Multiply what a Cos or Sin computes by a number, by new operations in the graph.
+    def _multiply_rotation(
+        self, rotation: Operation, scaling: Operation | None, factor: float
+    ) -> None:
+        """Insert operations into the graph that multiply the result of a Cos or Sin.
 
-        A Cos whose result is named `c` gives `c_unscaled` afterwards, and a new Mul multiplies that
-        by the number into `c`. So the operations that read `c` need not change.
+        Before: `c = Cos(angles)`. After: `c_unscaled = Cos(angles)` and `c = Mul(c_unscaled,
+        factor)`. So the operations that read `c` need not change. If a Mul follows the Cos already,
+        it gets the new factor as an input, and the Cos keeps its name.
 
         Args:
             rotation: The Cos or Sin.
-            scaling: The Mul that multiplies its result by a constant already, or None. It gets the
-                new number as its other input.
+            scaling: The Mul that follows already and multiplies by a constant; None without one.
             factor: The attention factor.
         """
         from onnx.helper import make_node
@@ -458,13 +464,14 @@ class OnnxGraph(Graph):
                 f" {LEAST_OPSET}; export it again with that opset or a newer one"
             )
 
-        # names of values: the cosine, the factor in float32, and the factor in the cosine's type
+        # names of values: the result of the Cos or Sin, the factor, the factor in the same type
         graph, rotation_node = rotation.handle
         cosine = rotation_node.output[0]
         float32_factor = self._add_unique_name({}, f"{cosine}_attention_factor")
         cast_factor = self._add_unique_name({}, f"{cosine}_attention_factor_like")
-        unscaled = cosine
-        if not scaling:
+        if scaling:
+            unscaled = cosine
+        else:
             unscaled = self._add_unique_name({}, f"{cosine}_unscaled")
 
         # ONNX requires that an operation comes after those whose outputs it reads
@@ -477,15 +484,15 @@ class OnnxGraph(Graph):
             make_node("CastLike", [float32_factor, unscaled], [cast_factor]),
         ]
         if scaling:
-            # a Mul is there already: of its two inputs, the one that is not the cosine is replaced
+            # the Mul has two inputs: the cosine, and the old factor, which is replaced
             _, multiply_node = scaling.handle
-            index_of_factor = 1 - scaling.inputs.index(rotation.outputs[0])
+            index_of_cosine = scaling.inputs.index(rotation.outputs[0])  # 0 or 1
+            index_of_factor = 1 - index_of_cosine
             multiply_node.input[index_of_factor] = cast_factor
         else:
             rotation_node.output[0] = unscaled
             new_nodes.append(make_node("Mul", [unscaled, cast_factor], [cosine]))
 
-        # in their order, directly after the rotation
         for offset, node in enumerate(new_nodes):
             graph.node.insert(after_rotation + offset, node)
 
@@ -568,12 +575,15 @@ class OpenVinoGraph(Graph):
         for target in constant.handle.output(0).get_target_inputs():
             target.replace_source_output(number.output(0))
 
-    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
-        """Multiply what a Cos or Sin computes by a number.
+    def _multiply_rotation(
+        self, rotation: Operation, scaling: Operation | None, factor: float
+    ) -> None:
+        """Insert an operation into the graph that multiplies the result of a Cos or Sin.
 
         Args:
             rotation: The Cos or Sin.
-            scaling: The operation that multiplies its result by a constant already, or None.
+            scaling: The multiplication that follows already; it gets the new factor. None without
+                one.
             factor: The attention factor.
         """
         from openvino import opset13
@@ -581,8 +591,9 @@ class OpenVinoGraph(Graph):
         cosine = rotation.handle.output(0)  # or the sine
         number = opset13.constant(factor, dtype=cosine.get_element_type())
         if scaling:
-            # of the two inputs of the multiplication, the one that is not the cosine is replaced
-            index_of_factor = 1 - scaling.inputs.index(rotation.outputs[0])
+            # the multiplication has two inputs: the cosine, and the old factor, which is replaced
+            index_of_cosine = scaling.inputs.index(rotation.outputs[0])  # 0 or 1
+            index_of_factor = 1 - index_of_cosine
             scaling.handle.input(index_of_factor).replace_source_output(number.output(0))
             return
 

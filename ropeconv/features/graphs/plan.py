@@ -258,18 +258,20 @@ class GraphEdit:
         return ""
 
     def _find_wrong_row(self, rope: GraphRope) -> int | None:
-        """Return the first wrong row of the tables of cos and sin; None where all are right.
+        """Return the first wrong row of the tables of cos and sin in a written graph.
 
         Row p of the tables has A cos(p w) and A sin(p w), for the attention factor A and each
-        frequency w: the real and the imaginary part of A exp(i p w). `ropes_of` reads the rows
-        0, 1, 2, 4, ... only. Here all rows are compared, with numbers that are made in another way
-        than those that were written.
+        frequency w: the real and the imaginary part of A exp(i p w). Each row is compared with
+        these numbers, which are computed here in another way than for writing.
 
         Args:
-            rope: The RoPE in the written graph. If it is a vector of frequencies, it has no rows,
-                and the result is None.
+            rope: The RoPE in the written graph.
+
+        Returns:
+            The index of the row; None if all rows are right, or if the graph has no tables but a
+            vector of frequencies.
         """
-        if rope.positions is None:
+        if rope.positions is None:  # no tables
             return None
         inv_freq = self.schedule.inv_freq
         factor = self.schedule.attention_factor
@@ -283,9 +285,9 @@ class GraphEdit:
             rows = range(start, min(start + ROWS_PER_BLOCK, rope.positions))
             expected = first_block[: len(rows)] * np.exp(1j * start * inv_freq)
             for constant, numbers in ((cosines, expected.real), (sines, expected.imag)):
-                # a table may have each column twice, for both dimensions of a pair
-                columns = with_repeat(numbers, rope.repeat)
-                error = np.abs(table_rows(constant, rows) - columns)
+                # many tables have each column twice, for the two dimensions that rotate together
+                expected_rows = with_repeat(numbers, rope.repeat)
+                error = np.abs(table_rows(constant, rows) - expected_rows)
                 wrong_rows = np.flatnonzero((error > allowed).any(axis=1))
                 if len(wrong_rows):
                     return start + int(wrong_rows[0])
@@ -438,12 +440,11 @@ def _mask_length(constant: Constant) -> int:
 
 
 def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list[GraphRope]:
-    """Return the sets of frequencies (RoPEs) in graphs that a plan replaces.
+    """Return the RoPEs in graphs (sets of frequencies) that an extension replaces.
 
-    Each RoPE of a graph is one of three kinds. If config.json has it, it is replaced, unless it is
-    that of layers with a sliding window. If it is the RoPE of config.json without its scaling, the
-    scaling was added after the export, and `--as-is` writes it into the graph. A RoPE of another
-    width, as in a vision tower, is left unchanged.
+    Args:
+        inspection: The graphs, with the RoPEs that they hold.
+        plan: The plan for the config.json of the graphs.
 
     Raises:
         BadSource: A graph was exported with another config.json, or has no RoPE to change.
@@ -453,15 +454,16 @@ def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list
     unscaled_inv_freq = spec.unscaled().current().inv_freq
     unscaled = ModelRope(name="", inv_freq=unscaled_inv_freq, attention_factor=1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
-        # config.json has this RoPE
-        same_rope_in_config = inspection.part(rope)
+        # config.json has the same RoPE: it is replaced, but not in layers with a sliding window,
+        # which an extension does not change
+        same_rope_in_config = inspection.part(rope)  # None if config.json does not have it
         if same_rope_in_config is not None:
-            is_extended = same_rope_in_config.changes  # not in window layers
-            if is_extended:
+            if same_rope_in_config.changes:
                 to_replace.append(rope)
             continue
 
-        # config.json has this RoPE with a scaling that was added after the export
+        # config.json has the same RoPE with a scaling, which was added after the export: --as-is
+        # writes the scaling into the graph
         if rope.matches(unscaled):
             if not isinstance(plan.recipe.method, AsIs):
                 raise BadSource(
@@ -471,7 +473,8 @@ def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list
             to_replace.append(rope)
             continue
 
-        # the width says that it is the RoPE of the model, and yet config.json has other numbers
+        # A RoPE of the model's width must be in config.json. A RoPE of another width stays
+        # unchanged, as in a vision tower.
         rotary_dim = 2 * len(rope.inv_freq)
         if rotary_dim == spec.rotary_dim:
             raise BadSource(

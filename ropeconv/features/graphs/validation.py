@@ -212,10 +212,12 @@ def validate_graph(
         )
     inspection = inspect_source(checkpoint)
     recipe = Recipe.from_dict(receipt.recipe)
-    # a recipe needs the RoPE of the model, and the one whose frequencies it changes
+    # inspection.basis: the RoPE of the model before ropeconv extended it
     rope_of_model = inspection.basis(recipe)
-    rope_to_change = recipe.start(rope_of_model)
-    schedule = recipe.schedule(rope_to_change, rope_of_model)
+    # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top and
+    # --as-is, both are the present RoPE of the model.)
+    unscaled_rope = recipe.start(rope_of_model)
+    schedule = recipe.schedule(unscaled_rope, source=rope_of_model)
     if schedule.digest != receipt.schedule:
         raise BadSource(
             f"{folder} was not made from an export of {against}: the recipe gives another"
@@ -249,7 +251,7 @@ def validate_graph(
     graph_logits = torch.from_numpy(runner.logits(ids)[run.kept])
 
     has_rounded_weights = _has_rounded_weights(source)
-    results = _judge(run, control, reference, graph_logits, has_rounded_weights)
+    results = _measure_ranges(run, control, reference, graph_logits, has_rounded_weights)
     is_unchanged = schedule.digest == rope_of_model.current().digest
     agrees, sentence = conclusion(results, is_unchanged, schedule.original_context)
     sentence += reach_warning(results, schedule.original_context, schedule.context, "--length")
@@ -275,11 +277,7 @@ def validate_graph(
 
 
 def _choose_length(runner: _Runner, schedule: Schedule) -> int:
-    """Choose how many tokens are compared, by the time that they take.
-
-    A comparison reads the tokens three times: with the checkpoint without the method, with the
-    checkpoint with the method, and with the graph. Here only the graph reads a short text, and the
-    others are taken to be as fast.
+    """Return how many tokens can be compared in reasonable time.
 
     Args:
         runner: Runs the graph.
@@ -291,13 +289,15 @@ def _choose_length(runner: _Runner, schedule: Schedule) -> int:
         begin = time.perf_counter()
         runner.logits(list(range(SAMPLE)))  # the token ids 0, 1, 2, ...
         seconds_of_graph = time.perf_counter() - begin
+        # A comparison runs the graph once and the checkpoint twice, with and without the method. A
+        # run of the checkpoint is assumed to take as long as the graph.
         return 3 * seconds_of_graph
 
     return affordable_length(
         schedule.original_context,
         schedule.context,
         seconds=time_sample,
-        needed=0,  # bytes of a key-value cache, which are not counted here
+        needed=0,  # no bytes for a key-value cache
         free=host_bytes(),
     )
 
@@ -316,17 +316,19 @@ def _has_rounded_weights(source: GraphSource) -> bool:
     return rounded > exact
 
 
-def _judge(
+def _measure_ranges(
     run: TokenRun,
     control: Tensor,
     reference: Tensor,
     graph_logits: Tensor,
     has_rounded_weights: bool,
 ) -> list[BucketResult]:
-    """Return how far the graph is from the reference in each range of positions.
+    """Return for each range of positions how far the graph is from the checkpoint, as a KL.
+
+    All logits are [compared tokens, vocabulary].
 
     Args:
-        run: The tokens and the ranges; logits are [tokens of the ranges, vocabulary].
+        run: The tokens, with the ranges of positions that are compared.
         control: The logits of the checkpoint without the method.
         reference: The logits of the checkpoint with the method.
         graph_logits: The logits of the graph.
@@ -337,9 +339,13 @@ def _judge(
         measures = measure(reference[rows], graph_logits[rows])
         control_kl = measure(reference[rows], control[rows]).kl.mean().item()
         last_position = bucket.positions[-1]
+        # the noise of a graph is not measured, so it is not added to the allowed KL
         allowed = tolerance(last_position, noise=0.0, floor=KL_FLOOR)
+        # "whole": the graph has read all tokens up to the last position, without gaps
         result = bucket_result(bucket, measures, control_kl, kind="whole", allowed=allowed)
-        if has_rounded_weights:  # rounding changes logits too, so the rule is another one
+        if has_rounded_weights:
+            # Rounding changes logits too, more than is allowed. The graph must then be much nearer
+            # to the reference than the control is.
             result = with_rounded_weights(result, separation=SEPARATION)
         results.append(result)
     return results

@@ -129,20 +129,22 @@ class Identification(TableSummary):
         return text
 
     def _right_sentence(self, found: CandidateResult) -> str:
-        """Return the sentence on an output whose RoPE is right.
+        """Return the sentence for the user on an output whose RoPE is right.
 
         Args:
-            found: The candidate with the right RoPE, and how far the answers were from it.
+            found: The right RoPE as a candidate, with its distance from the output as a KL.
         """
         kl = f"KL {found.kl:.1e}"
-        # the candidate was computed with the weights of the source
-        if not self.own_weights:
+        # transformers ran the source with the right RoPE
+        uses_weights_of_source = not self.own_weights
+        if uses_weights_of_source:
             return f"It computes {self.method} as it should ({kl})."
 
-        # It was computed with the weights of the output, so only the RoPE was compared. If a
-        # comparison with the source has failed before, something else than the RoPE differs.
+        # Transformers ran the weights of the output, so only the RoPE was compared. If an earlier
+        # validation against the source has failed, another part of the output differs.
+        validation_had_failed = self.disagreed
         text = f"With the weights of the file, it computes {self.method} as it should ({kl})"
-        if self.disagreed:
+        if validation_had_failed:
             text += ", so its weights, or other keys than those of RoPE, differ from the source's"
         return f"{text}."
 

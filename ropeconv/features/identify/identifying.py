@@ -76,9 +76,9 @@ class Subject:
     """The source with the recipe that a runtime should compute."""
 
     source: Source
-    case: Extension
+    extension: Extension
 
-    scale: LogN | QueryScaling | None
+    query_scaling: LogN | QueryScaling | None
     """The scaling of queries that is right."""
 
     loaded_as: str = ""
@@ -86,78 +86,81 @@ class Subject:
 
     @classmethod
     def of_comparison(cls, comparison: Comparison) -> Subject:
-        """Return what is tested: the source of an output, and the RoPE that the output should have.
+        """Return the source of an output, and the RoPE that the output should have.
 
-        The source is a checkpoint; a GGUF file is dequantised into one.
+        The source is a checkpoint. A GGUF file is dequantised into a checkpoint.
 
         Args:
             comparison: The output with its receipt, and its source.
         """
-        # The RoPE whose frequencies the recipe changes. For most recipes it is that of the
-        # training. With --on-top and --as-is it is the one that the source has now.
         recipe = Recipe.from_dict(comparison.receipt.recipe)
         inspection = inspect_source(comparison.source)
-        rope_to_change = recipe.start(inspection.basis(recipe))
+        # inspection.basis: the RoPE of the model before ropeconv extended it
+        rope_of_source = inspection.basis(recipe)
+        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
+        # and --as-is, both are the present RoPE of the source.)
+        unscaled_rope = recipe.start(rope_of_source)
 
         source = comparison.checkpoint_or_dequantised()
-        case = Extension(
+        extension = Extension(
             recipe=recipe,
             source=comparison.spec,
-            start=rope_to_change,
+            start=unscaled_rope,
             schedule=comparison.schedule,  # the frequencies and factors in the receipt
             weights=source.family.weights,
         )
         return cls(
             source=source,
-            case=case,
-            scale=comparison.scale,  # of queries by position (log-n)
-            loaded_as=comparison.loaded_as,
+            extension=extension,
+            query_scaling=comparison.scale,  # of queries by position (log-n)
+            loaded_as=comparison.loaded_as,  # a model type; empty for the source's own type
         )
 
     @classmethod
     def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
-        """Return what is tested: a source, and the RoPE that a recipe gives it.
+        """Return a source, and the RoPE that a recipe gives it.
 
-        It is for an output that ropeconv did not write, whose recipe no receipt has.
+        An output that ropeconv did not write has no receipt, so the user names the recipe.
 
         Args:
-            against: The place or the name of the source.
+            against: The path of the source, or its name on the Hub.
             recipe: The method that the output should have, such as `--yarn 4`.
 
         Raises:
             BadSource: The source cannot be read.
-            RecipeError: The recipe does not fit it.
+            RecipeError: The source cannot have the method.
         """
-        # A recipe needs two RoPEs. It changes the frequencies of the source without its scaling, in
-        # most methods. From the scaling it takes settings, such as YaRN's beta_fast.
         opened = open_source(against)
         inspection = inspect_source(opened)
+        # inspection.basis: the RoPE of the model before ropeconv extended it
         rope_of_source = inspection.basis(recipe)
-        rope_to_change = recipe.start(rope_of_source)
-        schedule = recipe.schedule(rope_to_change, rope_of_source)
+        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
+        # and --as-is, both are the present RoPE of the source.)
+        unscaled_rope = recipe.start(rope_of_source)
+        schedule = recipe.schedule(unscaled_rope, source=rope_of_source)
 
         # transformers runs the source, so the weights of a GGUF file are dequantised
         source = opened
         if isinstance(source, GgufSource):
             source = GgufCheckpoint(source, with_tokenizer=False)
-        case = Extension(
+        extension = Extension(
             recipe=recipe,
             source=inspection.spec,
-            start=rope_to_change,
+            start=unscaled_rope,
             schedule=schedule,
             weights=source.family.weights,
         )
-        return cls(source, case, scale=schedule.log_n)
+        return cls(source, extension, query_scaling=schedule.log_n)
 
     @property
     def queries(self) -> str:
         """The end of the name of the module whose output are unrotated queries."""
-        return self.case.weights.queries
+        return self.extension.weights.queries
 
     @property
     def method(self) -> str:
         """The method as flags."""
-        case = self.case
+        case = self.extension
         return described_flags(case.recipe, case.start.original_context, case.source.context)
 
 
@@ -172,20 +175,19 @@ def identify(
     settings: Settings | None = None,
     reporter: Reporter | None = None,
 ) -> Identification:
-    """Say what a runtime computes: the method, or which known mistake in its place.
+    """Find out whether a runtime computes the right RoPE, or which known mistake it makes.
 
-    The source is run in transformers, once with the right RoPE and once with each known mistake.
-    Each run is compared with the answers of the runtime. The run that fits differs from them by
-    rounding only (its KL is small).
+    Transformers runs the source once with the right RoPE, and once with each known mistake. The
+    run that fits has nearly the same logits as the runtime (a small KL).
 
     Args:
-        output: A folder or GGUF file, of ropeconv or of others; None for a server.
-        against: The source; not needed for an output of ropeconv whose source is found.
+        output: A folder or GGUF file, written by ropeconv or by another program; None for a server.
+        against: The source. By default it is found by the receipt, which ropeconv writes.
         recipe: The recipe that should be computed, such as `Recipe(METHODS["yarn"](4.0))`; by
-            default that of the receipt.
-        server: The URL of a running vLLM, SGLang or llama-server, which is asked in place of
+            default the recipe in the receipt.
+        server: The URL of a running vLLM, SGLang or llama-server, which is tested instead of
             `output`.
-        model: Which of the models that the server runs.
+        model: The name of the model, if the server runs several.
         settings: Device, precision, length and text, as for `validate`.
         reporter: Receives progress, and sentences for the user.
 
@@ -193,8 +195,8 @@ def identify(
         The candidates with their distances: `sentence`, `fits`, `is_right`.
 
     Raises:
-        UsageError: Where neither an output nor a server is given, or no recipe is known.
-        RopeconvError: Where the output, its source or the server cannot be read or run.
+        UsageError: Neither an output nor a server is given, or no recipe is known.
+        RopeconvError: The output, its source or the server cannot be read or run.
     """
     require("torch", "identifying")
     require("transformers", "identifying")
@@ -203,13 +205,11 @@ def identify(
     if output is None and not server:
         raise UsageError("there is nothing to identify; give a folder, a GGUF file, or --server")
 
-    baked = None if output is None else Path(reference_of("identify", output))
-    subject = _subject(baked, against, recipe)
-    with reporter.counting("Running") as (total, advance):
+    output_path = None if output is None else Path(reference_of("identify", output))
+    subject = _subject(output_path, against, recipe)  # the source, and the right RoPE
+    with reporter.counting("Running") as (total, advance), advice_on_memory():
         progress = Progress(reporter.note, total, advance)
-
-        with advice_on_memory():
-            return _identify(subject, baked, server, model, settings, progress)
+        return _identify(subject, output_path, server, model, settings, progress)
 
 
 def identify_comparison(
@@ -295,7 +295,7 @@ def _identify(
         observer = _observer(baked, server, model, settings, at)
         text = _text_run(subject, observer, folder, settings)
         singles = _single_runs(text)
-        right, *mistakes = candidates(subject.case)
+        right, *mistakes = candidates(subject.extension)
 
         passes = 2 + len(mistakes)  # of the runtime, the right schedule, and each mistake
         progress.note(
@@ -330,7 +330,7 @@ def _identify(
             distances.append((mistake, kl))
 
     is_exact = noise <= MOST_NOISE_IF_EXACT
-    results, allowed = _judge(distances, is_exact, noise, text.positions[-1])
+    results, allowed = _find_fitting_candidates(distances, is_exact, noise, text.positions[-1])
     return Identification(
         subject=server or str(baked),
         runtime=observer.runtime,
@@ -340,7 +340,7 @@ def _identify(
         noise=noise,
         is_exact=is_exact,
         tokens=len(text.ids),
-        digest=subject.case.schedule.digest,
+        digest=subject.extension.schedule.digest,
         device=at.device,
         dtype=at.dtype,
         left_out=tuple(left_out),
@@ -348,33 +348,35 @@ def _identify(
     )
 
 
-def _judge(
+def _find_fitting_candidates(
     distances: list[tuple[CandidateSchedule, Tensor]], is_exact: bool, noise: float, last: int
 ) -> tuple[tuple[CandidateResult, ...], float]:
-    """Return which candidates a runtime may compute, the nearest first, and the KL that is allowed.
+    """Return which candidates the answers of a runtime fit, the nearest candidate first.
 
-    A candidate is the right RoPE or a known mistake. Some runtimes compute as precisely as
-    transformers computes the candidates. For these a candidate fits if 95 % of the tokens are
-    within the KL that rounding causes.
-
-    Other runtimes round more: a GGUF file whose activations are quantised, a server in bfloat16.
-    For these the nearest candidate fits if it is much nearer than most, and with it those that
-    cannot be told apart from it.
+    A candidate is the right RoPE or a known mistake, computed in transformers.
 
     Args:
         distances: Each candidate with the KL of the runtime to it, for each compared token.
         is_exact: Whether the runtime computes as precisely as transformers.
-        noise: The KL after texts of one token, which RoPE does not change.
-        last: The last position.
+        noise: The KL that rounding causes, measured on texts of one token.
+        last: The last compared position. The allowed KL grows with it, since the rounding of an
+            angle grows with the position.
+
+    Returns:
+        The candidates, each with `fits`, and the largest KL that fits.
     """
     kl_by_candidate = [kl for _, kl in distances]  # of each token
     means = [float(kl.mean()) for kl in kl_by_candidate]
     kls_95 = [float(kl.quantile(0.95)) for kl in kl_by_candidate]
+
+    # for a precise runtime, only rounding may separate it from a candidate
     if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
         fits = [kl_95 <= allowed for kl_95 in kls_95]
+
+    # Other runtimes round more, such as a server in bfloat16. The nearest candidate must be much
+    # nearer than a wrong one; most candidates are wrong, so that is the median.
     else:
-        # most candidates are wrong, so the median is the distance of a wrong one
         allowed = NEAREST_SHARE_OF_MEDIAN * statistics.median(means)
         fits = _find_near_nearest(kl_by_candidate, allowed)
 
@@ -457,7 +459,7 @@ def _observer(
 
 
 def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Settings) -> TokenRun:
-    """Return the tokens of a text, and the positions of them that are compared.
+    """Return the tokens that a runtime and transformers both read, and the compared positions.
 
     Args:
         subject: The source, and the recipe that the runtime should compute.
@@ -466,11 +468,10 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
         settings: The length, and the text or the seed of random tokens.
 
     Raises:
-        BadSource: For a length beyond the context, or that the runtime does not accept.
+        BadSource: The length is beyond the context, or more than the runtime accepts.
     """
-    # the longest text: within the context, and what the runtime accepts, less the one token that it
-    # generates after the text
-    schedule = subject.case.schedule
+    # the runtime must also have space for the token that it generates after the text
+    schedule = subject.extension.schedule
     trained = schedule.original_context
     longest = schedule.context
     if observer.longest:
@@ -492,10 +493,11 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
     else:
         ids = synthetic(length, vocabulary, settings.seed)  # random tokens
 
-    # The model reads the whole text, and some positions of the trained context and of each doubling
-    # of it are compared. The last position is not among them, since a server gives no
-    # log-probabilities there.
-    ranges = spread_buckets(trained, length - 1, POSITIONS_PER_RANGE)
+    # Some positions are compared in each range: the trained context, then each doubling of it. The
+    # last position is left out, since a server gives no log-probabilities there.
+    compared_length = length - 1
+    ranges = spread_buckets(trained, compared_length, POSITIONS_PER_RANGE)
+    # "whole": the model reads all tokens from the first to the last
     return TokenRun.over_all(kind="whole", ids=ids, buckets=ranges)
 
 
@@ -515,32 +517,35 @@ def _distances(
     answers: Answers,
     progress: Progress,
 ) -> Tensor:
-    """Return how far the answers of a runtime are from a candidate: the KL in nats [tokens].
+    """Return the KL of a runtime to a candidate, in nats for each compared token.
 
-    The source computes the candidate in transformers, patched with its schedule.
+    A candidate is the right RoPE or a known mistake. Transformers runs the source with it.
 
     Args:
         engine: The source, loaded in transformers.
-        subject: The source's RoPE, and the recipe that the runtime should compute.
-        candidate: The right schedule, or one that the runtime may compute by mistake.
+        subject: The source, and the right RoPE.
+        candidate: The RoPE to compute.
         run: The tokens.
-        answers: The answers of the runtime to them.
+        answers: The log-probabilities of the runtime after these tokens.
         progress: Callbacks, which are called while tokens are read.
 
     Raises:
         RuntimeError: The model cannot compute the candidate.
     """
-    # The scaling of queries by position (log-n) is the right one, unless the candidate is a mistake
-    # in this scaling.
-    query_scaling = subject.scale
-    right_schedule = subject.case.schedule
+    # log-n scales queries by position; some mistakes are in this scaling
+    query_scaling = subject.query_scaling
+    right_schedule = subject.extension.schedule
     if candidate.schedule.log_n != right_schedule.log_n:
         query_scaling = candidate.schedule.log_n
 
-    has_latent_attention = subject.case.source.mla
-    with ExitStack() as stack:  # which undoes the changes, the last one first
+    has_latent_attention = subject.extension.source.mla
+    with ExitStack() as stack:  # undoes the changes to the model after the block
         undo = patch(
-            engine.model, candidate.schedule, has_latent_attention, query_scaling, subject.queries
+            engine.model,
+            candidate.schedule,
+            has_latent_attention,
+            query_scaling,
+            subject.queries,  # the name of the module that computes queries
         )
         stack.callback(undo)
         # some mistakes are not in the schedule, such as rotating the wrong pairs of dimensions

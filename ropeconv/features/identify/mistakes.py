@@ -112,12 +112,13 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
 
 
 def _wrong_numbers(case: Extension) -> list[CandidateSchedule]:
-    """Return the known mistakes of runtimes in the numbers: other frequencies, or another factor.
+    """Return the known mistakes of runtimes in the numbers of a RoPE.
 
-    A mistake that gives the right numbers for this model, or those of another mistake, is left out.
+    Such a mistake gives other frequencies or another attention factor. It is left out if it makes
+    no difference for this model, or the same difference as another mistake.
 
     Args:
-        case: The RoPE of the source, and the right schedule.
+        case: The RoPE of the source, and the right frequencies and factors (`schedule`).
     """
     found = []
     known = {case.schedule.digest}
@@ -130,8 +131,9 @@ def _wrong_numbers(case: Extension) -> list[CandidateSchedule]:
         if schedule is None or schedule.digest in known:
             continue
         known.add(schedule.digest)
-        # more frequencies are not enough to rotate whole heads: some classes of transformers keep
-        # the number of rotated dimensions as an attribute, which is changed too
+
+        # To rotate whole heads, more frequencies are not enough: some classes of transformers have
+        # the number of rotated dimensions as an attribute, so the model is changed too.
         change = None
         if name == FULL_ROTATION:
             change = rotate_whole_heads(case.start.head_dim)

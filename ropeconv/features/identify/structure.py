@@ -148,29 +148,32 @@ def rotate_whole_heads(head_dim: int) -> Change:
 
 
 def scale_local_layers(schedule: Schedule) -> Change:
-    """Return a function that makes a model wrong on purpose: it scales the local layers too.
+    """Return a function that makes a known mistake in a model: it scales the local layers too.
 
-    Local layers have a sliding window, and unscaled frequencies of their own (Gemma 3). A runtime
-    that scales all layers makes this mistake. The changed model shows what it computes.
+    Local layers have a sliding window and frequencies of their own, which stay unscaled (Gemma 3).
+    The changed model computes the same as a runtime that scales all layers.
 
     Args:
-        schedule: The frequencies and the attention factor of the other layers.
+        schedule: The scaled frequencies and the attention factor of the layers with full attention.
     """
     import torch
 
     inv_freq = torch.from_numpy(schedule.inv_freq.astype(np.float32))
 
     def change(stack: ExitStack, model: PreTrainedModel) -> None:
+        """Change the model; the end of `stack` sets the old values again."""
+        # `prefix` is the begin of the names of a module's attributes, such as "sliding_attention_"
         for module, prefix in _local_modules(model):
-            # transformers goes back to original_inv_freq after a long input, if there is one
+            # transformers sets inv_freq to original_inv_freq after a long input, if there is one
             for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
                 if hasattr(module, name):
-                    old = getattr(module, name)
-                    stack.callback(setattr, module, name, old)  # undoes the change
-                    setattr(module, name, inv_freq.to(old.device))
-            scaling = f"{prefix}attention_scaling"
-            stack.callback(setattr, module, scaling, getattr(module, scaling))
-            setattr(module, scaling, schedule.attention_factor)
+                    old_inv_freq = getattr(module, name)
+                    stack.callback(setattr, module, name, old_inv_freq)
+                    setattr(module, name, inv_freq.to(old_inv_freq.device))
+            name = f"{prefix}attention_scaling"
+            old_scaling = getattr(module, name)
+            stack.callback(setattr, module, name, old_scaling)
+            setattr(module, name, schedule.attention_factor)
 
     return change
 

@@ -111,19 +111,17 @@ class Collector:
         return is_large and weight_name(node).startswith("blk.")
 
     def _add(self, node: GgmlTensor) -> None:
-        """Add the squares of the inputs of a matrix product to the sums of its weight.
+        """Add the squares of the inputs of a matrix product to the importance matrix.
 
-        These sums, one for each column of the weight, are the importance matrix. A weight is one
-        matrix in most models, and may be a stack of several.
+        The importance matrix has a sum of squares for each column of each weight.
 
         Args:
-            node: The product, whose sources are the weight and its inputs.
+            node: The product in ggml, with the weight as `src[0]` and its inputs as `src[1]`.
         """
         name = weight_name(node)
 
-        # The weight and the inputs are stacks [outer, inner, rows, columns]. `ne` of ggml has these
-        # sizes in the reverse order. There may be more inputs than matrices: ggml then takes the
-        # matrices again in turn (broadcast). Of two matrices, the first gets inputs 0, 2, 4, ...
+        # Both tensors have four dimensions: [outer, inner, rows, columns]. The last two are a
+        # matrix, and most weights have only one. `ne` of ggml has the sizes in reverse order.
         _columns, _rows, inner_matrices, outer_matrices = node.src[0].contents.ne
         matrix_count = int(inner_matrices * outer_matrices)
         inputs = self._numbers(node.src[1], np.float32)
@@ -133,13 +131,15 @@ class Collector:
         sums = self.sums.setdefault(name, no_sums)
         for outer in range(outer_inputs):
             for inner in range(inner_inputs):
+                # ggml uses the matrices in turn if there are more inputs (broadcast): with two
+                # matrices, the first gets the inputs 0, 2, 4, ...
                 outer_matrix = outer % outer_matrices
                 inner_matrix = inner % inner_matrices
-                # the row of the sums, in the order of the matrices in memory
+                # the index of the matrix, which is a row of `sums`
                 matrix = outer_matrix * inner_matrices + inner_matrix
                 sums[matrix] = _add_squares(sums[matrix], inputs[outer, inner])
 
-        # all matrices of a weight were multiplied by the same number of rows, so it has one count
+        # every matrix of the weight was multiplied by the same number of rows
         all_rows = outer_inputs * inner_inputs * rows
         rows_per_matrix = all_rows // matrix_count
         counts = self.counts.setdefault(name, np.zeros(1, np.int64))

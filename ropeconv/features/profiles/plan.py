@@ -155,34 +155,35 @@ def is_weights(name: str) -> bool:
 def plan_each_profile(
     source: Source | GgufSource, recipes: Sequence[Recipe], target: Target
 ) -> dict[str, Plan]:
-    """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
-
-    Profiles are outputs of one model with several methods, which have its weights only once.
-    `base` is the model unchanged.
+    """Plan the outputs of one model with several methods (profiles), which share its weights.
 
     Args:
         source: The model, as `open_source` opens it.
-        recipes: One for each profile.
-        target: Format, runtimes, and `out`, the folder of all profiles; None where none is written.
+        recipes: A recipe for each profile.
+        target: Format, runtimes, and `out`, the folder of all profiles. `out` is None if the
+            profiles are only published.
 
     Returns:
-        The plans in the order of the recipes. For a GGUF file `base` is always there, and first.
+        A plan for each profile, by its name: "yarn4" for YaRN by 4, "base" for the unchanged model
+        (`AsIs`). A GGUF file always has "base", as the first profile.
 
     Raises:
-        UsageError: For two profiles of one name, and where only `base` of a GGUF file is left.
-        RopeconvError: For a place that is taken, and a profile that changes weights; else as
-            `make_plan`.
+        UsageError: Two profiles have one name, or "base" of a GGUF file is the only profile.
+        RopeconvError: The folder is taken, a profile changes weights, or as in `make_plan`.
     """
-    # profiles are links to weight files, so these must be there and stay as they are written
-    if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
+    # profiles have links to the weight files of the model, so these must exist
+    has_no_weight_files = isinstance(source, Source) and (
+        source.kind == "config" or source.generated_files()
+    )
+    if has_no_weight_files:
         raise UsageError(
             f"{source.reference} has no weights in the format of its profiles; make a checkpoint of"
             " it first, with `ropeconv apply SOURCE --as-is -o FOLDER`"
         )
 
-    # A GGUF file has its settings and its tensors in one file. So `base` is split into shards, and
-    # every other profile has a first shard with its own settings, and links to the other shards of
-    # `base`, which have the tensors.
+    # A GGUF model is split into shards: the first has the settings, the others have the weights.
+    # Each profile gets its own first shard, and links to the weights of "base", the unchanged
+    # model. So "base" must be there.
     is_gguf = isinstance(source, GgufSource)
     if is_gguf:
         others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
@@ -198,7 +199,8 @@ def plan_each_profile(
                 f"two profiles would be named {name}; leave one out, or write it with `ropeconv"
                 " apply`"
             )
-        plans[name] = _profile_plan(source, recipe, replace(target, out=out / name), name)
+        target_of_profile = replace(target, out=out / name)
+        plans[name] = _plan_profile(source, recipe, target_of_profile, name)
     if is_gguf and len(plans) == 1:
         raise UsageError(
             "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
@@ -255,7 +257,7 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
     return True
 
 
-def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
+def _plan_profile(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
     """Plan one profile: an output that shares the weights of the other profiles.
 
     Args:
@@ -267,7 +269,7 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
     Raises:
         RopeconvError: The profile changes weights, which the others share.
     """
-    # a GGUF profile is a file in the folder, such as yarn4/model-yarn4.gguf
+    # the output of a GGUF profile is a file in its folder, such as yarn4/model-yarn4.gguf
     if target.out and isinstance(source, GgufSource):
         folder = target.out
         if name == BASE_PROFILE:
@@ -275,8 +277,8 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
         else:
             target = replace(target, out=folder / f"{source.name}-{name}.gguf")
 
-    # --replace removes the scaling that the model has, before a method scales it anew. Two kinds of
-    # profiles need that scaling: base, which is the unchanged model, and a recipe with --on-top.
+    # --replace removes the present scaling of the model before a method scales it anew. It is not
+    # for the unchanged model, nor for a recipe that builds on the present scaling (--on-top).
     keeps_scaling = name == BASE_PROFILE or recipe.on_top
     if keeps_scaling:
         target = replace(target, replace=False)
@@ -284,8 +286,7 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
     try:
         plan = make_plan(source, recipe, target)
     except AlreadyExtended as problem:
-        # "MODEL is scaled already; pass --replace to start from its unscaled RoPE, which leaves
-        # base unchanged"
+        # problem.short: "MODEL is scaled already; pass --replace to start from its unscaled RoPE"
         raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
 
     change = changed_weights(plan)
@@ -311,19 +312,20 @@ def changed_weights(plan: Plan) -> str:
 def plan_shared_folder(
     source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool
 ) -> ProfilesPlan:
-    """Plan the files of a folder with several profiles: the weights once, and all other files.
+    """Plan the files of a folder with several profiles, in which the weights are only once.
 
     Profiles are outputs of one model with several methods.
 
     Args:
         source: The model.
-        plans: The plan of each profile, by name, with its model card where it gets one.
-        out: The folder.
-        copied: Give it a copy of the weights, instead of links to those of the source.
+        plans: The plan of each profile, by name.
+        out: The folder of all profiles.
+        copied: Whether the folder gets a copy of the weights. By default it has links to the weight
+            files of the source.
     """
+    # GGUF: only the shards of the unchanged model are planned here. `_finish_gguf` makes the other
+    # profiles from them.
     if isinstance(source, GgufSource):
-        # Here only the shards of the unchanged model are planned. `_finish_gguf` writes the other
-        # profiles after them, since these are changes of its first shard.
         return ProfilesPlan(
             source=source,
             out=out,
@@ -333,26 +335,28 @@ def plan_shared_folder(
             copied=copied,
         )
 
+    # a checkpoint
     files = []
     skipped: set[str] = set()
-    first_name = next(iter(plans))
-    for name, plan in plans.items():
+    first_profile = next(iter(plans))
+    for profile, plan in plans.items():
         skipped.update(plan.skipped)
         for file in plan.files:
-            # unchanged weights are written for the first profile only; at the end the others get
-            # links to these
+            # weights are planned for the first profile; the others get links to them at the end
             is_weights_file = is_shared(file)
-            if is_weights_file and name != first_name:
+            if is_weights_file and profile != first_profile:
                 continue
 
-            # Small files are copied even where weights are linked: someone may edit one of them.
-            # `make` is the function that writes a file; without one, a copy may be a link.
-            name_in_source = file.origin or file.name  # `origin` is empty where both are equal
+            # file.make: the function that writes a file. An unchanged file without one may become a
+            # link to the source. Small files get one, so that each profile has its own copy, which
+            # a user can edit.
+            name_in_source = file.origin or file.name  # `origin` is empty if the names are equal
             write_file = file.make
             if file.action == "copy" and not is_weights_file:
                 write_file = partial(source.copy, name_in_source)
-            place = f"{name}/{file.name}"
-            files.append(replace(file, name=place, origin=name_in_source, make=write_file))
+            path_in_folder = f"{profile}/{file.name}"
+            planned = replace(file, name=path_in_folder, origin=name_in_source, make=write_file)
+            files.append(planned)
     return ProfilesPlan(
         source=source,
         out=out,
@@ -364,14 +368,14 @@ def plan_shared_folder(
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
-    """Return the edit that makes a first shard with only the metadata and RoPE tensors of a model.
+    """Return the edit that makes a first shard with only metadata and RoPE tensors.
 
-    A GGUF file can be split into shards. Profiles, outputs of one model with several methods,
-    differ only in the first shard, and share the others.
+    A GGUF model can be split into shards. Outputs of one model with several methods (profiles) then
+    differ only in the first shard.
 
     Args:
         file: The model.
-        edit: Another edit, whose changes the result has too.
+        edit: Further changes of the first shard.
     """
     edit = edit or Edit()
     in_first_shard = file.header.tensors
@@ -383,8 +387,8 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
         if name in ROPE_TENSORS and name not in in_first_shard:
             copies[name] = file.read(name)
 
-    # All shards together have as many tensors as before. The key with their number is written lower
-    # by the copies, since `write_new` adds the tensors of `added` to it.
+    # The number of tensors in all shards stays the same. `write_new` adds the copies to the number
+    # in the metadata, so they are subtracted here.
     tensors_without_copies = len(file.tensors) - len(copies)
     keys = split_keys(file, number=0, tensors=tensors_without_copies)
     return replace(
@@ -398,26 +402,28 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
 def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue]:
     """Return the metadata keys that make a GGUF file one of several shards.
 
-    gguf-split writes these: {"split.no": 0, "split.count": 3, "split.tensors.count": 290}, say.
+    gguf-split of llama.cpp writes {"split.no": 0, "split.count": 3, "split.tensors.count": 290},
+    for example.
 
     Args:
         file: The model.
         number: The number of the shard, from 0.
-        tensors: The number of tensors in all shards, before any are added.
+        tensors: The number of tensors in all shards. If the first shard gets further tensors,
+            `write_new` adds their number.
     """
-    # The first shard must have only metadata and rope tensors. If the model has no such shard yet,
-    # one is put before its own shards.
+    # a model without a first shard for the metadata gets one before its own files
     count = len(file.shards)
     if not is_split(file):
         count += 1
     return {  # with the types of gguf-split
-        "split.no": _number(UINT16, number),
-        "split.count": _number(UINT16, count),
-        COUNT: _number(INT32, tensors),
+        "split.no": _gguf_integer(UINT16, number),
+        "split.count": _gguf_integer(UINT16, count),
+        COUNT: _gguf_integer(INT32, tensors),  # "split.tensors.count"
     }
 
 
-def _number(kind: int, value: int) -> GgufValue:
+def _gguf_integer(kind: int, value: int) -> GgufValue:
+    """Return a number as a value of GGUF metadata, of a type such as UINT16."""
     return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
 
 
@@ -439,21 +445,22 @@ def is_split(file: GgufFile) -> bool:
 
 
 def split_files(source: GgufSource) -> list[PlannedFile]:
-    """Return the files of `base`, the unchanged GGUF model in shards.
+    """Return the files of the unchanged GGUF model, split into shards.
 
-    The first shard has the metadata keys and the RoPE tensors (rope_freqs and its like), and the
-    others all other tensors. If the source is in such shards already, all but the first are copied.
+    The first shard has the metadata and the RoPE tensors (such as `rope_freqs`). The other shards
+    have the weights. If the source is split in this way already, these are copies.
     """
     file = source.file
     edit = first_shard(file)
 
     # llama.cpp finds the other shards by the name of the first, base/model-00001-of-00003.gguf
-    shard_count = edit.values["split.count"].decode()  # 3
+    shard_count = edit.values["split.count"].decode()  # the number of shards, such as 3
     names = [f"{BASE_PROFILE}/{name}" for name in shard_names(f"{source.name}.gguf", shard_count)]
     first_name, *other_names = names
 
-    # the new first shard is made from the first file of the source, without its other tensors
-    make_first = partial(write_new, file, 0, edit)
+    # the first shard is made from the first file of the source (index 0), without the weights
+    first_file = 0
+    make_first = partial(write_new, file, first_file, edit)
     first_size = new_size(file.header, edit)
     first = PlannedFile("patch", first_name, first_size, make=make_first)
 
@@ -475,26 +482,28 @@ def _copies_of_other_shards(file: GgufFile, names: Sequence[str]) -> list[Planne
 
 
 def _shards_after_new_first(file: GgufFile, names: Sequence[str]) -> list[PlannedFile]:
-    """Return the files of a model as the shards after a new first one.
+    """Return the files of a model as shards with the numbers 1, 2, ...
 
-    The new first shard, number 0, has the metadata and the rope tensors. So the first file of the
-    model becomes the shard with the number 1, and so on. Each loses its rope tensors and its
-    metadata, but for the alignment of the data, and gets the keys of a shard.
+    The shard with the number 0 is new and has the metadata and the RoPE tensors. These are removed
+    from the files of the model, which keep only weights.
 
     Args:
         file: The model, in one file or in several.
-        names: The name of each new file.
+        names: The name of each shard.
     """
     files = []
     shards = zip(names, file.shards, file.headers, strict=True)
     for number, (name, shard, header) in enumerate(shards, start=1):
-        old_keys = {key: value for key, value in header.values.items() if key == ALIGNMENT}
+        # of the old metadata only the alignment of the data stays
+        kept_keys = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         shard_keys = split_keys(file, number, len(file.tensors))
         rope_tensors = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
-        # `base` replaces all metadata of the file, and the keys of the shard are added to it
-        edit = Edit(shard_keys, base=old_keys, removed=rope_tensors)
-        shard_alone = GgufFile((shard,), (header,))
-        make = partial(write_new, shard_alone, 0, edit)
+        edit = Edit(shard_keys, base=kept_keys, removed=rope_tensors)
+
+        # the file is edited as if it were a whole model, whose only file has the index 0
+        single_file = GgufFile((shard,), (header,))
+        first_file = 0
+        make = partial(write_new, single_file, first_file, edit)
         files.append(PlannedFile("patch", name, new_size(header, edit), make=make))
     return files
 
@@ -502,42 +511,41 @@ def _shards_after_new_first(file: GgufFile, names: Sequence[str]) -> list[Planne
 def write_profiles(
     plan: ProfilesPlan, advance: Advance = lambda done: None
 ) -> dict[str, AppliedPlan]:
-    """Write all profiles, or none, and return their outputs by name.
+    """Write all profiles of a plan, and return the output of each by its name.
 
-    Profiles are outputs of one model with several methods, which share its weights.
+    Profiles are outputs of one model with several methods, which share its weights. If one of them
+    fails, no profile is kept.
 
     Args:
         plan: The plan of all profiles.
-        advance: Is called with the bytes that were written since its last call.
+        advance: Called with the bytes that were written since the last call.
 
     Raises:
-        Disagreement: The installed transformers computes another schedule from an output.
-        RopeconvError: The disk has no links; else as `execute_plan` does.
+        Disagreement: The installed transformers computes other frequencies from an output.
+        RopeconvError: The disk has no links, or as in `execute_plan`.
     """
     is_gguf = isinstance(plan.source, GgufSource)
-    outputs: dict[str, AppliedPlan] = {}
+    finished: dict[str, AppliedPlan] = {}  # filled by `finish`
 
     def finish(folder: Path) -> None:
-        """Complete the hidden folder, which gets its name only after all profiles are checked.
-
-        The finished profiles are added to `outputs`.
-        """
+        """Check the profiles in the hidden folder, complete them, and write the receipt."""
         if is_gguf:
-            finished = _finish_gguf(plan, folder)
+            finished.update(_finish_gguf(plan, folder))
         else:
-            finished = _finish_checkpoints(plan, folder)
-        for name, output in finished:
-            outputs[name] = output
+            finished.update(_finish_checkpoints(plan, folder))
         write_receipt(folder, _receipt_of_folder(plan, folder))
 
-    # this writes the planned files into a hidden folder, the weights among them, and then calls
-    # `finish`
-    placed = execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
-    if placed.was_there:
-        outputs = {name: replace(done, was_complete=True) for name, done in outputs.items()}
+    # First the planned files are written into a hidden folder. Then `finish` is called, and the
+    # folder gets its name.
+    options = ApplyOptions(link=not plan.copied)
+    placed = execute_plan(plan, options, finish, advance)
+    outputs = {}
+    for name, output in finished.items():
+        # was_there: an earlier run has written the same folder
+        outputs[name] = replace(output, was_complete=True) if placed.was_there else output
 
-    # Remember where `validate` finds the source of each profile. The profiles of a GGUF file are
-    # compared with `base`, the unchanged model, which has no source itself.
+    # Remember the source of each profile for `validate`. The profiles of a GGUF file are compared
+    # with the unchanged model ("base"), which itself has no source.
     source = plan.source
     if is_gguf:
         first_shard_of_base = plan.files[0]
@@ -550,15 +558,14 @@ def write_profiles(
 
 
 def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Complete each profile in the hidden folder, and yield its name and its output.
+    """Link, check and complete each profile of a checkpoint; yield its name and its output.
 
-    A profile is the model with one method, in a folder of its own. It gets links to the weights,
-    which all profiles share; the installed transformers checks its frequencies; and then its
-    receipt (ropeconv.json) is written.
+    A profile is a folder with the model and one method. It gets links to the shared weights. The
+    installed transformers computes its frequencies, which are checked. Then its receipt is written.
 
     Args:
         plan: The plan of all profiles, whose files were written already.
-        folder: The folder in which they are until all are checked.
+        folder: The hidden folder of all profiles.
     """
     # one process with transformers for all profiles, since to import it takes seconds
     probe = SharedProbe() if Probe.available() else None
@@ -567,17 +574,17 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             assert isinstance(profile, CheckpointPlan)
             _link_weights(plan, profile, folder, name)
 
-            # the receipt is written last, since it has the result of the check
-            place = folder / name
+            # the receipt (ropeconv.json) is written last, since it has the result of the check
+            profile_folder = folder / name
             check = OutputCheck.by_probe(profile, probe)
-            record = check(place)
-            files = tuple(_record(file, place) for file in profile.files)
-            receipt = msgspec.structs.replace(profile.receipt(), files=files, check=record)
-            write_receipt(place, receipt)
-            yield name, AppliedPlan(profile.out, record, check.reason)
+            result_of_check = check(profile_folder)
+            files = tuple(_record(file, profile_folder) for file in profile.files)
+            receipt = msgspec.structs.replace(profile.receipt(), files=files, check=result_of_check)
+            write_receipt(profile_folder, receipt)
+            yield name, AppliedPlan(profile.out, result_of_check, check.reason)
     finally:
-        # Each check stops its probe after it. SharedProbe overrides `stop` to do nothing, so that
-        # the next check finds the process running. Only `stop` of the base class ends the process.
+        # `SharedProbe.stop` does nothing, since each check calls it. The method of the base class
+        # ends the process.
         if probe is not None:
             Probe.stop(probe)
 
@@ -602,53 +609,58 @@ def _link_weights(plan: ProfilesPlan, profile: Plan, folder: Path, name: str) ->
 
 
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Write the first shard of each profile of a GGUF file, and link its other shards.
+    """Write the first shard of each GGUF profile, link its other shards, and check the profile.
 
-    Profiles are outputs of one model with several methods. They differ in the first shard, which
-    has the metadata, and share all others with `base`, the unchanged model, which was written
-    before. Yields the name of each profile, and its output.
+    Profiles are outputs of one model with several methods. They differ only in the first shard,
+    which has the metadata.
+
+    Args:
+        plan: The plan of all profiles. The shards of the unchanged model were written already.
+        folder: The hidden folder of all profiles.
+
+    Yields:
+        The name of each profile, and its output.
     """
     assert isinstance(plan.source, GgufSource)
     first_of_base, *_ = plan.files  # such as base/model-00001-of-00002.gguf
     base = GgufSource(folder / first_of_base.name)
     for name, profile in plan.plans.items():
+        # the unchanged model is only checked
         if name == BASE_PROFILE:
-            record = check_split(plan.source.file, base.file.path)
-            yield name, AppliedPlan(plan.out / first_of_base.name, record)
+            result_of_check = check_split(plan.source.file, base.file.path)
+            yield name, AppliedPlan(plan.out / first_of_base.name, result_of_check)
             continue
 
-        # The profile was planned as a change of the source, which may be one file. Here it is
-        # planned again as a change of base, which is in shards: then only the first shard changes.
-        place = folder / name / profile.out.name
-        place.parent.mkdir(exist_ok=True)  # it exists after an interrupted run
-        plan_over_base = gguf_plan(base, profile.recipe, replace(profile.target, out=place))
-        first, *others = plan_over_base.files
-        assert first.make is not None  # it is written, and not a copy
-        first_place = place.with_name(first.name)
-        first.make(first_place, lambda done: None)  # small, so its progress is not shown
-        sync_file(first_place)
+        # The profile was planned for the source, which may be a single file. It is planned again
+        # for the shards of the unchanged model, of which only the first changes.
+        profile_folder = folder / name
+        profile_folder.mkdir(exist_ok=True)  # it exists after an interrupted run
+        target = replace(profile.target, out=profile_folder / profile.out.name)
+        plan_in_shards = gguf_plan(base, profile.recipe, target)
+        first, *others = plan_in_shards.files
+        assert first.make is not None  # the first shard is written, and not copied
+        first_path = profile_folder / first.name
+        first.make(first_path, lambda done: None)  # small, so its progress is not shown
+        sync_file(first_path)
 
-        # the other shards are those of base
-        _, *other_shards = base.file.shards
-        for file, shard in zip(others, other_shards, strict=True):
-            _link(shard.path(), place.with_name(file.name), out=plan.out)
-        record = check_gguf(plan_over_base, first_place)
-        yield name, AppliedPlan(profile.out.with_name(first.name), record)
+        # the other shards are links to the shards of the unchanged model
+        _, *shards_of_base = base.file.shards
+        for file, shard in zip(others, shards_of_base, strict=True):
+            _link(shard.path(), profile_folder / file.name, out=plan.out)
+        result_of_check = check_gguf(plan_in_shards, first_path)
+        yield name, AppliedPlan(profile.out.with_name(first.name), result_of_check)
 
 
 def _receipt_of_folder(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
-    """Return the receipt of a folder of profiles: the description of all that was written.
-
-    The weights of a checkpoint are large, so they are not read for a sha256 here. `validate`
-    compares them with the source.
+    """Return the receipt of a folder of profiles: a record of each file, and of each profile.
 
     Args:
         plan: The plan of all profiles.
-        folder: The folder in which they were written.
+        folder: The folder in which the profiles were written.
     """
     is_gguf = isinstance(plan.source, GgufSource)
 
-    # the files of all profiles; several links to one file have one inode, and it is read once
+    # a record of each file; links to one file have the same inode, and are read only once
     digest_of_inode: dict[int, str] = {}
     records = []
     for name in sorted(files_of(folder)):
@@ -656,19 +668,23 @@ def _receipt_of_folder(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
         if path.name == RECEIPT:
             continue
         status = path.stat()
+
+        # the weights of a checkpoint have no sha256: `validate` compares them with the source
         if is_weights(name) and not is_gguf:
             records.append(FileRecord(name=name, action="copy", size=status.st_size, sha256=None))
             continue
+
         if status.st_ino not in digest_of_inode:
             digest_of_inode[status.st_ino] = sha256(path)
         digest = digest_of_inode[status.st_ino]
         records.append(FileRecord(name=name, action="write", size=status.st_size, sha256=digest))
 
-    # the profiles, each with a digest of its own receipt
+    # for each profile a digest of its own receipt
     members = {}
     for name in plan.plans:
-        if is_gguf and name == BASE_PROFILE:
-            continue  # the unchanged model in shards, which has no receipt
+        is_unchanged_gguf = is_gguf and name == BASE_PROFILE  # has no receipt
+        if is_unchanged_gguf:
+            continue
         output = output_in(folder / name)
         if output is not None:
             members[name] = member_digest(read_receipt(output))

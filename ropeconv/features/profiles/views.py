@@ -11,13 +11,13 @@ from .plan import ProfilesPlan
 def show_profiles(
     plan: ProfilesPlan, sheet: Sheet, explain: bool = False, written: bool = True
 ) -> None:
-    """Show each profile in a line, and where their weights are.
+    """Show a table of profiles, which are outputs of one model that share its weights.
 
     Args:
         plan: The profiles.
-        sheet: The sheet that shows them.
-        explain: Whether the whole plan of each is shown.
-        written: Whether they are on this disk, and not only on the Hub.
+        sheet: Where they are shown.
+        explain: Whether to show the whole plan of each profile too.
+        written: Whether the profiles are on this disk; False if they are only published.
     """
     # a table with a row for each profile: "MODEL: 3 profiles, which share 14 GB of weights"
     (table,) = plan.shown_tables()  # a plan of profiles has one table
@@ -29,18 +29,20 @@ def show_profiles(
     right_aligned = ("context", "own files")
     sheet.table(heading, table.columns, table.rows, right=right_aligned)
 
-    # which files are one on the disk
+    # The profiles share their weight files by hard links. Files that are unchanged ("copy") are
+    # links to the source too, unless --copy makes a copy for the profiles.
     if written:
+        has_unchanged_files = any(file.action == "copy" for file in plan.shared)
+        shares_with_source = has_unchanged_files and not plan.copied
         sharing = "The profiles"
-        links_to_source = any(file.action == "copy" for file in plan.shared)
-        if links_to_source and not plan.copied:
+        if shares_with_source:
             sharing = f"The profiles and {plan.source.reference}"
         sheet.say(
             f"{sharing} share their weight files (hard links). A program that edits one file in"
             " place edits all of them."
         )
 
-    # the warnings, most of which hold for all profiles, and are said once
+    # most warnings are the same for all profiles, so each is shown once
     warnings: list[str] = []
     for profile in plan.plans.values():
         if explain:

@@ -104,33 +104,34 @@ def profiles(
 
 
 def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> list[Recipe]:
-    """Return the recipes of profiles: first those of texts, then those of options.
-
-    Options whose value is a file, such as --longrope FILE, come last.
+    """Return a recipe for each profile that the user has named, by a text or by an option.
 
     Args:
         texts: Such as "yarn:4", "yarn:2,yarn:4", or "base" for the unchanged model.
-        methods: The values of options of methods, by name, each a list: {"yarn": ["2", "4"]}.
+        methods: The values of each option, by its name: {"yarn": ["2", "4"]} for
+            `--yarn 2 --yarn 4`.
+
+    Returns:
+        First the recipes from texts, then the recipes from options; options with a file come last.
 
     Raises:
-        UsageError: Where there is none.
-        RecipeError: For a value that a method cannot have.
+        UsageError: No profile is named.
+        RecipeError: A method cannot have its value.
     """
-    # `--yarn 4` is the same as the text "yarn:4". The value of some options is a path, which may
-    # contain a colon, so these are not made into texts. --recipe, which is not a method (None), has
-    # a path too.
+    # `--yarn 4` is made into the text "yarn:4". A path may contain a colon, so options with a file
+    # are not: methods such as `--longrope FILE`, and `--recipe FILE`, which is not a method.
     all_texts = list(texts)
     recipes_with_files = []
     method_by_option = {variable(name): method for name, method in REGISTRY.items()}
     for option, values in methods.items():
-        method = method_by_option.get(option)
+        method = method_by_option.get(option)  # None for --recipe
         for value in values or ():
             if method is None or method.value is Value.FILE:
                 recipes_with_files.append(build_recipe({option: value}))
             else:
                 all_texts.append(f"{method.name}:{value}")
 
-    # a row is one method of a text; that of "base" has no recipe, and the model stays unchanged
+    # "yarn:2,yarn:4" has two rows; "base" has no recipe, since the model stays unchanged
     recipes = []
     for text in all_texts:
         for row in parse_rows(text):
@@ -150,11 +151,11 @@ def plan_profiles(
 
     Args:
         source: The model, as `open_source` opens it.
-        recipes: One for each profile.
-        request: How they are made.
+        recipes: A recipe for each profile.
+        request: The options of the user.
 
     Raises:
-        UsageError: For two profiles of one name, and GGUF profiles that should be published.
+        UsageError: Two profiles have one name, or GGUF profiles should be published.
         RopeconvError: As `plan_each_profile` does.
     """
     publication = request.publication
@@ -169,12 +170,11 @@ def plan_profiles(
     if out.exists() and not request.dry_run:
         discard_stopped_run(out)
 
-    # Profiles may only be published. Then they have no place on this disk, and get their model
-    # cards at the upload.
+    # with --push and without -o, the profiles are only uploaded, and not kept on this disk
     stay_on_disk = request.keeps
     folder = out if stay_on_disk else None
     plans = plan_each_profile(source, recipes, changed(request.target, out=folder))
-    if stay_on_disk:
+    if stay_on_disk:  # otherwise the upload adds the model cards
         plans = {name: with_card(plan) for name, plan in plans.items()}
     return plan_shared_folder(source, plans, out, request.copy)
 
@@ -246,11 +246,12 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         name: The name of the profile.
         done: The place and the check of the written files.
     """
-    # `validate` compares a profile with its source. For a GGUF profile that is the first shard of
-    # `base`, the unchanged model in shards; for others it is the source of their plan (empty here).
-    base_shard = ""
+    # `validate` compares a profile with the source. A GGUF profile is compared with the unchanged
+    # model in shards, by the path of its first shard.
+    base_shard = ""  # a checkpoint
     if isinstance(plan.source, GgufSource):
-        base_shard = str(plan.out / plan.files[0].name)
+        first_shard = plan.files[0]
+        base_shard = str(plan.out / first_shard.name)
     output = Output(
         path=done.path,
         plan=plan.plans[name],
@@ -261,5 +262,6 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         against=base_shard or plan.source.reference,
         was_complete=done.was_complete,
     )
-    next_steps = steps_after(output, against=base_shard)  # commands for the user
+    # the commands that follow, such as `ropeconv validate`
+    next_steps = steps_after(output, against=base_shard)
     return changed(output, steps=next_steps)

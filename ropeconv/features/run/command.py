@@ -168,16 +168,15 @@ def _estimate_time(opened: OpenRun, units: list[Unit], lines: list[RunLine]) -> 
 
 
 def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, screen: Screen) -> None:
-    """Print a row for each job, why jobs would fail, and how much is to run.
+    """Print what a run would do: a row for each job, and how much is left.
 
-    A job is the tasks of one output, such as apply, validate and push, as a tuple of units. All its
-    units have the same source, recipe and target.
+    A job makes one output. It has a unit for each task, such as apply, validate and push.
 
     Args:
         opened: The plan file with its jobs.
-        previews: The jobs that are left, each with the plan of its output.
-        done: How many units are done.
-        screen: Where they are printed.
+        previews: The jobs that are left, with the plans of their outputs.
+        done: The number of units that earlier runs have finished, by the journal.
+        screen: Where the rows are printed.
     """
     from ropeconv.formats.disk import human
 

@@ -34,32 +34,30 @@ class EvalWorker:
     """
 
     def __init__(
-        self, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
+        self, request: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
     ) -> None:
         """Open the evaluation, which stays open until the process ends; parameters as there."""
         self.stack = ExitStack()
-        self.evaluation = self.stack.enter_context(open_evaluation(opening, sizes, files))
+        self.evaluation = self.stack.enter_context(open_evaluation(request, sizes, files))
         self.units = {key: units[0] for key, units in self.evaluation.passes.items()}
         self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
     def __call__(self, item: str) -> WorkerDescription | EvalLine | Refusal:
-        """Measure one unit of an evaluation.
-
-        A pool has only one way to ask its workers, so this call also describes the worker.
+        """Measure one unit of an evaluation, or describe this worker.
 
         Args:
-            item: The key of the unit. For DESCRIBE_WORKER nothing is measured.
+            item: The key of the unit, or DESCRIBE_WORKER, since a pool can only send items.
 
         Returns:
-            For a unit its measurement (EvalLine), or why it has none (Refusal). For DESCRIBE_WORKER
-            the runtime, the device and the dtype, such as ("transformers", "cuda", "bfloat16").
+            The measurement of the unit (EvalLine), or the reason why it has none (Refusal). For
+            DESCRIBE_WORKER, the runtime, device and dtype: ("transformers", "cuda", "bfloat16").
         """
         runner = self.evaluation.runner
         if item == DESCRIBE_WORKER:
             return runner.runtime, runner.device, runner.dtype
 
-        # The key of a unit is made with the runtime, the device and the dtype of the one worker
-        # that described itself. A worker with others does not know the key.
+        # A key contains the runtime, the device and the dtype of the first worker. If this worker
+        # computes on another device, say, its units have other keys.
         if item not in self.units:
             raise RopeconvError(
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and"
@@ -69,18 +67,21 @@ class EvalWorker:
             return self.running.run(self.units[item])
 
 
-def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
-    """Run units on the workers of a pool, and yield the index of each with its result.
+def _run_units_on_workers(
+    pool: Pool, units: Sequence[EvaluationUnit]
+) -> Generator[UnitResult, None, None]:
+    """Run units of an evaluation on workers, and yield the index and the result of each.
 
-    An evaluation calls this in place of running units in its own process. A unit is a sequence of
-    tokens that a model reads with one method. If a worker ends while it runs a unit (killed, or out
-    of memory), the result of that unit is a refusal with the reason.
+    Args:
+        pool: A function that runs items on workers, and yields the results in the order in which
+            they end.
+        units: Sequences of tokens, each with the row (method) and the measure that it is for.
     """
     keys = [unit.key for unit in units]
-    # the pool yields the index of a key with its result, in the order in which they end
     with closing(pool(keys)) as results:
         for index, result in results:
             unit = units[index]
+            # a worker that ran out of memory, or was killed: the unit is refused with this reason
             if isinstance(result, Failure):
                 result = Refusal(
                     row=unit.row.name,
@@ -91,15 +92,15 @@ def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitRe
             yield index, result
 
 
-def _with_absolute_paths(opening: RunnerRequest) -> RunnerRequest:
+def _with_absolute_paths(request: RunnerRequest) -> RunnerRequest:
     """Return the same request for a worker, which runs in another folder."""
     rows = []
-    for row in opening.rows:
+    for row in request.rows:
         if row.path:
             row = replace(row, path=expand_home(str(row.path)).absolute())
         rows.append(row)
     return replace(
-        opening, model=_absolute(opening.model), against=_absolute(opening.against), rows=rows
+        request, model=_absolute(request.model), against=_absolute(request.against), rows=rows
     )
 
 
@@ -112,7 +113,7 @@ def _absolute(name: str) -> str:
 
 
 def open_spread_by_name(
-    workers: str, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
+    workers: str, request: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> AbstractContextManager[Evaluation]:
     """Open an evaluation on workers, as `--workers` names them.
 
@@ -120,48 +121,48 @@ def open_spread_by_name(
         UsageError: For another name than those of `executor_of`.
         RopeconvError: As `open_spread` does.
     """
-    return open_spread(executor_of(workers), opening, sizes, files)
+    return open_spread(executor_of(workers), request, sizes, files)
 
 
 @contextmanager
 def open_spread(
-    executor: Executor, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
+    executor: Executor, request: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
-    """Open an evaluation whose sequences are spread over workers.
+    """Open an evaluation whose sequences are read by workers, several at a time.
 
-    This process loads no weights: it chooses the sequences, and makes the tables.
+    This process chooses the sequences and makes the tables. Only the workers load the weights.
 
     Args:
         executor: Where the workers run.
-        opening: The model and its rows.
-        sizes: The sizes of the measures.
+        request: The model, the methods to measure, and the device of the workers.
+        sizes: How much is measured.
         files: Names and contents of texts.
 
     Raises:
-        RopeconvError: As `open_evaluation` does, and where no worker can load the model.
+        RopeconvError: No worker can load the model, or as in `open_evaluation`.
     """
-    if opening.servers:
+    if request.servers:
         raise UsageError(
             "a server runs its model itself, so --workers has no effect on --server; leave it out"
         )
     # the user has named the devices of the workers, which this machine may not have
-    without_device = replace(opening, device="auto", dtype="auto", device_map="")
-    make_worker: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
+    without_device = replace(request, device="auto", dtype="auto", device_map="")
+    make_worker: Any = partial(EvalWorker, _with_absolute_paths(request), sizes, files)
     with (
         open_evaluation(without_device, sizes, files) as evaluation,
         executor.pool(make_worker) as pool,
     ):
-        # The evaluation makes the keys of the journal from the runtime, the device and the dtype of
-        # its runner. These must be those of the workers, so one worker describes itself.
+        # Keys of the journal contain the runtime, the device and the dtype of the runner. Here
+        # only the workers run, so a worker is asked for its runtime, device and dtype.
         runtime, device, dtype = _ask_for_description(pool)
         runner = evaluation.runner
         runner.runtime = runtime
         runner.device = device
         runner.dtype = dtype
 
-        # from now on the evaluation gives its units to the workers, several at a time
-        evaluation.workers = partial(_measure_on, pool)
-        evaluation.at_once = max(1, executor.at_once)
+        # from now on the evaluation gives its units to the workers
+        evaluation.workers = partial(_run_units_on_workers, pool)
+        evaluation.at_once = max(1, executor.at_once)  # the number of units that run at a time
         yield evaluation
 
 

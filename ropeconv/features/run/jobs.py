@@ -322,21 +322,22 @@ TASKS_OF_OUTPUT = ("apply", "validate", "push")
 
 
 def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Path) -> list[Job]:
-    """Return the jobs of a plan: for each source one for every output, and one for its evaluation.
+    """Return the jobs of a plan: for each source, a job per output and a job for the evaluation.
 
     Args:
         plan: The plan file.
-        sources: Its sources.
-        folder: The folder that paths of the plan are relative to.
+        sources: The models of the plan.
+        folder: The folder that paths in the plan are relative to.
         out: The folder of the outputs.
 
     Raises:
-        UsageError: Where two outputs or repositories would have one name, and for texts that cannot
-            be read.
+        UsageError: Two outputs or repositories have one name, or a text cannot be read.
     """
-    # the part of each recipe in the names of outputs, such as {"yarn:4": "yarn4"}
+    # a row of the plan is a recipe such as "yarn:4", or the unchanged model ("base"), which has
+    # no recipe
     rows = plan.rows
-    labels = _output_labels([row for row in rows if row.recipe is not None])
+    rows_with_recipe = [row for row in rows if row.recipe is not None]
+    labels = _output_labels(rows_with_recipe)  # for the names of outputs: {"yarn:4": "yarn4"}
     eval_settings = None
     if "eval" in plan.tasks:
         eval_settings = _eval_settings(plan, folder)
@@ -355,9 +356,9 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     units: list[Unit] = []
     for job in jobs:
         units.extend(job)  # a job is a tuple of units
-    # exist_ok says that several outputs may go into one repository
-    share_repository = plan.push is not None and plan.push.exist_ok
-    _refuse_shared_places(units, share_repository)
+    # with exist_ok, a repository may exist already, so several outputs may be pushed into one
+    may_share_repository = plan.push is not None and plan.push.exist_ok
+    _refuse_shared_places(units, may_share_repository)
     return jobs
 
 
@@ -392,13 +393,13 @@ def _eval_job(
 def _output_job(
     plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
 ) -> Job:
-    """Return the units of one output: apply, validate and push, where the plan has them.
+    """Return the job of one output: a unit for each of apply, validate and push in the plan.
 
     Args:
         plan: The plan file.
         source: The model.
         row: A recipe of the plan, with its name there, such as "yarn:4".
-        label: The part of the recipe in the name of the output, such as "yarn4".
+        label: The recipe in the form for file names, such as "yarn4"; empty for "base".
         target: The format of the output, one of [[targets]].
         out: The folder of the outputs.
     """
@@ -415,11 +416,12 @@ def _output_job(
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
         repo_id = _fill_template(plan.push.to, known)
-        is_kept = "apply" in plan.tasks  # else the output is made only for the upload
+        is_kept = "apply" in plan.tasks  # otherwise the output is removed after the upload
         settings["push"] = {**msgspec.to_builtins(plan.push), "to": repo_id, "kept": is_kept}
         if "push" in plan.tasks:
+            # a quantised GGUF file names its owner (general.quantized_by)
             owner, _, _ = repo_id.partition("/")
-            unit_target = target.published_by(owner)  # who has quantised it
+            unit_target = target.published_by(owner)
 
     # a unit for each task of the plan, in the order in which they depend on each other
     units = []

@@ -175,14 +175,14 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_plan(path: Path) -> RunPlan:
-    """Return the plan in a file.
+    """Read a plan file (TOML) for `ropeconv run`.
 
     Raises:
         UsageError: The file is not a plan.
     """
     data = _read_toml(path)
     try:
-        # first what msgspec refuses too, but without the nearest key in its message
+        # msgspec would refuse unknown keys too, but these messages name the nearest known key
         _refuse_unknown_keys(data, RunPlan, "")
         _refuse_unknown_tasks(data)
         plan = msgspec.convert(data, RunPlan, dec_hook=_decode_path)

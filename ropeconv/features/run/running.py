@@ -50,15 +50,15 @@ def open_run(path: Path, on: str = "") -> OpenRun:
     """Read a plan file, and find its sources.
 
     Args:
-        path: The plan file. Its relative paths are relative to its folder.
-        on: Where the jobs run, such as "slurm"; empty for the place that the file names.
+        path: The plan file. Relative paths in it start at its folder.
+        on: The executor of the jobs (`--on`), such as "slurm"; empty for the one in the plan file.
 
     Raises:
-        UsageError: For a plan that is wrong, and for a place that does not exist.
+        UsageError: The plan is wrong, or the executor does not exist.
     """
-    # how often this process repeats a request that the Hub is too busy for: a run over night waits
-    # longer than a user would
+    # a run takes hours, so from now on this process waits longer for a busy Hub
     hub_client.patience = PATIENCE
+
     plan = read_plan(path)
     folder = path.resolve().parent
     out = folder / (plan.out or path.stem)

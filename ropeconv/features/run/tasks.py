@@ -131,22 +131,22 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
 
 
 def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Evaluate the recipes of a unit, with a journal beside its result.
+    """Evaluate the recipes of a unit, and write the result to a file.
 
     Args:
         unit: The model, the recipes, and the file of the result.
-        probe: Is not used, as in `validate_unit`.
+        probe: Not used; all tasks have the same parameters.
 
     Returns:
-        The path of the result, the main number of each row in words, and a digest of the file, by
-        which a later run notices that it was changed.
+        The path of the file, the main number of each row in words, notes for the user, and a digest
+        of the file, by which a later run notices a change.
 
     Raises:
         RopeconvError: No row can be run.
     """
     path = Path(unit.out)
     with evaluation_of(unit) as evaluation:
-        # the journal is named after the model, so that another one does not continue it
+        # the journal is for this model only, so its name has a digest of the model
         model_digest = evaluation.runner.source
         journal_path = path.with_name(f"{path.stem}-{model_digest[:16]}.jsonl")
         with Journal(journal_path, EVAL, model_digest) as journal:

@@ -176,10 +176,13 @@ class Completions(Server):
         """Return log-probabilities of the likeliest next tokens, by a request for each position.
 
         Args:
-            ids: All tokens, from position 0 on.
-            kept: The indices of tokens after which log-probabilities are returned, rising; not the
-                last token. `text_of` must give a text for the tokens up to each of them.
+            ids: All tokens of a text.
+            kept: The positions to ask for, in rising order: the server gets the text up to each of
+                them, and names likely next tokens. `text_of` must have a text for each.
             progress: Callbacks, which are called while tokens are read.
+
+        Returns:
+            For each position a dict {token id: log-probability}.
 
         Raises:
             RopeconvError: The server makes other tokens from a text.
@@ -190,9 +193,10 @@ class Completions(Server):
         read_before = 0
         for index in kept:
             prompt = ids[: index + 1]
+            # self.form: the field of the request that asks for log-probabilities, {"logprobs": 10}
             answer = self._complete(self.text_of(prompt), self.form)
 
-            # the server may say how many tokens it has read
+            # some servers report how many tokens they have made from the text
             reported = None
             if answer.usage is not None:
                 reported = answer.usage.prompt_tokens
@@ -203,8 +207,8 @@ class Completions(Server):
                     " checkpoint"
                 )
 
-            # a server names a token by its id, or by its text, from which the id is found here;
-            # a text that several tokens have is left out
+            # Some servers give the id of a token, others its text. The id is then found by the
+            # text; a text that several tokens have is left out.
             by_token = {}
             for record in _records(answer):
                 token_id = record.id

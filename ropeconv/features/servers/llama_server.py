@@ -92,14 +92,17 @@ class LlamaServer(Server):
         """Return log-probabilities of the likeliest next tokens, by a request for each position.
 
         Args:
-            ids: All tokens, from position 0 on.
-            kept: The indices of tokens after which log-probabilities are returned, rising; not the
-                last token.
+            ids: All tokens of a text.
+            kept: The positions to ask for, in rising order: the server gets the tokens up to each
+                of them, and names likely next tokens. The last token is not among them.
             progress: Callbacks, which are called while tokens are read.
+
+        Returns:
+            For each position a dict {token id: log-probability}.
         """
         if progress is None:
             progress = Progress()
-        # any token that does not end the text
+        # a token that does not end the text
         tokens_of_letter = self.encode("a")
         if not tokens_of_letter:
             raise self.missing_from_answer("token for a letter")
@@ -110,9 +113,9 @@ class LlamaServer(Server):
         for index in kept:
             prefix = ids[: index + 1]
             next_token = ids[index + 1]
-            # The server generates a token that is given, and its answer has the likeliest tokens at
-            # that position too. There is no answer for some tokens, such as those that end the
-            # text. Then a letter is generated instead: the likeliest tokens are the same.
+            # Make the server generate the next token of the text: its answer has the likeliest
+            # tokens at this position too. For a token that ends the text the answer is empty. Then
+            # make it generate a letter, since the likeliest tokens are the same.
             entries = self._log_probs_after(prefix, generated=next_token)
             if not entries:
                 entries = self._log_probs_after(prefix, generated=letter)
@@ -146,20 +149,27 @@ class LlamaServer(Server):
     def _log_probs_after(
         self, prefix: Sequence[int], generated: int
     ) -> tuple[LlamaTokenRecord, ...]:
-        """Return the log-probabilities after `prefix` of the likeliest tokens and of `generated`.
+        """Return the log-probabilities of the likeliest tokens after `prefix`.
 
-        llama-server gives probabilities only for tokens that it generates, so it is made to
-        generate this one, by a bias on its logit.
+        llama-server gives them only where it generates a token. So it generates one: `generated`,
+        which is chosen by a bias on its logit. The reported numbers are without the bias.
+
+        Args:
+            prefix: The tokens of the text.
+            generated: The token to generate.
+
+        Returns:
+            The likeliest tokens, then `generated`; empty if the server generates nothing.
         """
         body = {
             "model": self.model,
             "prompt": list(prefix),
             "n_predict": 1,
             "n_probs": TOP,
-            # below 0, probabilities are a softmax of the logits whatever the sampler does
-            # (tools/server/README.md, n_probs)
+            # below 0, the reported probabilities are a softmax of the logits before the sampler and
+            # its bias (tools/server/README.md of llama.cpp, n_probs)
             "temperature": -1,
-            "id_slot": 0,  # always the one whose cache has the prefix of the request before
+            "id_slot": 0,  # always the same slot, whose cache has the prefix of the last request
             "cache_prompt": True,
             "logit_bias": [[generated, BIAS_OF_CHOSEN_TOKEN]],
         }

@@ -1,7 +1,7 @@
 """Compare log-probabilities of a running server with those of the patched source.
 
-`validate_server` is the function to read first. `_compare` runs the reference, and `_judge`
-compares the answers of the server with it.
+`validate_server` is the function to read first. `_compare` runs the reference, and
+`_measure_ranges` compares the answers of the server with it.
 """
 
 from __future__ import annotations
@@ -92,19 +92,21 @@ def validate_server(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """Compare the log-probabilities that a server gives for a text with those of the reference.
+    """Check that a server computes the extended RoPE of the output that it runs.
+
+    The log-probabilities that the server gives for a text are compared with a reference: the source
+    with the same extension, in transformers.
 
     Args:
-        comparison: The output that the server runs, and its source; the weights of a GGUF source
-            are dequantised.
-        url: The address of its OpenAI-compatible API.
-        model: Which of its models, empty for the only one.
+        comparison: The output that the server runs, and its source.
+        url: The address of the server's OpenAI-compatible API.
+        model: The name of the model, if the server has several; empty for its only model.
         settings: How the reference runs.
         progress: Callbacks, which are called while tokens are read.
 
     Raises:
-        RopeconvError: If no server answers, it runs another model or accepts fewer tokens than the
-            length, or a GGUF source cannot be dequantised.
+        RopeconvError: No server answers, it runs another model or accepts too few tokens, or a GGUF
+            source cannot be dequantised.
     """
     settings = settings or Settings()
     progress = progress or Progress()
@@ -112,13 +114,12 @@ def validate_server(
     progress.note(f"{server.runtime} runs {server.model}.")
     _refuse_other_model(server, comparison)
 
-    # The reference runs in transformers, for which weights of a GGUF file are dequantised into a
-    # temporary checkpoint. That is written in the precision of --dtype, by default float32. A
-    # checkpoint stays in its own precision ("auto").
+    # Transformers needs the source as a checkpoint. A GGUF source is dequantised into temporary
+    # files in the precision of --dtype, by default float32.
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
-    dtype_of_files = "auto"
+    dtype_of_files = "auto"  # a checkpoint is read as it was written
     if source.kind == "gguf":
-        dtype_of_files = settings.dtype if settings.dtype != "auto" else "float32"
+        dtype_of_files = "float32" if settings.dtype == "auto" else settings.dtype
     with folder_of(source, dtype_of_files) as folder:
         return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
 
@@ -163,7 +164,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
 
     # compare
     is_quantised = is_gguf(baked) and bool(weights_type(GgufSource(baked).file))
-    results, curve = _judge(run, states, head, answers, is_quantised)
+    results, curve = _measure_ranges(run, states, head, answers, is_quantised)
     schedule = comparison.schedule
     agrees, sentence = _conclude(results, comparison)
     return Validation(
@@ -261,10 +262,10 @@ def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool
 
 
 def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
-    """Choose the length of a text by an estimate of the time and memory of the reference.
+    """Return how many tokens a server and the reference can read in reasonable time and memory.
 
     Args:
-        spec: The output, and how it is compared.
+        spec: The output that the server runs, and how it is compared.
         source: The checkpoint of the reference.
         engine: The reference, which is timed on a short text.
     """
@@ -275,8 +276,8 @@ def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEn
     cache = config_cache(source.config(), source.family)
     if cache is not None:
         sizes = cache.bytes(length_beyond(original, context))
-        # twice, for a model in 16 bits whose reference is float32
-        cache_bytes = 2 * max(sizes.values(), default=0)
+        bytes_in_16_bits = max(sizes.values(), default=0)
+        cache_bytes = 2 * bytes_in_16_bits  # the reference may run in float32
 
     def measure_seconds() -> float:
         """Run a short text, and return how long all runs of such a text take."""
@@ -286,7 +287,8 @@ def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEn
         begin = time.perf_counter()
         engine.hidden_states(ids, positions, kept=[last_token])
         seconds_of_run = time.perf_counter() - begin
-        # the server reads a text once, and the reference in each of its variants
+        # Several runs read the text: the server, and the reference with and without the extension
+        # and with other rounding. Each is assumed to take as long as this run.
         return READINGS_OF_TEXT * seconds_of_run
 
     return affordable_length(
@@ -299,22 +301,19 @@ def _text_run(
 ) -> TokenRun:
     """Return the tokens that a server and the reference read, and the positions to compare.
 
-    A server cannot be given positions, so that a position in the extended context needs a text of
-    that length.
-
     Args:
-        spec: The output, and how it is compared.
+        spec: The output that the server runs, and how it is compared.
         server: The server.
         source: The checkpoint of the reference.
-        folder: Its files, with the tokenizer.
-        engine: The reference, by whose speed the default length is chosen.
+        folder: The files of the source, with the tokenizer.
+        engine: The reference. The default length depends on its speed.
 
     Raises:
         RopeconvError: --length is longer than the context, or than the server accepts.
     """
     settings = spec.settings
     schedule = spec.comparison.schedule
-    user_length = settings.length  # --length; 0 where the user has not given one
+    user_length = settings.length  # --length; 0 if the user has not given it
     length = user_length or _default_length(spec, source, engine)
     if user_length > schedule.context:
         raise BadSource(
@@ -330,43 +329,55 @@ def _text_run(
     if server.length:  # one token is generated after the text
         length = min(length, server.length - 1)
 
-    # some servers read text and not tokens
+    # some servers read only text, and not token ids
     if isinstance(server, Completions):
-        return _run_of_text(server, spec, folder, length)
+        return _run_for_text_server(server, spec, folder, length)
+
+    # the text of the user, or random tokens that the source and the server both have (a checkpoint
+    # may pad its embeddings to more rows)
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
-        # tokens that both know: the embeddings of a checkpoint may be padded
         vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
         if server.vocabulary:
             vocabulary = min(vocabulary, server.vocabulary)
         ids = synthetic(length, vocabulary, settings.seed)
-    buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
-    return TokenRun.over_all("spread", ids, buckets)
+
+    # Positions to compare, in ranges (buckets): the trained context, then each doubling of it. A
+    # server gives no log-probabilities at the last position.
+    ranges = spread_buckets(schedule.original_context, length - 1, each=KEPT)
+    # "spread": positions all over the text are compared
+    return TokenRun.over_all(kind="spread", ids=ids, buckets=ranges)
 
 
-def _run_of_text(server: Completions, spec: ComparisonSpec, folder: Path, length: int) -> TokenRun:
-    """Return the tokens of a text, and the positions to compare, for a server that reads only text.
+def _run_for_text_server(
+    server: Completions, spec: ComparisonSpec, folder: Path, length: int
+) -> TokenRun:
+    """Return the tokens and the positions to compare, for a server that reads text, not token ids.
 
-    At each position the server gets the beginning of the text up to there. A position is left out
-    if the tokenizer makes other tokens from this beginning than from the whole text.
+    For each position the server gets the beginning of the text. A position is left out if the
+    tokenizer makes other tokens from this beginning than from the whole text.
 
     Args:
-        server: The server, which gets the tokenizer of the checkpoint here.
-        spec: The output, and how it is compared.
+        server: The server. Its precision and its tokenizer are set here.
+        spec: The output that the server runs, and how it is compared.
         folder: The checkpoint with the tokenizer.
-        length: The length of the text, in tokens.
+        length: The length of the text in tokens.
 
     Raises:
-        RopeconvError: The tokenizer makes other tokens everywhere.
+        RopeconvError: In a range of positions, the tokenizer makes other tokens from all
+            beginnings.
     """
     settings = spec.settings
     trust = settings.trust_remote_code
-    if is_gguf(spec.comparison.baked):  # llama.cpp, whose cache has 16 bits by default
+    # a GGUF file runs in llama.cpp, whose key-value cache is float16 by default
+    if is_gguf(spec.comparison.baked):
         server.computes_in = "float16"
     server.tokenizer = load_tokenizer(folder, trust, "run vLLM, SGLang or llama-server")
     text = settings.text or server.make_text(length, settings.seed)
     ids = of_text(text, folder, length, trust)
+
+    # ranges of positions (buckets): the trained context, then each doubling of it
     trained = spec.comparison.schedule.original_context
     buckets = []
     for bucket in spread_buckets(trained, length - 1, POSITIONS_PER_RANGE_OF_TEXT):
@@ -381,7 +392,8 @@ def _run_of_text(server: Completions, spec: ComparisonSpec, folder: Path, length
                 f" {server.runtime} reads text; run vLLM, SGLang or llama-server"
             )
         buckets.append(replace(bucket, positions=positions))
-    return TokenRun.over_all("spread", ids, buckets)
+    # "spread": positions all over the text are compared
+    return TokenRun.over_all(kind="spread", ids=ids, buckets=buckets)
 
 
 @dataclass(frozen=True)
@@ -427,28 +439,27 @@ class ServedRun:
         return in_blocks(compare_rows, len(self.answers), self.head.vocabulary)
 
 
-def _judge(
+def _measure_ranges(
     run: TokenRun,
     states: HiddenStates,
     head: TransformersEngine,
     answers: list[LogProbs],
     is_quantised: bool,
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
-    """Compare the answers of a server with the reference, by the KL of their log-probabilities.
+    """Return how far the answers of a server are from the reference, as a KL.
 
-    Two other distances from the reference say how to judge it: that of the unscaled source
-    (control), as far away as a server that ignores the extension; and that of runs which differ by
-    rounding only (noise floor).
+    Two other KLs to the reference are the scale: of the source without the extension (control),
+    and of runs that differ only by rounding (noise).
 
     Args:
-        run: The tokens, with the buckets of positions that are judged one by one.
-        states: The hidden states of the source in its variants.
-        head: The engine, of which only the last projection is needed.
+        run: The tokens, with the ranges of positions (buckets) to compare.
+        states: The hidden states of the reference, of the control and of the noise runs.
+        head: Computes logits from hidden states.
         answers: The log-probabilities from the server, one dict for each compared token.
         is_quantised: Whether the server runs quantised weights, which differ more.
 
     Returns:
-        The result of each bucket of positions, and position and KL in nats along the run.
+        The result of each range; and a curve of (position, KL in nats) for the compared tokens.
     """
     for row in answers:
         if any(token >= head.vocabulary for token in row):
@@ -457,8 +468,8 @@ def _judge(
                 " with the output"
             )
 
-    # the distances from the reference at each compared token; the lists of `states` have a tensor
-    # for each run of tokens, and there is one run
+    # The distances from the reference at each compared token. `states` has lists with a tensor for
+    # each run of tokens; here there is only one run.
     (reference,) = states.reference
     (unscaled,) = states.control
     compared = ServedRun(answers, head, reference, run.targets().tolist())
@@ -476,10 +487,11 @@ def _judge(
     for bucket, rows in run.parts():
         control_kl = of_unscaled[rows].kl.mean().item()
         rounding_kls = [measures[rows].kl.quantile(0.95).item() for measures in of_rounding]
-        # A server has other kernels, so all of the KL from another precision is allowed as noise
-        # (part=1). A bucket has at least the noise of the buckets before it.
+        # The kernels of a server round in another way than transformers. So the KL of a run in
+        # another precision counts as noise in full (part=1.0). Noise does not fall with position.
         noise_of_bucket = states.noise_floor(rounding_kls, part=1.0)
         noise = max(noise, noise_of_bucket)
+        # "whole": the server has read all tokens up to a position, without gaps
         result = bucket_result(bucket, of_server[rows], control_kl, noise, kind="whole")
         if is_quantised:
             result = with_rounded_weights(result)

@@ -160,25 +160,25 @@ def training_memory(
 
     Args:
         shape: The sizes of the model, such as its hidden size and its layers.
-        parameters: The parameters of the model.
-        tokens: The tokens of one sequence on this GPU.
-        shards: The GPUs that share the weights.
-        offload: Whether the states between layers are kept in the memory of the host.
-        chunked: Whether the loss is chunked.
+        parameters: The number of parameters of the model.
+        tokens: The number of tokens of a sequence on this GPU.
+        shards: The number of GPUs that share the weights.
+        offload: Whether the inputs of layers are kept in the memory of the host.
+        chunked: Whether the logits and the loss are computed for a part of the tokens at a time.
     """
-    # The input of each layer is kept for the backward pass. With offload the host keeps them, and
-    # two are on the GPU: one that is copied to the host, and one that comes back.
+    # The input of each layer is kept for the backward pass. With `offload` only two inputs are on
+    # the GPU: one on its way to the host, and one on its way back.
     attention_layers = sum(group.count for group in shape.layers)
-    state_space_layers = shape.states  # such as those of Mamba
-    kept_states = attention_layers + state_space_layers
+    state_space_layers = shape.states  # Mamba layers, say
+    kept_inputs = attention_layers + state_space_layers
     if offload:
-        kept_states = 2
+        kept_inputs = 2
     bytes_per_number = 2  # bfloat16
     return TrainingMemory(
         weights=bytes_per_number * parameters // shards,
         adapter=BYTES_PER_TRAINED_PARAMETER * adapter_parameters(shape) // shards,
-        states=kept_states * tokens * shape.hidden * bytes_per_number,
-        layer=layer_bytes(shape, tokens),
+        states=kept_inputs * tokens * shape.hidden * bytes_per_number,
+        layer=layer_bytes(shape, tokens),  # while one layer is computed
         logits=logits_bytes(shape, tokens, chunked),
     )
 

@@ -618,9 +618,10 @@ def _notes(trainer: Trainer, checkpoint: TrainingFacts, status: str) -> tuple[st
     """Return sentences for the user of a training config.
 
     Args:
-        trainer: The trainer.
-        checkpoint: The checkpoint.
-        status: The result of the trainer's transformers for the checkpoint, such as "exact".
+        trainer: The trainer, such as Axolotl.
+        checkpoint: The checkpoint to train.
+        status: How well the trainer's transformers computes the RoPE of the checkpoint: "exact",
+            or "unknown" if it was not tested.
     """
     notes = []
     # with --context, the sequences of the training are shorter than the length in config.json
@@ -629,18 +630,22 @@ def _notes(trainer: Trainer, checkpoint: TrainingFacts, status: str) -> tuple[st
             f"the output declares {checkpoint.declared:,} tokens, and positions from"
             f" {checkpoint.context:,} on are not trained"
         )
-    # whether the method needs training at this length, such as four times the trained one; the
-    # receipt has no sentence on a method that works without
+
+    # whether the method needs training at this length
     need = checkpoint.fine_tuning
-    if need is not None and need.factor > 1:
-        if need.sentence:
-            notes.append(need.sentence)
-        else:
+    is_extended = need is not None and need.factor > 1  # beyond the trained context
+    if need is not None and is_extended:
+        works_untrained = not need.sentence  # `sentence` says why training is needed
+        if works_untrained:  # need.times: "4 times the trained 8,192 tokens"
             notes.append(f"Training is optional at this length ({need.times}): {need.reason}.")
+        else:
+            notes.append(need.sentence)
+
     if status == "unknown":
         notes.append(
             f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint"
         )
+
     # LongRoPE has a second list of frequencies for sequences within the trained context
     if checkpoint.two_lists:
         notes.append(
@@ -651,37 +656,34 @@ def _notes(trainer: Trainer, checkpoint: TrainingFacts, status: str) -> tuple[st
 
 
 def training_step(plan: Plan, path: Path) -> str:
-    """Return the command that starts fine-tuning an output; empty where no trainer can.
-
-    For a conversion to GGUF, which cannot be trained, it first makes the checkpoint.
+    """Return the command that writes a training config for an output; empty without a trainer.
 
     Args:
         plan: The plan of the output.
-        path: The place of the output.
+        path: The path of the output.
     """
-    # drafts for speculative decoding are not trained here, and GGUF files cannot be
+    # no trainer for drafts of speculative decoding, nor for GGUF files without a checkpoint
     is_draft = bool(plan.target.drafts_for)
     if is_draft or isinstance(plan.source, GgufSource):
         return ""
 
-    # the output is a checkpoint, which is there: its receipt says which trainers compute its RoPE
+    # the output is a checkpoint: "train-config MODEL-yarn4 --for axolotl"
     if plan.is_folder:
         trainer = trainer_for(open_source(path, plan.source.treat_as))
         if not trainer:
             return ""
         return command_line("train-config", path, "--for", trainer)
 
-    # The output is a GGUF file that was made of a checkpoint. The method must be given as options
-    # (`flags` is None where it cannot), and the model must predict text.
+    # The output is a GGUF file, made from a checkpoint. A checkpoint with the same method must be
+    # written first, so the method must have options (`flags` is None for a method without).
     recipe_flags = flags(plan.recipe)
     if recipe_flags is None or not isinstance(plan.source, Source):
         return ""
     if checkpoint_purpose(plan.source) != "text":
         return ""
 
-    # The command makes a checkpoint with the method first, which no receipt describes yet. So the
-    # trainer is one that trains most checkpoints:
-    # `apply MODEL --yarn 4 -o MODEL-yarn4 && train-config MODEL-yarn4 --for axolotl`
+    # "apply MODEL --yarn 4 -o MODEL-yarn4 && train-config MODEL-yarn4 --for axolotl". Axolotl can
+    # train most checkpoints; whether it can train this one is not known before it is written.
     checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
     words = [plan.source.reference, *recipe_flags]
     if plan.target.replace:
@@ -711,7 +713,7 @@ def trainer_for(source: Source | GgufSource) -> str:
 
 
 def _why_not_trainable(trainer: Trainer, checkpoint: TrainingFacts) -> str:
-    """Return why a trainer cannot train a checkpoint with its RoPE; empty where it can.
+    """Return why a trainer cannot train a checkpoint with its RoPE; empty if it can.
 
     Args:
         trainer: The trainer, such as Axolotl.
@@ -719,22 +721,26 @@ def _why_not_trainable(trainer: Trainer, checkpoint: TrainingFacts) -> str:
     """
     if checkpoint.encoder:
         return "it is an encoder, and the trainers here train the next token"
-    # `no_code` says why a trainer does not run code of a checkpoint; it is empty where it does
+
+    # the checkpoint has code of its own, which this trainer does not run: `no_code` says why
     if checkpoint.own_code and trainer.no_code:
         return trainer.no_code
 
-    # Megatron and NeMo compute RoPE themselves, by the `formulas` of their options. The others run
-    # transformers.
-    if trainer.formulas:
+    # Megatron and NeMo compute RoPE themselves. `formulas` are the methods that their options have.
+    computes_rope_itself = bool(trainer.formulas)
+    if computes_rope_itself:
         missing = _missing_option(trainer, checkpoint.spec)
         if missing:
             return missing
+
+    # all other trainers run transformers, in the version that they allow
     else:
         status, reason = checkpoint.verdict(trainer.transformers)
-        if status not in (*RUNS, "unknown"):
+        may_work = status in RUNS or status == "unknown"  # RUNS: "exact", "approximate", ...
+        if not may_work:
             return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
 
-    # some trainers replace the rotary embedding of some models by faster code
+    # some trainers replace the rotary embedding of some model types by faster code (`rotary`)
     for rotary in trainer.rotary:
         if checkpoint.model_type not in rotary.model_types:
             continue

@@ -80,6 +80,7 @@ class OriginMiddleware:
     """
 
     def __init__(self, app: ASGIApp) -> None:
+        """Guard an application of ASGI, such as FastAPI."""
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,23 +138,26 @@ class KeyMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, path: str, key: str, cookie: str, renewed: Callable[[str], None]
+        self, app: ASGIApp, path: str, key: str, cookie: str, on_new_key: Callable[[str], None]
     ) -> None:
-        """Guard an application.
+        """Guard an application: a browser needs an address with a key, and then a cookie.
+
+        A key works once. A browser that opens an address with the key (?key=...) gets the cookie,
+        and a new key is made for the next browser.
 
         Args:
-            app: The application.
+            app: The application of ASGI to guard.
             path: The first part of the path of every page.
-            key: The key of the first address.
+            key: The first key.
             cookie: The name of the cookie.
-            renewed: Is called with the key of the next address when one was used.
+            on_new_key: Called with each new key, which is then shown to the user.
         """
         self.app = app
         self.path = path
-        self.key = key
+        self.key = key  # the key that works now
         self.cookie = cookie
-        self.renewed = renewed
-        self.value = new_key()  # the secret in the cookie, which a browser gets for a key
+        self.on_new_key = on_new_key
+        self.value = new_key()  # the value of the cookie, the same for all browsers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on.
@@ -177,7 +181,7 @@ class KeyMiddleware:
         elif self._has_key(scope):
             self.key = new_key()
             await self._let_in(scope, receive, send_guarded)
-            self.renewed(self.key)
+            self.on_new_key(self.key)
         else:
             await PlainTextResponse(CLOSED, 401)(scope, receive, send_guarded)
 

@@ -330,11 +330,9 @@ def recipe_of(form: BakeForm) -> Recipe:
 
 
 def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
-    """Return the value of the method and its `name=value` settings.
+    """Return the value of the method in a form, and its settings such as ["beta_fast=16"].
 
-    The form has a field for the length to reach. For YaRN this length is the value: the recipe is
-    yarn:128k. For the method theta the value is a base, and the length is a setting: the recipe is
-    theta:1e6:context=128k.
+    The form has a field for the value of a method, and a field for the length to reach.
     """
     # users type "beta_fast = 16, beta_slow=2"
     settings = []
@@ -346,25 +344,25 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
     value_kind = REGISTRY[form.method].value
     value = form.value.replace(" ", "")
     length = form.context.replace(" ", "")
-    value_is_length = value_kind in KINDS_WITH_LENGTH
-    needs_length = value_is_length and not value
-    if needs_length and not length:
-        raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
-    if needs_length:
+
+    # YaRN: the value is a length or a factor. Without a value, the length to reach is the value:
+    # yarn:128k
+    if value_kind in KINDS_WITH_LENGTH and not value:
+        if not length:
+            raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
         return length, settings
 
-    # the value is another number, such as a base; the user may have written the length as a setting
-    value_is_other_number = value_kind is Value.NUMBER
-    has_context = any(setting.startswith("context=") for setting in settings)
-    if value_is_other_number and is_length(length) and not has_context:
+    # theta: the value is a base, and the length to reach is a setting: theta:1e6:context=128k
+    has_context_setting = any(setting.startswith("context=") for setting in settings)
+    if value_kind is Value.NUMBER and is_length(length) and not has_context_setting:
         settings.append(f"context={length}")
+
+    # all other methods, such as one with a text as its value
     return value, settings
 
 
 def target_of(form: BakeForm) -> Target:
-    """Return the options of the output that a form asks for: format, encoding, runtimes, place.
-
-    For a runtime that reads only GGUF, the output is a GGUF file.
+    """Return the options of the output that a form asks for: its format, runtimes and path.
 
     Raises:
         UsageError: The format is not known.
@@ -373,14 +371,17 @@ def target_of(form: BakeForm) -> Target:
     if form.to not in (None, *formats):
         raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(formats)}")
 
+    # a runtime that reads only GGUF, such as Ollama, makes GGUF the default format
     to = form.to
-    reads_only_gguf = any(name in reader_names() for name in form.runtimes)
-    if not to and reads_only_gguf:
+    names_of_gguf_readers = reader_names()
+    names_gguf_reader = any(name in names_of_gguf_readers for name in form.runtimes)
+    if not to and names_gguf_reader:
         to = "gguf"
-    # the other options of the output are fields of the form with the same names
+
+    # the other options of the output have the same names in the form
     target = copied(Target, form, out=form.out or None, to=to or None)
 
-    # a quantised GGUF file says who has made it (general.quantized_by): the owner of the repository
+    # a quantised GGUF file names the owner of its repository (general.quantized_by)
     owner, _, _ = form.repo_id.partition("/")
     return target.published_by(owner)
 
@@ -453,23 +454,22 @@ def to_page(page: str, form: PageForm) -> str:
 
 
 def address_of_plan(source: str, recipe: Recipe, replace: bool = False) -> str:
-    """Return the address of the first page that shows the plan of an output with a recipe.
+    """Return the address of the first page with its form filled in for a model and a recipe.
 
     For YaRN by 4 it is "./?source=Qwen%2FQwen3-8B&context=4".
 
     Args:
         source: The model.
         recipe: The method and its modifiers.
-        replace: Whether it needs `--replace`, as `Advice` has it.
+        replace: Whether to replace the present scaling of the model (`--replace`).
     """
-    # the value of the method, 4 in "--yarn 4"
+    # the value on the command line: "4" of "--yarn 4"; empty for an option without a value
     method = recipe.method
     value = ""
     if method.value is not Value.SWITCH:
         _, _, value = method.command.partition(" ")
 
-    # the field of the form that has this value: the length to reach, or the value of a method that
-    # takes no length
+    # the form has two fields for values: "context" for a length or a factor, "value" for all others
     value_field = "context" if method.value in KINDS_WITH_LENGTH else "value"
     form = BakeForm(
         source=source,

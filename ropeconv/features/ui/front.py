@@ -30,19 +30,21 @@ class Front:
     def answers(
         self, task: str, form: PageForm, session: str, baking: bool = False
     ) -> Iterator[str]:
-        """Yield the HTML that a page shows while a task runs; the last is its answer.
+        """Run a task of a page, and yield HTML to show: the progress, and at last the answer.
 
-        A page has one task at a time. Another one stops it, unless it is baking: then the other one
-        is answered with a sentence that the page is busy.
+        A page has one task at a time. A new task stops the running task of the page. If the running
+        task is baking, the new task is refused instead.
 
         Args:
             task: The name of the task, such as "plan" or "write".
             form: The values of the page.
             session: The key of the open page in the browser.
-            baking: Whether the task writes, validates or publishes, so that it may take any time.
+            baking: Whether the task writes, validates or publishes. It then has no time limit.
         """
-        # Nothing is yielded with the lock: a page that leaves then would keep it.
+        # Start the job of this task. The lock is released before anything is yielded: a generator
+        # that is abandoned at a `yield` would keep it.
         limit = None if baking else ANSWER_SECONDS
+        older_job: PageJob | None = None
         with self._lock:
             refusal = self._why_refused(session, baking)
             if not refusal:
@@ -53,10 +55,10 @@ class Front:
             yield failure(refusal).html
             return
         if older_job is not None:
-            older_job.stop()  # the page has asked for something else meanwhile
+            older_job.stop()
 
-        # A later request of the page may replace this job. Its messages are then not shown, but are
-        # read to the end, while the process cleans up.
+        # Show the messages of the job. If a newer task of the page has replaced it, the messages
+        # are read until its process has ended, and are not shown.
         try:
             for message in job.messages():
                 was_replaced = self._jobs.get(session) is not job

@@ -148,14 +148,14 @@ class PageJob:
     def __init__(
         self, task: str, form: PageForm, seconds: float | None, baking: bool = False
     ) -> None:
-        """Start the process of a task.
+        """Start a process that runs a task of a page.
 
         Args:
-            task: The name of the task.
+            task: The name of the task, such as "plan" or "write".
             form: The values of the page.
-            seconds: The limit of its time; None for none.
-            baking: Whether the task writes files, validates or publishes, so that `Front` does not
-                let another task of the page stop it.
+            seconds: The time limit of the task; None for no limit.
+            baking: Whether the task writes files, validates or publishes. Another task of the page
+                then cannot stop it.
         """
         self.seconds = seconds
         self.baking = baking
@@ -163,8 +163,8 @@ class PageJob:
         self._connection, other_end = PROCESSES.Pipe()
         self._process = PROCESSES.Process(target=work, args=(other_end, task, form), daemon=True)
         self._process.start()
-        # the process has a copy of `other_end`; while this one is open too, the connection does not
-        # report that the process has ended
+        # The process has its own copy of `other_end`. Only when all copies are closed does the
+        # connection report that the process has ended.
         other_end.close()
 
     def stop(self) -> None:
@@ -211,22 +211,27 @@ class PageJob:
         yield self._answer_to_show(answer, is_late)
 
     def _answer_to_show(self, answer: PageAnswer | None, is_late: bool) -> PageAnswer:
-        """Return the answer of the process, or one that says why there is none.
+        """Return the answer of the process, or an answer that says why it has none.
 
         Args:
-            answer: The answer of the process; None where it ended without one.
-            is_late: Whether it took longer than its limit.
+            answer: The answer of the process; None if it ended without an answer.
+            is_late: Whether the process took longer than its time limit.
         """
-        # a good answer that came in spite of the limit is shown
+        # The time limit is over, and the process was stopped. It may have finished just then.
         has_good_answer = answer is not None and not answer.failed
         if is_late and not has_good_answer:
             limit = f"the limit of {self.seconds:.0f} seconds"
             return failure(f"this takes longer than {limit}; {WORDS_OF_REPAIR}")
+
         if answer is not None:
             return answer
-        was_stopped = self._stopped_at is not None
+
+        # a process that the user has stopped answers after it has cleaned up; here it did not
+        was_stopped = self._stopped_at is not None  # the time of the stop
         if was_stopped:
             return failure(WORDS_NOT_CLEANED_UP)
+
+        # the process ended without a stop
         return failure(f"{WORDS_WITHOUT_ANSWER}; {WORDS_OF_REPAIR}")
 
     def _is_overdue(self) -> bool:

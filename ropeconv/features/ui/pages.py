@@ -54,12 +54,13 @@ EXAMPLES = (
 """Models that need no login, with a length that suits them."""
 
 
-def add_heading(title: str, words: str) -> None:
-    """Add the heading of a page, and a sentence on its purpose.
+def add_heading(title: str, words: str, more: str = "") -> None:
+    """Add the heading of a page, a sentence on its purpose, and more HTML below it.
 
-    Both are HTML, and must be our own text.
+    All are HTML, and must be our own text.
     """
-    gr.HTML(f"<h1>{title}</h1><p>{words}</p>", elem_classes=["head"], apply_default_css=False)
+    html = f"<h1>{title}</h1><p>{words}</p>{more}"
+    gr.HTML(html, elem_classes=["head"], apply_default_css=False)
 
 
 def add_model(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
@@ -162,40 +163,47 @@ class Page:
     """The place of answers."""
 
     def run_task_on(self, triggers: list[Any], task: str, baking: bool = False) -> None:
-        """Let events, such as clicks of a button, run a task whose answer the page then shows.
+        """Run a task whenever an event happens, and show its answer on the page.
 
         Args:
-            triggers: Events, such as clicks of a button.
+            triggers: Events of Gradio, such as clicks of a button.
             task: The name of the task.
-            baking: Whether the task writes, validates or publishes. Such a task has no time limit,
-                and may wait in Gradio's queue before it begins.
+            baking: Whether the task writes, validates or publishes. It then has no time limit.
         """
 
-        def begin(request: gr.Request) -> None:
-            self.front.begin(request.session_hash or "")
+        def forget_earlier_cancel(request: gr.Request) -> None:
+            session = request.session_hash or ""  # the open page in the browser
+            self.front.begin(session)
 
-        # The click is noted at once, without the queue: a Cancel from now on is for this task, and
-        # an earlier Cancel is forgotten.
+        # A task may wait in Gradio's queue, where Cancel stops it too. An earlier Cancel must not
+        # stop this task, so it is forgotten at once (queue=False).
         if baking:
-            gr.on(triggers, begin, inputs=None, outputs=None, queue=False, **NOT_IN_API)
+            gr.on(
+                triggers,
+                forget_earlier_cancel,
+                inputs=None,
+                outputs=None,
+                queue=False,
+                **NOT_IN_API,
+            )
         self.answer_on(triggers, self.answers_of_task(task, baking))
 
     def answer_on(
         self,
         triggers: list[Any],
         answers: Answers,
-        last: bool = False,
+        answer_last_event: bool = False,
         place: Component | None = None,
     ) -> None:
-        """Let events show answers on the page, and keep what was typed in its address.
+        """Show an answer whenever an event happens, and write the form into the address.
 
-        So the address of a page can be shared or kept, and opens with the same form.
+        Someone who opens the address later sees the same form.
 
         Args:
-            triggers: Events, such as clicks of a button.
+            triggers: Events of Gradio, such as clicks of a button.
             answers: Called with the form; yields HTML, which the page shows.
-            last: Events that come while another one is answered are dropped. With `last`, the last
-                of them is answered afterwards.
+            answer_last_event: Whether to answer the last event that happens during another answer.
+                By default such events are dropped.
             place: The component that shows the answers, by default `answer` of the page.
         """
 
@@ -203,19 +211,19 @@ class Page:
             values = {name: typed.get(component) for name, component in self.fields.items()}
             yield from answers(fill_form(self.kind, values), request)
 
-        # JavaScript in the browser writes the values into the address, without a request
+        # first, JavaScript in the browser writes the values of the form into the address
         names = address_fields(self.kind)
         components = [self.fields[name] for name in names]
-        script = ADDRESS_SCRIPT % json.dumps(names)
+        script = ADDRESS_SCRIPT % json.dumps(names)  # the script has the names of the values
         gr.on(triggers, None, inputs=components, outputs=None, js=script, queue=False, **NOT_IN_API)
 
-        # Gradio gives a function whose inputs are a set one dict of all values
+        # Then Python answers. Since `inputs` is a set, `answer_form` gets a dict of all values.
         gr.on(
             triggers,
             answer_form,
             inputs=set(self.fields.values()),
             outputs=place or self.answer,
-            trigger_mode="always_last" if last else "once",
+            trigger_mode="always_last" if answer_last_event else "once",
             **NOT_IN_API,
             **WITH_LIMIT,
         )
@@ -223,47 +231,59 @@ class Page:
     def fill_on_load(
         self, blocks: gr.Blocks, answers: Answers, is_complete: Callable[[Any], bool]
     ) -> None:
-        """Fill the form of a page from its address when it is opened, and answer a complete one.
+        """Fill the form from the address when the page is opened, and show the answer to it.
 
         /?source=Qwen/Qwen3-8B&context=128k opens with the model and the length filled in.
 
         Args:
             blocks: The page in Gradio.
             answers: Called with the form; yields HTML, which the page shows.
-            is_complete: Says whether a form can be answered, such as one with a model. Then the
-                page opens with its answer.
+            is_complete: Whether a form can be answered. Most need a model.
         """
-        # the components that Gradio fills: those of the form in this order, and the answer last
-        names = address_fields(self.kind)
-        outputs = [*(self.fields[name] for name in names), self.answer]
 
-        def load(request: gr.Request) -> Iterator[list[object]]:
-            """Yield lists with a new value for each of `outputs`; Gradio shows each list at once.
+        def fill_and_answer(request: gr.Request) -> Iterator[list[object]]:
+            yield from self._values_of_opened_page(request, answers, is_complete)
 
-            gr.skip() in a list leaves its component unchanged.
-            """
-            in_address = from_address(self.kind, dict(request.query_params))
-            values = {}
-            for name in names:
-                values[name] = _known_value(self.fields[name], getattr(in_address, name))
-            form = fill_form(self.kind, values)
+        form_fields = [self.fields[name] for name in address_fields(self.kind)]
+        blocks.load(
+            fill_and_answer,
+            inputs=None,
+            outputs=[*form_fields, self.answer],
+            **NOT_IN_API,
+            **WITH_LIMIT,
+        )
 
-            # First the form. An address without values changes nothing there: the user may have
-            # typed something since the page was shown.
-            unchanged_form = [gr.skip() for _ in names]
-            no_answer = ""
-            address_has_values = form != self.kind()
-            if address_has_values:
-                yield [*values.values(), no_answer]
-            else:
-                yield [*unchanged_form, no_answer]
+    def _values_of_opened_page(
+        self, request: gr.Request, answers: Answers, is_complete: Callable[[Any], bool]
+    ) -> Iterator[list[object]]:
+        """Yield the values of an opened page: a list for the fields of its form and the answer.
 
-            # then the progress and the answer, which replace each other
-            if is_complete(form):
-                for html in answers(form, request):
-                    yield [*unchanged_form, html]
+        Gradio shows each list at once. The value gr.skip() leaves its component unchanged.
 
-        blocks.load(load, inputs=None, outputs=outputs, **NOT_IN_API, **WITH_LIMIT)
+        Args:
+            request: The request of the browser, with the parameters of the address.
+            answers: Called with the form; yields HTML, which the page shows.
+            is_complete: Whether a form can be answered. Most need a model.
+        """
+        in_address = from_address(self.kind, dict(request.query_params))
+        values = {}
+        for name in address_fields(self.kind):
+            values[name] = _known_value(self.fields[name], getattr(in_address, name))
+        form = fill_form(self.kind, values)
+
+        # First fill the form, without an answer yet. If the address has no values, leave the form
+        # unchanged, since the user may have typed into it already.
+        unchanged_form = [gr.skip() for _ in values]
+        empty_form = self.kind()
+        if form == empty_form:
+            yield [*unchanged_form, ""]
+        else:
+            yield [*values.values(), ""]
+
+        # then show the progress and the answer, each in place of the HTML before it
+        if is_complete(form):
+            for html in answers(form, request):
+                yield [*unchanged_form, html]
 
     def answers_of_task(self, name: str, baking: bool = False) -> Answers:
         """Return a function that runs a task on a form, and yields its progress and answer as HTML.
@@ -348,37 +368,41 @@ def build_results(front: Front, page: gr.Blocks) -> None:
 def _ask_about_model(
     front: Front, blocks: gr.Blocks, task: str, label: str, fields: dict[str, Any]
 ) -> None:
-    """Add a button that runs a task on a model, and the place of its answer.
-
-    A page whose address names a model runs the task when it is opened.
+    """Add a button that runs a task on a model, and below it the answer.
 
     Args:
-        front: Runs the requests of the page.
+        front: Runs the tasks of pages in processes.
         blocks: The page in Gradio.
-        task: The name of the task.
+        task: The name of the task, such as "inspect".
         label: The text on the button.
         fields: The components that name the model, from `add_model`.
     """
     button = gr.Button(label, variant="primary", elem_id="ask")
     page = Page(front=front, kind=ModelForm, fields=fields, answer=add_answer())
+
+    # a click on the button, or Enter in the field of the model, runs the task
     page.run_task_on([button.click, fields["source"].submit], task)
 
+    # an address with a model, such as ?source=Qwen/Qwen3-8B, runs the task when it is opened
     def names_model(form: ModelForm) -> bool:
         return bool(form.source)
 
-    page.fill_on_load(blocks, page.answers_of_task(task), is_complete=names_model)
+    answers = page.answers_of_task(task)  # a function that runs the task on a form
+    page.fill_on_load(blocks, answers, is_complete=names_model)
 
 
 def build_runtimes(front: Front, page: gr.Blocks) -> None:
-    """Build the page with the table of runtimes, by method, family and runtime.
+    """Build the page with a table of which runtimes support which methods.
 
     Args:
-        front: Runs the requests of pages. The table needs none of its processes.
+        front: Runs the tasks of pages in processes. The table needs no process.
         page: The page in Gradio.
     """
     add_heading("Runtimes", "Which runtimes support a method, by model family.")
+
+    # three lists, to choose the method, the family and the runtime
     with gr.Row():
-        # a method is chosen by its form in a config, such as the keys of YaRN ("writing")
+        # WRITINGS: the title of each method, by how config.json has it (its "writing")
         writings = [(title, name) for name, title in WRITINGS.items()]
         _, first_writing = writings[0]
         writing = gr.Dropdown(writings, value=first_writing, label="Method", elem_id="writing")
@@ -397,12 +421,14 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
     table_page = Page(front=front, kind=RuntimesForm, fields=fields, answer=add_answer())
 
     def answers(form: Any, request: gr.Request) -> Iterator[str]:
-        """Yield the table; other pages yield their progress before the answer."""
+        """Yield the table for a form, as HTML."""
         yield runtimes_html(form)
 
-    # `last`: when several choices change quickly, the table is that of the last one
-    table_page.answer_on([field.change for field in fields.values()], answers, last=True)
-    # every form is complete: without choices the table has all families and runtimes
+    # show the table again after each choice; after several quick choices, for the last of them
+    changes = [field.change for field in fields.values()]
+    table_page.answer_on(changes, answers, answer_last_event=True)
+
+    # show the table when the page is opened; without choices it has all families and runtimes
     table_page.fill_on_load(page, answers, is_complete=lambda form: True)
 
 
@@ -424,10 +450,15 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
 
     From top to bottom it has the model, the length and the runtimes, the machine, the method, and
     the places to write and publish to. `_connect_bake` says what its buttons do.
+
+    Args:
+        front: Runs the tasks of pages in processes.
+        page: The page in Gradio.
     """
-    # `add_heading` puts the words into <p>...</p>; this closes it, and opens one for the examples
-    examples = f"For example: {_example_links()}"
-    add_heading("ropeconv", f'{PURPOSE}</p><p class="examples">{examples}')
+    examples = f'<p class="examples">For example: {_example_links()}</p>'
+    add_heading("ropeconv", PURPOSE, more=examples)
+
+    # the model, and what the output is for
     buttons: dict[str, gr.Button] = {}
     with gr.Row():
         source = gr.Textbox(
@@ -437,17 +468,20 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
     matches = gr.HTML(elem_id="found", apply_default_css=False)
     fields = {"source": source, **add_upload(), **_add_goal()}
 
-    # a button for each machine, which fills the four fields in `chosen`
+    # a button for each kind of machine, such as "Mac, 24 GB: mlx-lm"
     with gr.Row():
         preset_buttons = {
             name: gr.Button(preset.label, size="sm", elem_id=name, min_width=LEAST_WIDTH)
             for name, preset in PRESETS.items()
         }
     fields |= _add_method()
+
+    # a click on such a button fills four fields, at once (not in Gradio's queue of tasks)
+    filled = [fields[name] for name in ("memory", "runtimes", "to", "outtype")]
     for name, button in preset_buttons.items():
-        chosen = [fields[field] for field in ("memory", "runtimes", "to", "outtype")]
+        preset_values = PRESETS[name].values
         button.click(
-            PRESETS[name].values, inputs=fields["source"], outputs=chosen, queue=False, **NOT_IN_API
+            preset_values, inputs=fields["source"], outputs=filled, queue=False, **NOT_IN_API
         )
     buttons["plan"] = gr.Button("Plan", variant="primary", elem_id="plan")
     answer = add_answer()
@@ -472,6 +506,8 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
 
     bake_page = Page(front=front, kind=BakeForm, fields=fields, answer=answer)
     _connect_bake(bake_page, buttons, matches)
+
+    # an address with a model opens with its plan
     bake_page.fill_on_load(
         page, bake_page.answers_of_task("plan"), is_complete=lambda form: bool(form.source)
     )

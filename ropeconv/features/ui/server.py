@@ -64,7 +64,7 @@ def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
 
         def guard(app: ASGIApp) -> ASGIApp:
             cookie = f"ropeconv-{number}"
-            with_key = KeyMiddleware(app, path, key, cookie, renewed=tell_next_address)
+            with_key = KeyMiddleware(app, path, key, cookie, on_new_key=tell_next_address)
             return OriginMiddleware(with_key)
 
         with _serve(listener, f"/{path}", guard):

@@ -127,8 +127,8 @@ class Reference:
         import torch
 
         # how queries are scaled by their position; a mistake may be in log-n, one form of that
-        case = self.subject.case
-        query_scaling = self.subject.scale
+        case = self.subject.extension
+        query_scaling = self.subject.query_scaling
         if candidate.schedule.log_n != case.schedule.log_n:
             query_scaling = candidate.schedule.log_n
 

@@ -196,7 +196,7 @@ def vectors(
         source.mkdir()
         write_tiny(tiny, source, SEED)
         opened = Subject.of_recipe(str(source), recipe)
-        context = opened.case.schedule.context
+        context = opened.extension.schedule.context
         if not TRAINED < context <= LONGEST:
             raise UsageError(
                 f"the tiny model has a trained length of {TRAINED} tokens, and the method makes"
@@ -219,7 +219,7 @@ def vectors(
             tiny=tiny,
             subject=opened,
             source=source,
-            prompts=make_prompts(opened.case.schedule, int(tiny.settings["vocab_size"])),
+            prompts=make_prompts(opened.extension.schedule, int(tiny.settings["vocab_size"])),
             no_gguf=no_gguf,
             reporter=reporter,
         )
@@ -305,7 +305,7 @@ def _fill(
     from .reference import Reference
 
     reference = Reference(source, subject)
-    right, *mistakes = candidates(subject.case)
+    right, *mistakes = candidates(subject.extension)
     expected = {RIGHT: _rounded(reference.logits(right, prompts))}
     noise = reference.noise(right, prompts, expected[RIGHT])
     precisions = {}
@@ -333,7 +333,7 @@ def _fill(
             found.append(VectorCandidate(mistake.name, mistake.words, _short(away)))
     found.sort(key=lambda candidate: candidate.distance)
 
-    schedule = subject.case.schedule
+    schedule = subject.extension.schedule
     data = {
         "format": 1,
         "title": title,

@@ -46,14 +46,16 @@ class Position(Measure):
     summary = "loss by position in one pass, as a difference to the first row"
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield parts (windows) of the texts of the longest length; every token is predicted.
+        """Yield windows, which are parts of texts, with every token as a target to predict.
 
-        The tokens that the tokenizer puts before a text (the prefix, such as <s>) are not, nor is
-        the first token, before which there is nothing.
+        Each window has the longest length of the evaluation. It begins with the tokens that the
+        tokenizer puts before a text (the prefix, such as <s>), which are not targets.
         """
         length = sizes.longest
+        # without a prefix, the second token is the first target: nothing is before the first token
         first_target = max(len(texts.prefix), 1)
-        for window, (document, end) in enumerate(window_ends(texts, sizes, length)):
+        ends = window_ends(texts, sizes, apart=length)  # windows of a text do not overlap
+        for window, (document, end) in enumerate(ends):
             ids = texts.window(document, end, length)
             targets = np.arange(first_target, len(ids), dtype=np.int32)
             yield Case(
@@ -109,10 +111,10 @@ class Growth(Measure):
     sizes = frozenset({"targets"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield sequences that end with the same tokens, after more and more text before them.
+        """Yield sequences of each length that end with the same tokens of a text.
 
-        There is one for each place in the texts (window) and each length. Only the last tokens are
-        predicted. So what differs between two lengths is the effect of the context.
+        Only these last tokens are targets to predict. A longer sequence has more text before the
+        same targets, so the losses of two lengths show the effect of the context.
         """
         shortest = sizes.lengths[0]
         text_in_shortest = shortest - len(texts.prefix)
@@ -120,9 +122,12 @@ class Growth(Measure):
             raise UsageError(
                 f"a length of {shortest} tokens leaves nothing to predict; give longer --lengths"
             )
-        # the first token of a sequence has nothing before it
-        count = min(sizes.targets, text_in_shortest - 1)
-        for window, (document, end) in enumerate(window_ends(texts, sizes, count)):
+        # the first token of a sequence is not a target, since nothing is before it
+        target_count = min(sizes.targets, text_in_shortest - 1)
+
+        # places in the texts where a sequence ends, so far apart that no token is a target twice
+        ends = window_ends(texts, sizes, apart=target_count)
+        for window, (document, end) in enumerate(ends):
             for length in sizes.lengths:
                 yield Case(
                     measure=self.name,
@@ -130,7 +135,7 @@ class Growth(Measure):
                     document=document,
                     window=window,
                     ids=texts.window(document, end, length),
-                    targets=np.arange(length - count, length, dtype=np.int32),
+                    targets=np.arange(length - target_count, length, dtype=np.int32),
                 )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
@@ -159,15 +164,14 @@ class Sliding(Measure):
         self.stride = stride
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield the parts of a text that a window slides over, for each text and each length.
+        """Yield windows that slide over each text, for each length.
 
-        Every token of the text is predicted in one of them.
+        A text of 12 tokens with length 8 and stride 3 has the windows [0, 8), [3, 11) and [6, 12).
+        Each token is a target once: the tokens 1 to 7 in the first window, 8 to 10 in the second,
+        and 11 in the last.
 
-        With 12 tokens of text, length 8 and stride 3 the windows are [0, 8), [3, 11) and [6, 12).
-        The first window predicts the tokens 1 to 7, the next one 8 to 10, and the last one 11.
-
-        The tokenizer may put tokens before a text, such as <s> (the prefix). Each window begins
-        with them. So a window of length 8 with a prefix of 1 has 7 tokens of the text.
+        Each window begins with the tokens that the tokenizer puts before a text (the prefix, such
+        as <s>). So a window of length 8 with a prefix of 1 has 7 tokens of the text.
         """
         prefix = len(texts.prefix)
         shortest = sizes.lengths[0]
@@ -190,8 +194,8 @@ class Sliding(Measure):
                 length_with_prefix = end - start + prefix
                 ids = texts.window(document, end, length_with_prefix)
 
-                # the targets are at the end of the window: the tokens that no window before has
-                # predicted, but not the prefix, nor a first token, which has nothing before it
+                # The targets are the last tokens of the window, which no earlier window has as
+                # targets. The prefix and the first token of a sequence are never targets.
                 new_tokens = end - predicted_up_to
                 first_new = len(ids) - new_tokens
                 first_target = max(first_new, prefix, 1)
@@ -233,6 +237,7 @@ class LongPpl(Growth):
     pass_of = Growth.name
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        """Yield the same sequences as the parent class; refuse lengths that LongPPL cannot use."""
         if sizes.trained not in sizes.lengths[1:]:
             raise UsageError(
                 f"--measure longppl needs the trained length, {sizes.trained:,} tokens, and a"
@@ -241,17 +246,17 @@ class LongPpl(Growth):
         return super().cases(texts, sizes)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
-        """Replace the losses of the tokens of each window by one mean, over the key tokens.
+        """Replace the losses of each window by their mean over the key tokens, in place.
 
-        Key tokens need the long context: `_key_tokens` finds them by the losses of the first row of
-        the table. So all rows have the same key tokens.
+        A key token is predicted much better with a long context than with a short one. The losses
+        of the first row of the table decide which tokens these are, for all rows.
 
         Args:
-            rows: The observations by row. Each list is replaced by another one.
-            sizes: The lengths: the shortest is the short context, and the trained one the long.
+            rows: The losses by row, such as "base" or "yarn:4". The lists in it are replaced.
+            sizes: The lengths. The shortest is the short context, the trained one the long context.
 
         Returns:
-            Why there are no key tokens, as a sentence; empty where there are some.
+            A sentence for the user if there are no key tokens, otherwise an empty string.
         """
         # the losses of the first row, by this measure
         losses_of_first_row: list[Observation] = []

@@ -288,27 +288,27 @@ class Retrieval(Measure):
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield test sequences: a text with a hidden fact, a question about it, and the answer.
 
-        There is one for each place in the texts (window), each length, and each depth of the fact
-        in the text, from 0 (its beginning) to 1 (its end). The model predicts the answer.
+        The model predicts the answer. There is a sequence for each window (a place in the texts),
+        each length, and each depth: where in the text the fact is, from 0 (beginning) to 1 (end).
         """
         depths = [0.5]
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
 
+        # a haystack is a text from a random token on, in which the fact is hidden
         for window, haystack in enumerate(choose_haystacks(texts, sizes)):
             for length, (depth_index, depth) in product(sizes.lengths, enumerate(depths)):
-                # the seed does not have the length, so that all lengths ask for the same fact and
-                # can be paired
+                # The seed leaves out the length, so sequences of all lengths ask for the same fact
+                # and can be compared in pairs.
                 random = np.random.default_rng((sizes.seed, window, depth_index))
                 prompt = self.prompt(haystack, depth, random)
                 ids, answer_indices = haystack.sequence(prompt, length, self.name)
 
-                # The answer ends the sequence, so it is as long as what follows its first token. A
-                # model that generates may begin with words of its own, hence the spare tokens.
+                # With --generate, the model writes the answer, which is at the end of `ids`. Spare
+                # tokens leave space for words before it, such as "The passkey is".
                 to_generate = 0
                 if sizes.generate:
-                    first_of_answer = answer_indices[0]
-                    answer_length = len(ids) - first_of_answer
+                    answer_length = len(ids) - answer_indices[0]
                     to_generate = answer_length + SPARE_TOKENS
                 yield Case(
                     measure=self.name,
@@ -323,6 +323,7 @@ class Retrieval(Measure):
                 )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        """Return three numbers for the answer of a sequence: accuracy, exact and log_prob."""
         return [
             self._observation(case, "accuracy", float(losses.right.mean())),
             self._observation(case, "exact", float(losses.right.all()), 1),
@@ -421,18 +422,21 @@ class Keys(Measure):
     sizes = frozenset({"depths"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield test sequences: a text with a number for each of many words, and all questions.
+        """Yield test sequences: a text with hidden lines such as "Garden: 48213", then questions.
 
-        There is one for each place in the texts (window) and each length. The model predicts the
-        answers, which are the numbers.
+        Each question is a word of a line, and the model predicts the number. There is a sequence
+        for each window (a place in the texts) and each length.
         """
+        question_count = KEYS_PER_DEPTH * sizes.depths
+        # a haystack is a text from a random token on, in which the lines are hidden
         for window, haystack in enumerate(choose_haystacks(texts, sizes)):
-            draw = np.random.default_rng((sizes.seed, window))
-            prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
+            random = np.random.default_rng((sizes.seed, window))
+            prompts = self.prompts(haystack, question_count, random)
             for length in sizes.lengths:
-                # a text with the facts, and after it the questions with their answers
                 asked = haystack.text_with_questions(prompts, length, self.name)
-                targets = [len(asked.tokens_before_questions) + index for index in asked.targets]
+                # `asked.targets` counts the tokens of the answers from the first question on
+                start_of_questions = len(asked.tokens_before_questions)
+                targets = [start_of_questions + index for index in asked.targets]
                 yield Case(
                     measure=self.name,
                     column=length,
@@ -474,28 +478,28 @@ class Keys(Measure):
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         """Return two numbers for each question of a sequence: "exact" and "log_prob".
 
-        The sequence is a text with lines such as "Garden: 48213", and then a question for each of
-        them. "exact" is 1 where all tokens of the answer were the likeliest, else 0. "log_prob" is
-        the mean log-probability of its tokens.
+        The sequence is a text with lines such as "Garden: 48213", and then a question for each
+        line. "exact" is 1 if every token of the answer was the likeliest token, otherwise 0.
+        "log_prob" is the mean log-probability of the tokens of the answer.
 
         Args:
             case: The sequence, whose targets are the tokens of all answers.
-            losses: The loss of each target, and whether it was the likeliest token.
+            losses: The loss of each target, and whether the target was the likeliest token.
         """
         # the answers in the order of the questions, and the number of the line that each asks for
         answers = _split_answers(case.targets)
-        count = len(answers)
-        lines = order_of_questions(count)
+        question_count = len(answers)
+        lines = order_of_questions(question_count)
 
         observations = []
-        depths = count // KEYS_PER_DEPTH
+        depth_count = question_count // KEYS_PER_DEPTH
         for line, tokens in zip(lines, answers, strict=True):
-            # Each line counts as a window of its own, so that rows are paired by line: with 25
-            # lines in a sequence, line 3 of sequence 2 is window 53.
-            window_of_line = case.window * count + line
+            # Rows are compared line by line, so each line has a number that is unique among all
+            # sequences. With 25 lines in each, these are 0 to 24, then 25 to 49, ...
+            window_of_line = case.window * question_count + line
             # KEYS_PER_DEPTH lines that follow each other in the text share a depth, from 0 to 1
-            depth = (line // KEYS_PER_DEPTH + 0.5) / depths
-            observe = partial(
+            depth = (line // KEYS_PER_DEPTH + 0.5) / depth_count
+            observation_of_line = partial(
                 Observation,
                 measure=self.name,
                 column=case.column,
@@ -505,8 +509,11 @@ class Keys(Measure):
             )
             is_right = float(losses.right[tokens].all())
             log_prob = -float(losses.loss[tokens].mean())
-            observations.append(observe(metric="exact", value=is_right, weight=1))
-            observations.append(observe(metric="log_prob", value=log_prob, weight=len(tokens)))
+            exact = observation_of_line(metric="exact", value=is_right, weight=1)
+            mean_log_prob = observation_of_line(
+                metric="log_prob", value=log_prob, weight=len(tokens)
+            )
+            observations += [exact, mean_log_prob]
         return observations
 
     def with_place(self, case: Case, observation: Observation) -> Observation:

@@ -58,15 +58,12 @@ _RANDOM_PROMPTS = 20
 def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) -> None:
     """Refuse a tokenizer that needs too many tokens for the shortest prompt of a task.
 
-    Tokenizers of bytes or of few hundred tokens do. lm_eval makes a prompt longer and longer until
-    it has the length. Where the shortest is longer already,
+    A byte-level tokenizer, or a vocabulary of a few hundred tokens, can need too many. Two tasks of
+    lm_eval then fail without a useful message:
 
-    - variable tracking draws prompts without end, in a loop that Ctrl-C does not stop either,
-      since its `except:` has no type (vt_utils.py);
-    - common words asks for the ten most common of an empty list, whose score divides by zero
-      (cwe_utils.py).
-
-    The other tasks end with an error or have a shorter prompt.
+    - `ruler_vt` (variable tracking) looks for a shorter prompt for ever, and Ctrl-C does not stop
+      its loop (a bare `except:` in vt_utils.py).
+    - `ruler_cwe` (common words) makes a prompt without words, and divides by zero (cwe_utils.py).
 
     Args:
         task: The task, or `ruler` for all.
@@ -77,6 +74,7 @@ def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) 
         RopeconvError: The shortest prompt is too long.
     """
     if task in ("ruler_vt", "ruler"):
+        # the prompt begins with a solved example, whose random names may need a few tokens more
         longest_example = max(_count_tokens(tokenizer, _solved_examples()))
         needed = longest_example + _MORE_WITH_OTHER_NAMES
         if needed > _MOST_EXAMPLE_TOKENS:
@@ -85,7 +83,8 @@ def check_tokenizer(task: str, tokenizer: PreTrainedTokenizerBase, length: int) 
                 f" {needed} tokens, and lm_eval allows {_MOST_EXAMPLE_TOKENS}; leave the task out"
             )
     if task in ("ruler_cwe", "ruler"):
-        needed = max(_count_tokens(tokenizer, _word_lists(length)))  # the longest random prompt
+        # the shortest possible prompt has random words; of some such prompts, the longest counts
+        needed = max(_count_tokens(tokenizer, _word_lists(length)))
         if needed > length:
             raise RopeconvError(
                 f"ruler_cwe has no prompt of {length:,} tokens for this tokenizer: its shortest"

@@ -97,8 +97,8 @@ class CheckpointRunner(Runner):
 
         Args:
             source: The checkpoint.
-            folder: Its files on this disk.
-            inspection: Its RoPE.
+            folder: The files of the checkpoint on this disk.
+            inspection: The RoPE of the checkpoint.
             device_spec: Device and precision.
             chunk: Tokens that the model reads at a time.
         """
@@ -108,6 +108,7 @@ class CheckpointRunner(Runner):
         self.chunk = chunk
         self.family = source.family
         self.inspection = inspection
+        # `pickles` is true with --trust-remote-code, which also allows code of the tokenizer
         self.tokenizer = CheckpointTokenizer(folder, trust=device_spec.pickles)
 
         # what the result and the journal say about the run
@@ -123,9 +124,10 @@ class CheckpointRunner(Runner):
         return TransformersEngine.load(self.folder, self.device_spec, chunk=self.chunk)
 
     def schedule(self, row: Row) -> Schedule:
-        """Return the frequencies and factors that a row of the table computes.
+        """Return the frequencies and the attention factor that a row of the table computes.
 
-        A row is a recipe, such as YaRN by 4, or the unchanged model.
+        Args:
+            row: A recipe, such as YaRN by 4, or the unchanged model.
 
         Raises:
             UnsupportedBake: The family cannot be extended.
@@ -140,11 +142,12 @@ class CheckpointRunner(Runner):
 
         # a model that is scaled already gives the recipe its settings, such as YaRN's betas
         recipe = inherit_settings(row.recipe, self.inspection)
-        # A recipe needs two RoPEs: that of the model, and the one whose frequencies it changes.
-        # The second is the first without its scaling, unless the recipe builds on the scaling.
+        # inspection.basis: the RoPE of the model before ropeconv extended it
         rope_of_model = self.inspection.basis(recipe)
-        rope_to_change = recipe.start(rope_of_model)
-        return recipe.schedule(rope_to_change, rope_of_model)
+        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
+        # and --as-is, both are the present RoPE of the model.)
+        unscaled_rope = recipe.start(rope_of_model)
+        return recipe.schedule(unscaled_rope, source=rope_of_model)
 
     @property
     def unscaled(self) -> RopeSpec:

@@ -139,16 +139,14 @@ class LlamaCppRunner(Runner):
         return self.plans[row.name]
 
     def _make_plan(self, row: Row, out: Path | None = None) -> GgufPlan:
-        """Plan a GGUF file with the method of a row, such as YaRN by 4.
-
-        It gets the name of another architecture where only that one expresses the method.
+        """Return the plan of a GGUF file with the method of a row, such as YaRN by 4.
 
         Args:
             row: A row with a recipe.
             out: The path of the file; None where only its metadata keys are needed.
 
         Raises:
-            UnsupportedBake: No architecture expresses the row.
+            UnsupportedBake: llama.cpp cannot compute the method for this model.
         """
         assert row.recipe is not None
         # a method starts from the unscaled model, unless the recipe builds on its scaling
@@ -156,24 +154,24 @@ class LlamaCppRunner(Runner):
         replaces_scaling = self.inspection.extended and not keeps_scaling
         target = Target(out=out, replace=replaces_scaling)
 
-        # llama.cpp scales queries by position (log-n) only for some architectures. So the file may
-        # get the name of one that computes the same network and scales them (a carrier). First the
-        # file is tried with its own name.
-        own_name = None
-        names_to_try: list[str | None] = [own_name]
+        # llama.cpp scales queries by position (log-n) only for some architectures. If the file's
+        # own architecture is not one of them, the file is declared as another architecture that
+        # computes the same layers (a carrier), such as llama for qwen2.
+        carriers_to_try: list[str | None] = [None]  # None: the file's own architecture
         if row.recipe.log_n:
-            names_to_try += arch_of(self.file.file).carriers
+            gguf_file = self.file.file
+            carriers_to_try += arch_of(gguf_file).carriers
 
         problems = []
-        for name in names_to_try:
+        for carrier in carriers_to_try:
             try:
-                plan = make_plan(self.file, row.recipe, replace(target, carrier=name))
+                plan = make_plan(self.file, row.recipe, replace(target, carrier=carrier))
             except UnsupportedBake as problem:
                 problems.append(problem)
             else:
                 assert isinstance(plan, GgufPlan)
                 return plan
-        raise problems[-1]  # of the last name
+        raise problems[-1]  # the reason that the last carrier does not work
 
     def _write_copy(self, row: Row, folder: Path) -> Path:
         """Copy the file with the row; the copy shares the weights where the disk supports it."""

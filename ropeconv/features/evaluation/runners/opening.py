@@ -51,9 +51,11 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
 
 @contextmanager
 def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
-    """Open a checkpoint in transformers for an evaluation, with the methods to measure (rows).
+    """Open a checkpoint in transformers for an evaluation, and close it after the block.
 
-    It is loaded once, and patched for each method.
+    Yields:
+        The runner, which loads the checkpoint once and patches it for each method; and the rows of
+        the table, which are the methods to measure.
     """
     for package in ("torch", "transformers"):
         require(package, "running a checkpoint")
@@ -67,7 +69,8 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
             " task"
         )
 
-    # with --family, transformers loads a model type that it does not have as one of that family
+    # With --family llama, transformers loads a model type that it does not know as a "llama". An
+    # empty text keeps the model type of the config.json.
     loaded_as = source.family.text_type if source.family.assumed else ""
     request.set_torch_threads()
     device_spec = request.choose_device(source.config(), loaded_as)

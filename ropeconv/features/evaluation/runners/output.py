@@ -90,19 +90,23 @@ class OutputRunner(Runner):
 
 @contextmanager
 def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
-    """Open an output of `apply` for an evaluation, together with its source.
+    """Open an output of `apply` for an evaluation, together with the model it was made from.
 
-    The table has two rows: the source, where it is named or found, and the output.
+    Yields:
+        The runner of both models, and the rows of the table: the source, then the output. If the
+        source is not found, the output is the only row.
 
     Raises:
         BadSource: The model is not an output, or `request.against` is not its source.
     """
-    # The source is the one of --against, or else where the receipt says. It may be gone.
     output = Path(request.model)
     receipt = read_receipt(output)
-    if request.against:
-        comparison: Comparison | None = Comparison.open(output, request.against)
-    else:
+
+    # a Comparison is an output with its source, both opened
+    comparison: Comparison | None
+    if request.against:  # the user has named the source with --against
+        comparison = Comparison.open(output, request.against)
+    else:  # the receipt names the source; None if it is not there any more
         comparison = _find_comparison(output)
 
     with ExitStack() as stack:
@@ -116,59 +120,61 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
                 f"Its source ({receipt.source.name}) was not found; name it with --against to"
                 " compare with it."
             )
-        yield runner, list(runner.models)
+        rows = list(runner.models)
+        yield runner, rows
 
 
 def _open_folder(
     output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest
 ) -> OutputRunner:
-    """Return what runs a checkpoint and its source in transformers, one at a time.
+    """Return the runner of an output folder and its source, which loads one of them at a time.
 
     Args:
         output: The folder.
-        receipt: Its receipt.
-        comparison: The folder with its source; None where the source was not found.
+        receipt: The receipt of the output.
+        comparison: The output and its source, opened; None if the source was not found.
         request: The options of the user.
     """
-    trust = needs_trust(output, request.trust_remote_code)
+    output_has_code = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
+    # the model type as which transformers loads both; empty for the one in the config.json
     loaded_as = comparison.loaded_as if comparison is not None else ""
     request.set_torch_threads()
     device_spec = request.choose_device(config, loaded_as)
 
-    # by row: the identity of a model, and a function that loads it. The unchanged source is the
-    # first row
+    # For each row of the table: a digest of the model, and a function that loads the model. The
+    # source is the first row, "base".
     models: Models = {}
     if comparison is not None:
         source = comparison.checkpoint
         has_two_lists = comparison.spec.current().short_inv_freq is not None
-        chunk = _chunk(request, has_two_lists)
-        # only the output may have code, that of --encoding buffers
+        chunk = _tokens_per_chunk(request, has_two_lists)
+        # the code that --encoding buffers adds is in the output only
         load_source = partial(_load_checkpoint, source, device_spec, trust=False, chunk=chunk)
         models[Row(BASE)] = (source.identity, load_source)
 
     folder = FolderSource(output)
     has_two_lists = receipt.schedule.short_inv_freq is not None
-    chunk = _chunk(request, has_two_lists)
-    load_output = partial(_load_checkpoint, folder, device_spec, trust=trust, chunk=chunk)
+    chunk = _tokens_per_chunk(request, has_two_lists)
+    load_output = partial(_load_checkpoint, folder, device_spec, trust=output_has_code, chunk=chunk)
     models[Row(output.name, path=output)] = (folder.identity, load_output)
 
     return OutputRunner(
         models,
         trained=receipt.schedule.original_context,
-        # --trust-remote-code allows pickled weights, and code of the tokenizer too
-        tokenizer=CheckpointTokenizer(output, trust or device_spec.pickles),
+        # `pickles` is true with --trust-remote-code, which also allows code of the tokenizer
+        tokenizer=CheckpointTokenizer(output, trust=output_has_code or device_spec.pickles),
         runtime=f"transformers {stock_version()}",
         device=device_spec.device_map or device_spec.device,
         dtype=device_spec.dtype,
     )
 
 
-def _chunk(request: RunnerRequest, has_two_lists: bool) -> int:
+def _tokens_per_chunk(request: RunnerRequest, has_two_lists: bool) -> int:
     """Return how many tokens a model reads at a time.
 
-    With LongRoPE's two lists these are whole sequences, since transformers chooses the list for
-    each chunk.
+    LongRoPE has two lists of frequencies. Transformers chooses a list for each chunk, so a chunk
+    must then be a whole sequence.
     """
     return MOST_TOKENS if has_two_lists else request.chunk
 
@@ -189,40 +195,38 @@ def _open_gguf(
     request: RunnerRequest,
     stack: ExitStack,
 ) -> OutputRunner:
-    """Return what runs a GGUF file and its source in llama.cpp, one at a time.
-
-    A checkpoint from which the file was exported is exported too, without the method.
+    """Return the runner of a GGUF output and its source, which loads one of them at a time.
 
     Args:
         output: The file.
-        receipt: Its receipt.
-        comparison: The file with its source; None where the source was not found.
+        receipt: The receipt of the output.
+        comparison: The output and its source, opened; None if the source was not found.
         request: The options of the user.
-        stack: Ends the process with the tokenizer.
+        stack: Ends the process that runs the tokenizer.
     """
     file = GgufSource(output)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
-    options = engine_options(request, tokenizer.loaded.offloads)
+    can_use_gpu = tokenizer.loaded.offloads  # whether this llama.cpp was built for a GPU
+    options = engine_options(request, can_use_gpu)
 
-    # by row: the identity of a model, and a function that loads it. The unchanged source is the
-    # first row
+    # For each row of the table: a digest of the model, and a function that loads the model. The
+    # source is the first row, "base".
     models: Models = {}
     if comparison is not None and isinstance(comparison.source, GgufSource):
         source = comparison.source
-        engine = LlamaCppEngine(source.file.path, **options)
-        models[Row(BASE)] = (source.identity, engine.opened)
+        load_source = LlamaCppEngine(source.file.path, **options).opened
+        models[Row(BASE)] = (source.identity, load_source)
     elif comparison is not None:
-        # The source is a checkpoint. It is converted too, with the types and the pre-tokenizer of
-        # the output, so that the two differ by nothing else than their RoPE. Its losses depend on
-        # the checkpoint, the types and the pre-tokenizer, so its identity in the journal is a
-        # digest of these three.
+        # The source is a checkpoint, which is converted to GGUF without the method. The types and
+        # the pre-tokenizer of the output are used, so that the two files differ only by their
+        # RoPE. The digest in the journal is of all three: the losses depend on them.
         target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
         identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
-        load = partial(_load_exported, comparison.checkpoint, target, options)
-        models[Row(BASE)] = (identity, load)
+        load_converted = partial(_load_exported, comparison.checkpoint, target, options)
+        models[Row(BASE)] = (identity, load_converted)
 
-    engine = LlamaCppEngine(file.file.path, **options)
-    models[Row(output.stem, path=output)] = (file.identity, engine.opened)
+    load_output = LlamaCppEngine(file.file.path, **options).opened
+    models[Row(output.stem, path=output)] = (file.identity, load_output)
 
     device, types = device_and_types(file, options)
     return OutputRunner(
@@ -246,7 +250,7 @@ def _load_exported(source: Source, target: Target, options: Mapping[str, Any]) -
 
 
 def _find_comparison(output: Path) -> Comparison | None:
-    """Return the comparison with the source, wherever that is found; None where it is not."""
+    """Return an output with the source that its receipt names; None if that is not found."""
     source = find_source(output)  # a path or a name on the Hub; empty where there is none
     if not source:
         return None

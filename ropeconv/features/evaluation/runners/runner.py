@@ -140,14 +140,15 @@ class RunnerRequest:
         precision of config.json on a GPU, and float32 on a CPU.
 
         Args:
-            config: Its config.json.
-            loaded_as: The model type with which transformers loads it; empty for its own.
+            config: The config.json of the checkpoint.
+            loaded_as: The model type as which transformers loads the checkpoint, such as "llama";
+                empty for the model type of the config.json.
         """
         requested = DeviceSpec(
             device=self.device,
             dtype=self.dtype,
             device_map=self.device_map,
             loaded_as=loaded_as,
-            pickles=self.trust_remote_code,
+            pickles=self.trust_remote_code,  # pickled weights can run code too
         )
         return requested.resolve(stored_dtype(config))

@@ -74,25 +74,29 @@ class ServerRunner(Runner):
 
 @contextmanager
 def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
-    """Open servers that are running already for an evaluation, with a row of the table for each.
+    """Connect to running servers for an evaluation, and give each a row of the table.
 
     Args:
-        request: The options of the user; `servers` is such as ["long=http://localhost:8000"], or
-            has only URLs.
+        request: The options of the user. `servers` has URLs, which may have a name for the row:
+            ["long=http://localhost:8000", "http://localhost:8001"].
+
+    Yields:
+        The runner of all servers, and the rows in the order of the URLs.
 
     Raises:
-        RopeconvError: No server answers at a URL, or one does not run `request.model`, or not the
-            model of the first.
+        RopeconvError: A server does not answer, or its tokenizer differs from the tokenizer of the
+            first server or of `request.model`.
     """
-    connect_server = hook("connect_server")  # ropeconv.features.servers.connection.connect
+    # the function ropeconv.features.servers.connection.connect, which another feature provides
+    connect_server = hook("connect_server")
     servers: dict[str, Server] = {}
     rows = list[Row]()
     for text in request.servers:
-        # a server can have several models, of which one with the name of the row is preferred; the
-        # name of its model is also that of a row without one
-        name, url = _name_and_url(text)
-        server: Server = connect_server(url, prefer=name)
-        name = name or server.model
+        # Of several models on a server, the one with the given name is preferred. Without a given
+        # name, the row is called like the model that the server runs.
+        given_name, url = _name_and_url(text)
+        server: Server = connect_server(url, prefer=given_name)
+        name = given_name or server.model
         if name in servers:
             raise UsageError(
                 f"two servers have the name {name}; name each, as in --server long={url}"

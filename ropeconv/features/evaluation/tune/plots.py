@@ -36,23 +36,23 @@ def divisors(axes: Axes, tuned: TuningResult) -> None:
 
 
 def curves(axes: Axes, tuned: TuningResult) -> None:
-    """Draw losses by position minus those of the best formula, on texts kept out of the search.
+    """Draw two curves: the held-out loss by position, minus the loss of the best formula.
 
-    A formula is a method such as YaRN, and the best one itself is the line at 0.
+    The curves are of the tuned frequencies and of the unscaled model. A formula is a method such
+    as YaRN; the best formula is the line at 0.
     """
-    # two rows are drawn: the result of the search, and the unscaled model, which has no recipe
     formula_losses: list[float] = []
-    shown = []
+    tuned_rows = []
+    unscaled_rows = []
     for row in tuned.rows:
         if row.name == tuned.best_formula:
             formula_losses = row.curve
-        is_result = row.name.startswith("tuned")
-        is_unscaled_model = row.recipe is None
-        if is_result or is_unscaled_model:
-            shown.append(row)
+        if row.name.startswith("tuned"):  # "tuned factors", the result of the search
+            tuned_rows.append(row)
+        elif row.recipe is None:  # the unscaled model
+            unscaled_rows.append(row)
 
-    # the result is the last row, and gets the first colour
-    for number, row in enumerate(reversed(shown)):
+    for number, row in enumerate(tuned_rows + unscaled_rows):
         differences = []
         for loss, formula_loss in zip(row.curve, formula_losses, strict=True):
             differences.append(loss - formula_loss)

@@ -122,9 +122,9 @@ class Losses:
         """The mean loss beyond the trained context, in nats per token."""
         return float(self.tokens[self.inside_count :].mean())
 
-    def value(self, price: Price) -> float:
+    def weighted_sum(self, weights: Price) -> float:
         """Return the loss to minimise."""
-        return self.beyond_loss + price.inside * self.inside_loss + price.needle * self.needle
+        return self.beyond_loss + weights.inside * self.inside_loss + weights.needle * self.needle
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Scorer:
     windows: Sequence[TextWindow]
     """The windows, at least one."""
 
-    price: Price
+    weights: Price
     """The weights of the total loss."""
 
     passes: Passes = field(default_factory=Passes)
@@ -169,9 +169,10 @@ class Scorer:
         return [self.by_window[digest, number] for number in numbers]
 
     def _measure_window(self, engine: Engine, digest: str, number: int) -> Losses:
-        """Return the losses on a window, a part of a text, from a run of the model or the journal.
+        """Return the losses on a window, which is a part of a text.
 
-        The journal has the losses that an interrupted search has computed.
+        If an earlier search was interrupted, its journal may have the losses. Otherwise the model
+        reads the window.
 
         Args:
             engine: The model, patched to compute the schedule.
@@ -184,15 +185,20 @@ class Scorer:
         line = self.passes.read_or_run(key, run_model)
         self.seconds.append(line.seconds)
 
-        # the numbers that `_read_window` returns: the loss of each target, and last that of the
-        # number hidden in the text, which is 0 for a window without one
-        target_losses = np.array(line.numbers[:-1])
-        needle_loss = line.numbers[-1]
-        return Losses(tokens=target_losses, inside_count=window.inside_count, needle=needle_loss)
+        # A line of the journal is a flat list of numbers: the loss of each target, and at the end
+        # the loss of the number that is hidden in the text, or 0.
+        *target_losses, needle_loss = line.numbers
+        return Losses(
+            tokens=np.array(target_losses),
+            inside_count=window.inside_count,  # the first targets, inside the trained context
+            needle=needle_loss,
+        )
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
         """Return the loss to minimise on each window. Parameters as in `losses`."""
-        return np.array([losses.value(self.price) for losses in self.losses(schedule, count)])
+        return np.array(
+            [losses.weighted_sum(self.weights) for losses in self.losses(schedule, count)]
+        )
 
     def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
         """Return paired differences of the loss to minimise, one per window; below 0 is better.
@@ -210,20 +216,28 @@ class Scorer:
             windows=np.arange(len(values)),
         )
 
-    def race(self, schedule: Schedule, best: Schedule) -> Sample:
-        """Return the mean loss of a schedule minus that of the best one so far, with its error.
+    def compare_with_best(self, schedule: Schedule, best: Schedule) -> Sample:
+        """Return the loss of a schedule minus the loss of the best schedule, on each window.
 
-        Windows are added one by one. The race ends early where the schedule is significantly worse,
-        which saves the passes over the other windows.
+        The windows are read one by one. As soon as the schedule is significantly worse, the
+        remaining windows are skipped, since the model need not read them.
+
+        Args:
+            schedule: The frequencies and the attention factor.
+            best: The best schedule so far.
+
+        Returns:
+            The differences with their mean and its standard error.
         """
         all_windows = len(self.windows)
-        fewest_to_test = min(FEWEST, all_windows)  # with fewer windows nothing is significant
-        for count in range(fewest_to_test, all_windows + 1):
-            difference = self.difference(schedule, best, count)
-            is_significant = difference.decided
-            if is_significant and difference.mean > 0:  # the loss is higher
+        first_test = min(FEWEST, all_windows)  # a test needs FEWEST windows
+        for count in range(first_test, all_windows + 1):
+            differences = self.difference(schedule, best, count)
+            is_significant = differences.decided
+            is_worse = differences.mean > 0
+            if is_significant and is_worse:
                 break
-        return difference
+        return differences
 
 
 def _read_window(engine: Engine, window: TextWindow) -> list[float]:
@@ -284,10 +298,10 @@ def _row(
 
     measurements = {}
     for column in columns:
-        values = _values_of(column, losses, scorer.price)
+        values = _losses_by_window(column, losses, scorer.weights)
         reference_values = None
         if reference is not None:
-            reference_values = _values_of(column, reference, scorer.price)
+            reference_values = _losses_by_window(column, reference, scorer.weights)
         measurements[column] = measurement(scorer.windows, values, reference_values)
     return TuningRow(
         name=candidate.name,
@@ -300,14 +314,20 @@ def _row(
     )
 
 
-def _values_of(column: str, losses: Sequence[Losses], price: Price) -> NDArray[np.float64]:
-    """Return a mean loss of each window, float64 [windows], in nats per token.
+def _losses_by_window(column: str, losses: Sequence[Losses], weights: Price) -> NDArray[np.float64]:
+    """Return the numbers of a column of the table for each window, float64 [windows].
+
+    All are mean losses in nats per token:
+
+    - "beyond": the loss of tokens beyond the trained context
+    - "inside": the loss of tokens inside the trained context
+    - "needle": the loss of a number that is hidden in the text
+    - "total": the weighted sum of these three, which the search minimises
 
     Args:
-        column: Which loss, by the column of the table: beyond or inside the trained context, needle
-            (on hidden numbers), or total.
+        column: The name of the column.
         losses: The losses on each window.
-        price: The weights of the total.
+        weights: The weights of the total.
     """
     values = []
     for window_losses in losses:
@@ -316,10 +336,9 @@ def _values_of(column: str, losses: Sequence[Losses], price: Price) -> NDArray[n
         elif column == "inside":
             values.append(window_losses.inside_loss)
         elif column == "needle":
-            needle_loss = window_losses.needle
-            values.append(needle_loss)
-        else:  # the total, which the search minimises
-            values.append(window_losses.value(price))
+            values.append(window_losses.needle)
+        else:
+            values.append(window_losses.weighted_sum(weights))
     return np.array(values)
 
 
@@ -483,16 +502,15 @@ def _with_documents(texts: Texts, documents: Iterable[TextDocument]) -> Texts:
 
 
 def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list[TextWindow]:
-    """Return the parts of texts (windows) on which losses are measured; fewer in short texts.
+    """Return the windows on which losses are measured: parts of texts as long as the new context.
 
-    Each has the length of the new context. Its targets, the tokens whose losses count, are inside
-    the trained context and beyond it.
+    The targets of a window are the tokens whose losses count. Half of them are inside the trained
+    context, and half beyond it. Short texts give fewer windows.
 
     Args:
         texts: The texts.
-        sizes: One length, and the number of targets: as many inside the trained context as beyond
-            it.
-        needles: Whether each window also has a hidden number.
+        sizes: The length and the number of windows, and `targets`: how many tokens of each half.
+        needles: Whether each window also has a sequence with a hidden number (needle).
     """
     # targets at even distances; the first token has nothing before it from which to predict it
     context = sizes.longest
@@ -502,14 +520,14 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
     beyond = _spread(trained, context, sizes.targets)
     targets = np.concatenate([inside, beyond])
 
-    # sequences with a hidden number: window 0 with the number at each of its depths, then window 1
-    # with the number at each depth, ...
-    hidden = []
+    # `Passkey` makes sequences with a hidden number: for each window, one at each depth in the text
+    hidden: list[Case] = []
     if needles:
         hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS)))
 
     result = []
-    for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
+    ends = window_ends(texts, sizes, apart=context)  # windows of a text do not overlap
+    for number, (document, end) in enumerate(ends):
         text = Case(
             measure="tune",
             column=context,
@@ -520,10 +538,9 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
         )
         needle = None
         if needles:
-            # window 0 has its number at the first depth, window 1 at the second, and so on
-            first_of_window = number * DEPTHS  # its index in `hidden`
-            depth = number % DEPTHS
-            needle = hidden[first_of_window + depth]
+            # window 0 gets the first depth, window 1 the second, ..., and window 5 the first again
+            cases_of_window = hidden[number * DEPTHS : (number + 1) * DEPTHS]
+            needle = cases_of_window[number % DEPTHS]
         window = TextWindow(text=text, inside_count=len(inside), needle=needle)
         result.append(window)
     return result

@@ -98,12 +98,13 @@ class Task:
         Args:
             candidate: Frequencies and an attention factor that the search has reached.
         """
-        difference = self.scorer.race(candidate.schedule, self.best.schedule)
-        if difference.mean >= 0:  # its loss is not lower
+        # the loss of the candidate minus the loss of the best one, a mean with its standard error
+        difference = self.scorer.compare_with_best(candidate.schedule, self.best.schedule)
+        if difference.mean >= 0:  # the loss is not lower
             return
         self.best = candidate
 
-        # a gain above its standard error keeps the search going (`end_step`)
+        # the search continues while gains are above their standard error (`end_step`)
         is_clear_gain = difference.error is not None and -difference.mean > difference.error
         if is_clear_gain:
             finished_steps = len(self.trace)
@@ -228,24 +229,24 @@ def _batches(count: int, seed: int) -> Iterator[list[int]]:
 
 
 def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
-    """Return the line of the journal with the gradient of the loss of a window.
-
-    Where the journal does not have it, it is computed and added. The gradient is the line's
-    `numbers`, one for each number of `logs`.
+    """Return the gradient of the loss of a window, from the journal or newly computed.
 
     Args:
         task: The search.
-        logs: The logarithms of the divisors, then that of the attention factor.
-        window: The window whose loss is differentiated.
+        logs: The logarithms of the divisors of the frequencies, and last the logarithm of the
+            attention factor.
+        window: The part of a text whose loss is differentiated.
+
+    Returns:
+        A line of the journal. Its `numbers` are the gradient, one for each number of `logs`.
     """
-    # The key of the line is all that the gradient depends on: a run with another formula, other
-    # weights of the loss or another text must not find this one.
+    # the key of the line: everything that the gradient depends on
     scorer = task.scorer
     key_parts = (
         "gradient",
-        task.first_formula.schedule.digest,
+        task.first_formula.schedule.digest,  # the frequencies that are divided
         np.array(logs).tobytes().hex(),
-        repr(scorer.price),  # the weights of the total loss
+        repr(scorer.weights),  # of the losses inside the trained context and on hidden numbers
         window.digest,
     )
     return scorer.passes.read_or_run(key_parts, lambda: slopes(task, logs, window))
@@ -299,15 +300,15 @@ def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]
 def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
     """Return the loss of a window with a gradient, in nats per token, a scalar.
 
-    It is the weighted sum of `Losses.value`: the mean beyond the trained context, and the means
-    inside it and on the hidden number where these have weights.
+    The loss is a weighted sum of three means: of the tokens beyond the trained context (weight 1),
+    of the tokens inside it, and of the digits of a number that is hidden in the text (needle).
 
     Args:
         engine: The model, whose frequencies have a gradient.
-        scorer: Has the weights, as `price`.
-        window: A part of a text, and where needed a sequence with a hidden number (needle).
+        scorer: Has the weights of the sum.
+        window: A part of a text, and a sequence with a hidden number if that has a weight.
     """
-    weights = scorer.price
+    weights = scorer.weights
     text = window.text
     needle = window.needle
     # the losses of the targets inside the trained context come first

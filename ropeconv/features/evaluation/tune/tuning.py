@@ -58,7 +58,7 @@ class SearchSettings(TuneOptions):
                 raise UsageError(f"--{name} is {count}; give a positive number")
         for name in ("inside", "needles", "regularise", "held_windows"):
             number = getattr(self, name)
-            if not number >= 0:  # true for NaN, where `number < 0` is not
+            if math.isnan(number) or number < 0:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} is {number}; give 0 or more")
 
@@ -71,7 +71,7 @@ class SearchSettings(TuneOptions):
             raise UsageError(
                 f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}"
             )
-        if self.held_count < FEWEST:
+        if self.held_count < FEWEST:  # held_windows, or its default
             raise UsageError(
                 f"the test on held-out text needs at least {FEWEST} windows; give --held-windows"
                 f" {FEWEST}"
@@ -176,30 +176,29 @@ class Tuning:
         self.held_out_scorer = self._make_scorer(self.held_out_texts, settings.held_count)
 
     def _make_scorer(self, texts: Texts, count: int) -> Scorer:
-        """Return a scorer, which measures the loss of candidates on some windows of texts.
+        """Return a scorer, which measures the loss of candidate frequencies on parts of texts.
 
         Args:
-            texts: Those of the search, or the held-out ones.
-            count: How many windows, each a part of a text as long as the new context.
+            texts: The texts of the search, or the held-out texts.
+            count: The number of windows, which are parts of a text as long as the new context.
         """
         settings = self.settings
         sizes = EvaluationSizes(
             lengths=(self.context,),
-            trained=self.runner.trained,
+            trained=self.runner.trained,  # the trained context in tokens
             windows=count,
             targets=settings.targets,
             seed=settings.seed,
         )
-        # The search minimises a sum of three losses. The loss beyond the trained context has the
-        # weight 1. The loss inside the trained context and the loss of hidden numbers (needles)
-        # have the weights that the user chose.
+        # The search minimises a weighted sum of three losses: beyond the trained context (weight
+        # 1), inside the trained context (--inside), and on hidden numbers (--needles).
         weights = Price(inside=settings.inside, needle=settings.needles)
         has_needles = settings.needles > 0
         return Scorer(
             runner=self.runner,
             windows=windows(texts, sizes, needles=has_needles),
-            price=weights,
-            passes=self.passes,
+            weights=weights,
+            passes=self.passes,  # the journal, with the losses of an interrupted search
         )
 
     @cached_property
@@ -226,9 +225,9 @@ class Tuning:
         return first + others
 
     def estimate(self) -> SearchCost:
-        """Return how long the search takes, from the times of two windows and of one gradient.
+        """Return how long the search will take, by timing two windows and one gradient.
 
-        These are run here; the journal keeps their numbers for the search.
+        The model computes these now. The journal keeps the results, so the search reuses them.
         """
         task = Task(
             start=self.start,
@@ -242,8 +241,8 @@ class Tuning:
         read_seconds = min(self.search_scorer.seconds)
         gradient_seconds = gradient(task, task.initial, self.search_scorer.windows[0]).seconds
 
-        # The search reads all its windows with each formula (or only with that of --start), and
-        # with a candidate now and then.
+        # The search reads all its windows with each formula, or with --start only with one formula.
+        # Then it reads them again with a candidate, every STEPS_BETWEEN_CHECKS steps.
         steps = self.settings.steps
         count = len(self.search_scorer.windows)
         read_formulas = 1 if self.settings.start else len(self.formulas)
@@ -254,7 +253,7 @@ class Tuning:
         read_in_test = len(self.formulas) + 2
         held_out_reads = read_in_test * len(self.held_out_scorer.windows)
 
-        # a step computes some gradients, and has its share of the time of a candidate's reading
+        # the mean time of a step: some gradients, and every few steps a reading of all windows
         seconds_of_gradients = WINDOWS_PER_STEP * gradient_seconds
         seconds_of_reading = count * read_seconds / STEPS_BETWEEN_CHECKS
         return SearchCost(
@@ -301,24 +300,24 @@ class Tuning:
 
         Args:
             task: The search.
-            best: The best candidate of the search.
-            reference: The formula with the lowest loss on the held-out windows.
+            best: The best frequencies of the search.
+            reference: The formula, such as YaRN, with the lowest loss on the held-out windows.
             table: The rows of all candidates on the held-out windows.
         """
         settings = self.settings
-        chosen, better, sentence = self._verdict(best, reference, table)
+        chosen, is_better_than_formulas, sentence = self._choose_result(best, reference, table)
         assert chosen.recipe is not None
 
         # the curves have a point for each block of targets, at the position of its last target
         window = self.held_out_scorer.windows[0]
         positions = [int(window.text.targets[end - 1]) for _, end in blocks(window)]
 
-        # the loss of the best candidate, minus that of the first formula, on the windows of the
-        # search; below 0 where the search has lowered it
-        gain = task.gain(best).mean
+        # the loss of the best candidate minus the loss of the first formula, on the windows of the
+        # search; negative if the search has lowered the loss
+        change_of_loss = task.gain(best).mean
         return TuningResult(
             recipe=chosen.recipe.to_dict(),
-            better=better,
+            better=is_better_than_formulas,
             sentence=sentence,
             best_formula=reference.name,
             source=self.model,
@@ -331,14 +330,14 @@ class Tuning:
             steps=len(task.trace),
             seed=settings.seed,
             regularise=settings.regularise,
-            price=settings.inside,  # the weight of the loss within the trained context
-            needles=settings.needles,
+            price=settings.inside,  # the weight of the loss inside the trained context
+            needles=settings.needles,  # the weight of the loss on hidden numbers
             texts=[document.name for document in self.searched_texts.documents],
             held_out=[document.name for document in self.held_out_texts.documents],
             tokens_sha256=self.texts.sha256,
             windows=len(self.search_scorer.windows),
             held_windows=len(self.held_out_scorer.windows),
-            searched=gain,
+            searched=change_of_loss,
             trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),
@@ -368,20 +367,21 @@ class Tuning:
         self.progress.note(f"{by_loss[0].name} has the lowest loss; searching from it.")
         return by_loss
 
-    def _verdict(
+    def _choose_result(
         self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
     ) -> tuple[Candidate, bool, str]:
-        """Choose between the result of the search and the best formula, such as YaRN.
+        """Choose between the frequencies that the search found and the best formula.
 
         Args:
-            best: The best candidate of the search.
+            best: The candidate with the lowest loss on the windows of the search: the tuned
+                frequencies, or a formula such as YaRN if nothing better was found.
             reference: The formula with the lowest loss on the held-out windows.
             table: The rows of all candidates on the held-out windows.
 
         Returns:
-            The candidate, whether it is the result of the search, and a sentence on the reason.
+            The chosen candidate, whether it is the tuned one, and a sentence with the reason.
         """
-        # the search has ended where it began, with a formula
+        # the search found nothing better than a formula
         if best in self.formulas:
             addition = ""
             if best is not reference:
@@ -392,12 +392,12 @@ class Tuning:
             )
             return reference, False, sentence
 
-        # else the held-out text decides
-        (row,) = [row for row in table if row.name == best.name]
-        total = row.total  # its mean loss, and the difference to that of the best formula
-        difference = _describe_gain(total, reference.name)
-        is_lower = total.difference is not None and total.difference < 0
-        is_significant = total.decided
+        # the tuned frequencies must have a significantly lower loss on the held-out text
+        (tuned_row,) = [row for row in table if row.name == best.name]
+        held_out_loss = tuned_row.total  # with its difference to the loss of `reference`
+        difference = _describe_gain(held_out_loss, reference.name)
+        is_lower = held_out_loss.difference is not None and held_out_loss.difference < 0
+        is_significant = held_out_loss.decided
         if is_lower and is_significant:
             return best, True, f"{best.name} is better: {difference}."
         sentence = (
@@ -433,7 +433,7 @@ def tune_model(
     journal: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> TuningResult:
-    """Search for frequencies with a lower loss on a text than every formula.
+    """Search for RoPE frequencies with a lower loss on a text than YaRN and the other methods.
 
     Args:
         model: A checkpoint.

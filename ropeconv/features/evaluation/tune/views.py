@@ -20,12 +20,12 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
     """
     (table,) = result.shown_tables()  # a row for each candidate
     columns = table.columns
-    n = max(row.total.clusters for row in result.rows)  # independent windows or texts
+    n = max(row.total.clusters for row in result.rows)  # the number of independent texts or windows
     title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
     sheet.table(title, columns, table.rows, right=columns[1:])
 
-    # the total loss of a row is a weighted sum of columns, such as beyond + 0.3 inside
-    weight_of_inside = result.price
+    # the total loss of a row is a weighted sum: "beyond + 0.3 inside"
+    weight_of_inside = result.price  # --inside of `ropeconv tune`
     parts = f"beyond + {weight_of_inside:g} inside"
     if "needle" in columns:
         parts += f" + {result.needles:g} needle"
@@ -33,7 +33,7 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
         f"Losses in nats per token, beyond and inside the trained context of {result.trained:,}"
         f" tokens; total: {parts}; {SIGNIFICANT}: {SIGNIFICANCE}."
     )
-    lowered_by = -result.searched  # `searched` is the new total minus the old one
+    lowered_by = -result.searched  # `searched`: the total after the search minus the total before
     sheet.say(
         f"The search took {result.steps:,} steps on {result.windows} windows and lowered their"
         f" total by {lowered_by:.4f}; the table is of {result.held_windows} held-out windows."

@@ -85,7 +85,7 @@ class Local(Executor):
         with scratch() as folder:
             processes = Processes(self.at_once, (str(folder), self.devices, threads))
             try:
-                yield partial(_results, processes, pickle.dumps(factory), retries, self.longest)
+                yield partial(_run_items, processes, pickle.dumps(factory), retries, self.longest)
             finally:
                 processes.end()
 
@@ -147,7 +147,7 @@ class _Rerun(Enum):
     """All processes ended before one of them had run it."""
 
 
-def _results(
+def _run_items(
     processes: Processes,
     factory: bytes,
     retries: int,
@@ -156,16 +156,25 @@ def _results(
 ) -> Results:
     """Run items on the processes of a pool, and yield the index and the result of each.
 
-    Parameters are those of `Executor.pool`. A process can be killed in the middle of an item. Then
-    pebble names the item (ProcessExpired), and it is run again up to `retries` times. If pebble
-    cannot name the item, the whole pool is lost (BrokenProcessPool). A new pool gets all items that
-    had no result yet. That does not count as a try, since most of them did not cause it.
+    A process may be killed while it runs an item. There are two cases:
+
+    - pebble knows the item (ProcessExpired): the item is run again, up to `retries` times.
+    - pebble does not (BrokenProcessPool): the pool is lost, and a new pool runs all unfinished
+      items again. This does not count as a try of an item, since the item may not be the cause.
+
+    Args:
+        processes: The pool.
+        factory: Makes the worker that runs items, pickled.
+        retries: How often an item, or the whole pool, is started again.
+        longest: Returns the time limit of an item in seconds; None for no limit.
+        items: The items.
     """
     tries = [1] * len(items)  # how often each item was run
     running: dict[Future[Any], int] = {}  # the index of the item that each future runs
     lost_in_a_row = 0  # pools that were lost since the last result
 
     def start(index: int) -> None:
+        """Start an item on the pool."""
         item = items[index]
         limit = None if longest is None else longest(item)
         running[processes.start(factory, item, limit)] = index
@@ -174,7 +183,7 @@ def _results(
         start(index)
     try:
         while running:
-            # in the order of the items; a lost pool ends all its futures at once
+            # one or more items have ended; if the pool was lost, all have
             finished = wait(running, return_when=FIRST_COMPLETED).done
             items_of_lost_pool = list[int]()
             for future in sorted(finished, key=lambda future: running[future]):
@@ -185,13 +194,13 @@ def _results(
                 elif result is _Rerun.PROCESS_ENDED:
                     tries[index] += 1
                     start(index)
-                else:
+                else:  # the result of the item, or why it has failed
                     lost_in_a_row = 0
                     yield index, result
             if not items_of_lost_pool:
                 continue
 
-            # a new pool gets the items of the lost one, unless pools were lost too often
+            # replace the lost pool, and start its items again, unless pools are lost too often
             processes.replace()
             lost_in_a_row += 1
             unfinished = [future for future in running if not future.done()]

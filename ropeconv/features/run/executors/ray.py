@@ -65,7 +65,12 @@ class RayCluster(Executor):
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
-        """Connect to the cluster, and run items as its tasks. Parameters as in `Executor.pool`."""
+        """Connect to a Ray cluster, and yield a function that runs items as its tasks.
+
+        Args:
+            factory: Makes the worker that runs items, once in each process of the cluster.
+            retries: How often an item is run again after its process has ended.
+        """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by ray when it is imported
         import ray
 
@@ -76,16 +81,18 @@ class RayCluster(Executor):
                 "num_cpus": self.cpus,
                 "num_gpus": self.gpus,
                 "max_retries": retries,
-                # no limit of tasks, so that a process keeps its model: by default, a process with a
-                # GPU ends after each task
+                # 0: a process runs any number of tasks, and keeps its model. Ray's default for
+                # tasks with a GPU is a new process for each task.
                 "max_calls": 0,
             }
             # `call(factory, item)` runs an item in a process of the cluster
             run_item = ray.remote(**options)(call)
             pickled_factory = ray.put(pickle.dumps(factory))
-            yield partial(_results, ray, run_item, pickled_factory, retries)
+
+            # the pool is a function of items, which yields the index and the result of each
+            yield partial(_run_items, ray, run_item, pickled_factory, retries)
         finally:
-            ray.shutdown()  # ends the connection, and a cluster only where it was started above
+            ray.shutdown()  # closes the connection; ends the cluster if it was started here
 
     def _count_workers(self, resources: Mapping[str, float]) -> int:
         """Return how many workers the resources of a cluster are enough for."""
@@ -148,7 +155,7 @@ def _reason_of(problem: Exception) -> str:
     return lines[0]
 
 
-def _results(
+def _run_items(
     ray: ModuleType, task: Any, factory: ObjectRef, retries: int, items: Sequence[object]
 ) -> Results:
     """Run items as tasks of a cluster.

@@ -62,8 +62,9 @@ class Queue:
     """
 
     def __init__(self) -> None:
-        self.next = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
-        self.missed = set[str]()
+        """Begin without an answer of Slurm; `squeue` is asked every SECONDS_BETWEEN_QUESTIONS."""
+        self.next_question = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
+        self.missing = set[str]()  # the ids of jobs that were not in the last answer
 
     def ended(self, jobs: Mapping[int, Job]) -> list[int]:
         """Return the numbers of jobs that have ended, with a result or without.
@@ -99,10 +100,10 @@ class Queue:
         Raises:
             RopeconvError: Slurm never starts one of them.
         """
-        is_due = time.monotonic() >= self.next
+        is_due = time.monotonic() >= self.next_question
         if not is_due:
             return set()
-        self.next = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
+        self.next_question = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
         queue = queued_jobs()  # such as {"12_3": "Resources"}: why each job waits
         if queue is None:
             return set()
@@ -116,9 +117,9 @@ class Queue:
                     f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}"
                 )
 
-        missing_before = self.missed
-        self.missed = job_ids - queue.keys()
-        return self.missed & missing_before
+        missing_before = self.missing
+        self.missing = job_ids - queue.keys()
+        return self.missing & missing_before
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """End jobs of submitit."""
@@ -167,10 +168,9 @@ class Slurm(Executor):
             at_once: Jobs that run at a time; 0 for as many as Slurm lets.
             cpus: The CPUs of each job.
             gpus: The GPUs of each job.
-            parameters: Further parameters of submitit, as its `AutoExecutor.update_parameters` has
-                them. Those that begin with `slurm_` are without it: {"partition": "gpu"} for
-                `slurm_partition`.
-            timeout: The time of each job, such as "2h".
+            parameters: Further parameters of submitit's `AutoExecutor.update_parameters`, without
+                the prefix `slurm_`: {"partition": "gpu"} for `slurm_partition="gpu"`.
+            timeout: The time limit of each job, such as "2h".
 
         Raises:
             UsageError: The timeout is not a time.
@@ -188,7 +188,16 @@ class Slurm(Executor):
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
-        """Run items as arrays of jobs of Slurm, by submitit. Parameters as in `Executor.pool`."""
+        """Yield a function that runs items as jobs of Slurm.
+
+        Args:
+            factory: Makes the worker that runs items, once in each job.
+            retries: How often an item is submitted again after its job was killed.
+
+        Raises:
+            UsageError: submitit does not have a parameter in the plan file.
+            RopeconvError: This machine has no Slurm.
+        """
         import submitit
 
         try:
@@ -205,6 +214,8 @@ class Slurm(Executor):
             ) from None
         # `call(factory, item)` runs in each job: it makes a worker, and runs the item with it
         run_item = partial(call, pickle.dumps(factory))
+
+        # the pool is a function of items, which yields the index and the result of each
         yield partial(array_results, executor, run_item, retries, Queue())
 
     def _submitit_parameters(self, executor: SubmititExecutor) -> dict[str, object]:
@@ -238,21 +249,21 @@ def array_results(
     queue: Queue,
     items: Sequence[object],
 ) -> Results:
-    """Run items as arrays of jobs.
+    """Run items as jobs of Slurm, and again if their jobs end without a result.
 
     Args:
         executor: The executor of submitit.
         call: Runs an item.
-        retries: As in `Executor.pool`.
-        queue: The queue of Slurm.
+        retries: How often an item is submitted again after its job was killed.
+        queue: Says which jobs have ended.
         items: The things to run, such as jobs of a plan file.
 
     Yields:
-        The index and the result of each item.
+        The index and the result of each item; a `Failure` if all its jobs were killed.
     """
-    # The first round submits all items. Each later round submits those whose jobs have ended
-    # without a result in the round before it.
-    pending: dict[int, Job] = {}  # the job that runs each item, by the index of the item
+    # Each round submits items: the first round all of them, a later round the items whose jobs were
+    # killed in the round before.
+    pending: dict[int, Job] = {}  # the job of each item, by the index of the item
     items_of_round = list(range(len(items)))
     rounds = retries + 1
     try:
@@ -262,7 +273,7 @@ def array_results(
                 jobs = _submit(executor, call, [items[index] for index in indices])
                 pending |= dict(zip(indices, jobs, strict=True))
 
-            without_result = list[int]()
+            killed = list[int]()  # the items whose jobs have no result
             while pending:
                 for index in queue.ended(pending):
                     # submitit writes the result of a job to a file, unless Slurm has killed the job
@@ -270,15 +281,15 @@ def array_results(
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
                     elif round_number < rounds:
-                        without_result.append(index)
+                        killed.append(index)
                     else:
-                        yield index, worker_lost(rounds, str(job.paths.stderr))
+                        yield index, worker_lost(times=rounds, log=str(job.paths.stderr))
                 if pending:
                     time.sleep(SECONDS_BETWEEN_LOOKS)
 
-            if not without_result:
+            if not killed:
                 break
-            items_of_round = without_result
+            items_of_round = killed
     finally:
         queue.cancel(list(pending.values()))
 

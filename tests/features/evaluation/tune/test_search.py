@@ -95,7 +95,9 @@ def task(
 
 def test_a_loss_is_that_beyond_with_the_prices_of_the_others() -> None:
     losses = Losses(np.array([1.0, 3.0, 4.0, 6.0, 8.0]), inside_count=2, needle=0.5)
-    assert losses.value(Price(inside=0.3, needle=2.0)) == pytest.approx(6 + 0.3 * 2 + 2 * 0.5)
+    assert losses.weighted_sum(Price(inside=0.3, needle=2.0)) == pytest.approx(
+        6 + 0.3 * 2 + 2 * 0.5
+    )
 
 
 def test_a_window_is_read_once_for_each_schedule() -> None:
@@ -116,9 +118,9 @@ def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read
     def loss(schedule: object, number: int) -> float:
         return float(number) if schedule is BASE else float(number + worse + noise[number])
 
-    difference = Scorer(Known(loss), [window(number) for number in range(12)], Price(0.0)).race(
-        OTHER, BASE
-    )
+    difference = Scorer(
+        Known(loss), [window(number) for number in range(12)], Price(0.0)
+    ).compare_with_best(OTHER, BASE)
     assert len(difference.values) == read
     assert difference.mean == pytest.approx(worse, abs=0.1)
 

@@ -226,7 +226,7 @@ FREQUENCY_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Earlier:
+class OriginalGguf:
     """The first source of a GGUF file."""
 
     edit: Edit
@@ -278,13 +278,13 @@ def _readable_receipt(file: GgufFile) -> Receipt | None:
 def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
     """Return the RoPE of the first source of a file; None if the receipt lacks it."""
     try:
-        before = earlier(file, receipt)
+        before = original_of(file, receipt)
         return read(before.header, before.vectors, arch_of_header(before.header)).spec
     except RopeconvError:
         return None
 
 
-def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
+def edit_to_original(file: GgufFile, spec: RopeSpec) -> Edit | None:
     """Return the edit that makes of a file what it was before ropeconv changed it, for `--replace`.
 
     A receipt counts as none if it does not say what was before (`original`), or if the file now has
@@ -316,7 +316,7 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
     # above finds nothing. Then the RoPE of the file is compared with that of its receipt.
     if valid_gguf_receipt(file, spec) is None:
         return None
-    return earlier(file, receipt, whole=True).edit
+    return original_of(file, receipt, whole=True).edit
 
 
 def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: bool) -> None:
@@ -352,7 +352,7 @@ def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: 
         )
 
 
-def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
+def original_of(file: GgufFile, receipt: Receipt, whole: bool = False) -> OriginalGguf:
     """Return the first source of a file: how it was before the first run of `ropeconv apply`.
 
     It is computed from the file and from its receipt, which records what the first source had in
@@ -409,10 +409,10 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
         if name in edit.changes:
             restored = edit.changes[name].apply(b"")  # from the receipt, whatever the file has
             vectors[name] = np.frombuffer(restored, "<f4").astype(np.float64)
-    return Earlier(edit, header, vectors)
+    return OriginalGguf(edit, header, vectors)
 
 
-def was_written(record: GgufRecord, header: GgufHeader) -> bool:
+def original_was_file(record: GgufRecord, header: GgufHeader) -> bool:
     """Return whether the first source of a file, with the same shards, was a file on the disk.
 
     The first source is the file without the changes of ropeconv. There are two cases without such a
@@ -449,7 +449,7 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     """
     # A first source that was never on the disk has no layout to restore. It gets the one that
     # gguf-py writes, with padding to the alignment in front of the data and behind the last tensor.
-    if not was_written(record, header):
+    if not original_was_file(record, header):
         rewritten = rewrite(header, edit)
         padding = -rewritten.data_size % rewritten.alignment
         return Layout(version=3, data_start=len(rewritten.plain()), tail=padding)
@@ -675,7 +675,7 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
 
 
 def record_of_output(
-    file: GgufFile, input_record: GgufRecord, before: Earlier, edit: Edit, replaced: bool
+    file: GgufFile, input_record: GgufRecord, before: OriginalGguf, edit: Edit, replaced: bool
 ) -> GgufRecord:
     """Return the record for the receipt of an output whose source ropeconv has written too.
 

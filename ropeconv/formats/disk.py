@@ -253,7 +253,7 @@ def obstacle(folder: Path) -> str:
 
 @contextmanager
 def make_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
-    """Make a folder, and those above it that are missing, for a block that writes into it.
+    """Make a folder, and missing folders above, for a block that writes into the folder.
 
     New folders that are empty at the end of the block are removed again. Raises OSError.
 
@@ -434,7 +434,7 @@ TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 
 def rename_new(source: Path, target: Path) -> None:
-    """Rename a file or folder to a free name, or to that of an empty folder.
+    """Rename a file or folder to a free name, or to the name of an empty folder.
 
     Raises OSError, with a number in TAKEN where the name is not free.
     """
@@ -515,7 +515,7 @@ def sha256(path: Path) -> str:
 
 
 def sample_digest(path: Path) -> str:
-    """Return the sha256 of the size of a file and of 64 pieces of 64 kB, its ends among them.
+    """Return the sha256 of the size of a file and of 64 pieces of 64 kB, with both ends.
 
     It takes the same time for every size, and covers files up to 4 MB completely.
     """

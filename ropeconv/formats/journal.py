@@ -76,7 +76,7 @@ def encode_line(line: msgspec.Struct, seed: int = 0) -> bytes:
 
 
 def decode_line(text: bytes, kind: Any, seed: int = 0) -> Any:
-    """Return the content of a line; None for a damaged one, and for one of another journal."""
+    """Return the content of a line; None for a damaged line, and for a line of another journal."""
     body = text[:-CHECKSUM_LENGTH]
     if text[-CHECKSUM_LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
         return None

@@ -215,7 +215,7 @@ def _servers_with_options(receipt: Receipt) -> str:
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
-    """Return the command of a runtime for a repository; empty where it cannot run its model.
+    """Return the command that serves a repository in a runtime; "" if the runtime cannot run it.
 
     Args:
         runtime: The name of the runtime.
@@ -313,7 +313,7 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
 
 
 def companion(receipt: Receipt, repo_id: str) -> str:
-    """Return a link to the draft of a target, or to the target of a draft; empty without one.
+    """Return a link to the draft model of a target model, or from a draft to its target, or "".
 
     On the Hub the draft of owner/NAME is owner/NAME-draft.
 
@@ -413,7 +413,7 @@ def _draw_validation(validation: JsonObject, path: Path) -> None:
 
 
 def draw(record: EvaluationRecord, path: Path) -> None:
-    """Write the picture of an evaluation: the loss by length, and that of the other model.
+    """Write the picture of an evaluation: the losses of two models by length.
 
     The second panel is the difference of the two; it is left out where a length has none.
 

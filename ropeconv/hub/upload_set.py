@@ -444,7 +444,7 @@ def _quantisation_of_type(file_type: int | None) -> str:
 
 
 def merge(parts: list[UploadSet]) -> UploadSet:
-    """Return one upload of several: quantisations of one model, for the same repository.
+    """Return several quantisations of a model as one upload, for the same repository.
 
     Raises:
         BadSource: Their recipes or schedules differ.
@@ -466,9 +466,9 @@ def merge(parts: list[UploadSet]) -> UploadSet:
 
 
 def _card_of_source(adds: Mapping[str, Path]) -> str:
-    """Return the text of the source's model card among the files of an output; empty without one.
+    """Return the text of the source's model card from the files of an output, or "".
 
-    Where ropeconv wrote README.md, that of the source has another name, which comes first.
+    The card is in SOURCE_CARD if ropeconv wrote a README.md, and in README.md otherwise.
     """
     for name in (SOURCE_CARD, CARD):
         if name in adds and adds[name].is_file():

@@ -195,8 +195,8 @@ def _rotating_dims(
         share = settings.get("partial_rotary_factor")
         if not _is_number(share):
             continue
-        dimensions = int(head_dim * share)
-        statement = Statement(f"{name}.partial_rotary_factor", value=share, meaning=dimensions)
+        rotating = int(head_dim * share)  # dimensions
+        statement = Statement(f"{name}.partial_rotary_factor", value=share, meaning=rotating)
         if name in read_dictionaries:
             in_read.append(statement)
         else:
@@ -229,7 +229,7 @@ def _type_statements(dictionaries: dict[str, Config]) -> list[Statement]:
 def _trained_contexts(
     part: Config, family: Family, dictionaries: dict[str, Config]
 ) -> list[Statement]:
-    """The lengths that a scaling starts from, first that of the class."""
+    """Return every value for the length that a scaling starts from, the class's value first."""
     statements = []
     at_top = part.get(ORIGINAL)
     kinds = {settings.get("rope_type", settings.get("type")) for settings in dictionaries.values()}

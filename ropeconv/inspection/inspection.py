@@ -627,7 +627,7 @@ def _problems_of_checkpoint(
 def _without_planned(
     problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None
 ) -> tuple[Problem, ...]:
-    """The problems of a model without those that `ropeconv apply` named already when it wrote it.
+    """Return the problems of a model that `ropeconv apply` has not already named in a warning.
 
     Args:
         problems: All problems of the model.

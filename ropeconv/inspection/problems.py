@@ -109,7 +109,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
 
 
 def _flat_settings(part: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of one RoPE dictionary where the class reads one for each layer type.
+    """Yield the problem of a single RoPE dictionary if the class reads one per layer type.
 
     Gemma 3 reads {"full_attention": {...}, "sliding_attention": {...}}, and ignores {"rope_type":
     "linear", "factor": 8.0}.
@@ -131,7 +131,7 @@ def _flat_settings(part: Config, family: Family) -> Iterator[Problem]:
 
 
 def _misspelt_keys(rope: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problems of keys in the RoPE dictionary that are almost a known one."""
+    """Yield the problems of keys in the RoPE dictionary that look like a misspelt key."""
     known = {*ROPE_KEYS, *family.writing.keep}
     if family.keys.query_beta:
         known.add(family.keys.query_beta)
@@ -347,7 +347,7 @@ def _agrees_with_class(
 
 
 def _values_of(part: Config, keys: frozenset[str]) -> list[object]:
-    """The values of some keys of a config, and all values in its RoPE dictionaries."""
+    """Return the values of some keys of a config, and all values in its RoPE dictionaries."""
     values = [part[key] for key in keys if key in part]
     for name in ("rope_parameters", "rope_scaling"):
         rope = part.get(name)

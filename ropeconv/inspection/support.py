@@ -94,7 +94,7 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
 
 
 def _describe_ranges(ranges: list[_Range]) -> str:
-    """Ranges in words, first those that were executed."""
+    """Ranges of versions in words, the executed versions first."""
     run = _list_titles([span for span in ranges if not span.read])
     read = _list_titles([span for span in ranges if span.read])
     parts = []
@@ -247,9 +247,7 @@ def count_others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -
 
 
 def problems(verdicts: Sequence[VerdictLike]) -> str:
-    """A clause on the runtimes beside the popular ones that are wrong or fail; empty without
-    any.
-    """
+    """A clause on the less popular runtimes that are wrong or fail; "" if there are none."""
     clauses = []
     for word, titles in _titles_by_problem(verdicts).items():
         clauses.append(f"{PROBLEMS[word]} {', '.join(titles)}")

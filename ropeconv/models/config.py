@@ -131,7 +131,7 @@ def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
-    """Return the family of a config by its `model_type`; raise what is wrong if it has none.
+    """Return the family of a config by its `model_type`, or raise an error that says what is wrong.
 
     Args:
         config: The whole config.json.
@@ -217,7 +217,7 @@ def _check_has_text_model(config: Config) -> None:
 
 
 def _check_keys_are_in_text_part(config: Config) -> None:
-    """Raise BadSource for a config that has the keys of a text model where its class ignores them.
+    """Raise BadSource if a config has the keys of a text model in a place that its class ignores.
 
     The class of step3p7 reads only text_config. Tools that flatten configs write its keys at the
     top, and transformers then computes its defaults.
@@ -305,7 +305,7 @@ def text_part(config: Config, family: Family) -> Config:
 
 
 def text_parts(config: Config, family: Family) -> list[Config]:
-    """The parts of a config.json with the keys of a language model: one, or several.
+    """Return the parts of a config.json with the keys of a language model: one, or several.
 
     A model such as T5Gemma has several, an encoder and a decoder (`Family.halves`). Others have
     one: the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that is
@@ -343,7 +343,7 @@ def _half(config: Config, path: str) -> Config:
 
 
 def geometry(config: Config, family: Family) -> RopeSpec:
-    """Return the sizes of a model that its RoPE depends on, before its RoPE settings are read.
+    """Return the sizes of a model on which its RoPE depends; the RoPE settings are not read yet.
 
     They are the widths of heads, the context, the layers and their windows. The form of the RoPE is
     still the unscaled one with the base of the model's class.
@@ -406,7 +406,7 @@ def geometry(config: Config, family: Family) -> RopeSpec:
 
 
 def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
-    """The width of a head in local layers; `head_dim` is that in the others."""
+    """Return the width of a head in local layers; `head_dim` is the width in global layers."""
     width = positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim)
     return width or head_dim
 

@@ -351,7 +351,7 @@ class ConvertedSource(Source, Generic[T]):
         return self
 
     def index(self) -> dict[str, str]:
-        """Return the text of the index by its name; empty for one shard."""
+        """Return {name of the index: its text}, which is empty for a checkpoint of one shard."""
         if len(self.shards) == 1:
             return {}
         files = {}

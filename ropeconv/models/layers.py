@@ -42,7 +42,7 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
 
 
 def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
-    """Return the kinds of layers by the names of their types."""
+    """Return the kind of each layer, such as "global", from the name of its type."""
     types = layer_types(part, family)
     return tuple(types.get(name, "global") for name in names)
 
@@ -134,9 +134,9 @@ def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
 
 
 def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
-    """Return the layer types of `count` layers of which one in each interval is `rules.last`.
+    """Return the types of layers, with the type `rules.last` once in each interval.
 
-    It is the final layer of each interval, or its first one (`rules.leading`).
+    The layer with this type is the last of its interval, or with `rules.leading` the first.
     """
     place_in_interval = 0 if rules.leading else interval - 1
     names = []
@@ -147,7 +147,7 @@ def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
 
 
 def _kinds_by_interval(part: Config, rules: Layers, count: int) -> tuple[Kind, ...]:
-    """Return the kinds of layers of which the last of each interval does not rotate.
+    """Return the kinds of layers: the last layer of each interval does not rotate.
 
     With an interval of 4, these are the layers 3, 7, 11, ... Without one, all layers rotate.
 
@@ -201,11 +201,11 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
-    """Return the layer that makes the keys of each layer: itself, or an earlier one of its type.
+    """Return for each layer the number of the layer whose keys it uses.
 
-    The last `num_kv_shared_layers` layers of Gemma 3n have no keys of their own. Each uses those of
-    the last layer before them that has its layer type. With 6 layers of the types A A B A B B, of
-    which the last 3 have no keys, the result is (0, 1, 2, 1, 2, 2).
+    Most layers make their own keys. The last `num_kv_shared_layers` layers of Gemma 3n use the keys
+    of the last earlier layer that has the same layer type and makes keys. With 6 layers of the types
+    A A B A B B, of which the last 3 make no keys, the result is (0, 1, 2, 1, 2, 2).
     """
     key, class_default = family.cache.shared  # e.g. ("num_kv_shared_layers", 15)
     layers_without_keys = 0
@@ -245,7 +245,7 @@ def window_size(part: Config, family: Family) -> int | None:
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
-    """Return the tokens that each layer sees: its window or chunk, None for the whole context.
+    """Return how many tokens each layer sees: the size of its window, None for the whole context.
 
     Args:
         part: The text part of the config.

@@ -110,7 +110,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def _shared_tokenizer(self) -> SharedTokenizer | None:
-        """The tokenizer.model one level above the folder; None without one.
+        """Return the tokenizer.model one level above the folder; None if there is no such file.
 
         Meta's download script puts the tokenizer that the sizes of a release share beside their
         folders: tokenizer.model, 7B/params.json, 13B/params.json.
@@ -365,7 +365,7 @@ def _not_from_torch(path: Path) -> BadSource:
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
-    """Return the entry with the pickle, after a check that the archive is one of torch.save.
+    """Return the entry with the pickle, after a check that torch.save wrote the archive.
 
     torch.save never compresses, so an entry that would inflate is none of its own, nor are entries
     that share bytes: both are ways to make a small file that fills the memory.

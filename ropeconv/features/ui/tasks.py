@@ -370,7 +370,7 @@ def _draw_methods(advice: RankedMethods, sheet: HtmlSheet) -> None:
 
 
 def _parse_length(text: str, source: Source | GgufSource) -> int:
-    """Return a length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
+    """Return a context length from a text such as 128k, 131072, or 4 for a factor of 4."""
     if not text:
         raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
     try:
@@ -393,7 +393,7 @@ def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 
 def _show_dropped(path: Path, sheet: HtmlSheet) -> None:
-    """Show a dropped file: a result of `eval` or `validate`, a receipt, or a GGUF file with one."""
+    """Show a file that was dropped on the page: a result, a receipt, or a GGUF file of ropeconv."""
     if is_gguf(path):
         _show_receipt(receipt_of(open_dropped(path)), sheet)
         return
@@ -518,15 +518,17 @@ def runtimes_html(form: RuntimesForm) -> str:
     # each cell is the verdict of one version of a runtime on one family and one writing
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
 
-    # The newest verdict by family, writing and runtime, and the title of each runtime's column.
-    # Older versions come first in `cells`, so that a newer verdict replaces an older one.
+    # the verdict on the newest version by family, writing and runtime: `cells` has older versions
+    # first, so that a newer verdict replaces an older one
     newest_verdicts = {}
-    titles = {}
     for cell in cells:
-        runtime = _runtime_of(cell)
-        newest_verdicts[cell.family, cell.writing, runtime] = cell.verdict
+        newest_verdicts[cell.family, cell.writing, _runtime_of(cell)] = cell.verdict
+
+    # the heading of each column, such as "vLLM"
+    titles = {}
     for (_, _, runtime), verdict in newest_verdicts.items():
-        titles[runtime] = title_of(verdict)  # such as "vLLM"
+        titles[runtime] = title_of(verdict)
+    headings = [titles.get(runtime, runtime) for runtime in runtime_columns]
 
     # a row such as ("llama", "supported", "-", "ignored")
     shown_families = {cell.family for cell in cells}
@@ -542,7 +544,6 @@ def runtimes_html(form: RuntimesForm) -> str:
 
     sheet = HtmlSheet()
     sheet.say(LEGEND)
-    headings = [titles.get(runtime, runtime) for runtime in runtime_columns]
     sheet.table(f"{WRITINGS[writing]}, in the newest version", ["", *headings], rows)
     if form.family:
         cells_of_writing = [cell for cell in cells if cell.writing == writing]

@@ -361,7 +361,7 @@ def add_to_count(value: GgufValue, more: int) -> GgufValue:
 
 
 def _rename_arch(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
-    """The keys of one architecture as those of another."""
+    """Return keys with the name of another architecture."""
     old = values["general.architecture"].decode()
     renamed = {}
     for key, value in values.items():
@@ -419,7 +419,7 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
 
 
 def _write_first_shard(source: GgufFile, edit: Edit, target: Path, advance: Advance) -> None:
-    """Write the first shard with another header, and its tensors behind that.
+    """Write the first shard with another header, followed by the tensors.
 
     Places of tensors are counted from the beginning of the data, which is behind the header: at
     `header.data_start` in the source, and at another byte in the new file.

@@ -512,7 +512,7 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
 
 
 def _read_neighbour(path: Path, journal_file: int, at: int, length: int) -> KeptNeighbour | None:
-    """The neighbour at the end of a journal; None where the bytes are not one."""
+    """Return the text beside the file from the end of a journal; None for other bytes."""
     if not 0 < length <= MAX_NEIGHBOUR:
         return None
     try:

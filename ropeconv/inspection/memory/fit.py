@@ -357,7 +357,7 @@ def _longest(runtime: RuntimeMemory, shape: ModelShape, machine: Machine, cache_
 def _find_smaller_cache(
     runtime: RuntimeMemory, shape: ModelShape, machine: Machine, longest: int
 ) -> Thrift | None:
-    """Return the first type of the cache with which a longer context fits; None without one."""
+    """Return the first type of the cache with which a longer context fits, or None."""
     for name, option in runtime.cache_options.items():
         dtype = runtime.cache_types(shape)[name]
         if any(group.keys % dtype.block or group.values % dtype.block for group in shape.layers):

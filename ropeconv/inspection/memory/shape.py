@@ -165,7 +165,7 @@ class ModelShape:
 
 
 def config_shape(config: Config, family: Family, cache: KvCache | None) -> ModelShape | None:
-    """Return the sizes of a checkpoint that its memory follows from, such as its hidden size.
+    """Return the sizes of a checkpoint on which its memory depends, such as its hidden size.
 
     Args:
         config: The content of config.json.

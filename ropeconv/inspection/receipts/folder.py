@@ -349,7 +349,7 @@ class OriginalSource(Source):
         return tuple(names)
 
     def _restore(self, record: TextRecord) -> str:
-        """The text of a file in the first source: that of the output with the recorded middle."""
+        """The text of a file in the original: the output's text with the recorded middle part."""
         text_in_output = self.inner.text(record.name) or ""
         content = record.restore(text_in_output.encode())
         if hashlib.sha256(content).hexdigest() != record.sha256:
@@ -394,7 +394,7 @@ def folder_record(
     skipped: tuple[str, ...],
     multiplied: tuple[str, ...],
 ) -> FolderRecord:
-    """Return the record of an output folder: in what it differs from its first source.
+    """Return the record of an output folder: how it differs from the original.
 
     `ropeconv restore` needs that. Where the source is an output too, it differs from the first
     source already, and both differences are combined:

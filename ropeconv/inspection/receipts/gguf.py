@@ -262,7 +262,7 @@ def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
 
 
 def _readable_receipt(file: GgufFile) -> Receipt | None:
-    """Return the receipt in a file, whatever RoPE the file has; None without a readable one."""
+    """Return the receipt in a file; None if the file has no receipt that can be read."""
     text = file.get(RECEIPT)
     if not isinstance(text, str):
         return None

@@ -100,6 +100,7 @@ class VllmMemory(RuntimeMemory):
         return blocks * block_bytes
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
+        """Return the bytes of the forward pass of a batch or, if larger, of the sampling."""
         width = self.width(shape)
         batch = min(self.batched_tokens(machine), tokens)
         mlp = width * _mlp(shape, machine.on_cpu)

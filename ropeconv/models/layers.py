@@ -204,8 +204,8 @@ def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
     """Return for each layer the number of the layer whose keys it uses.
 
     Most layers make their own keys. The last `num_kv_shared_layers` layers of Gemma 3n use the keys
-    of the last earlier layer that has the same layer type and makes keys. With 6 layers of the types
-    A A B A B B, of which the last 3 make no keys, the result is (0, 1, 2, 1, 2, 2).
+    of the last earlier layer that has the same layer type and makes keys. With 6 layers of the
+    types A A B A B B, of which the last 3 make no keys, the result is (0, 1, 2, 1, 2, 2).
     """
     key, class_default = family.cache.shared  # e.g. ("num_kv_shared_layers", 15)
     layers_without_keys = 0

@@ -177,7 +177,7 @@ class ConfigSource(Source):
     kind = "config"
 
     def __init__(self, file: Path) -> None:
-        """Open a config.json, which may be alone, without the weights of its model.
+        """Open a config.json, which need not be in a folder with weights.
 
         Raises:
             BadSource: The first bytes of the file show that it is not JSON.

@@ -408,7 +408,7 @@ def original_of(file: GgufFile, receipt: Receipt, whole: bool = False) -> Origin
 
 
 def original_was_file(record: GgufRecord, header: GgufHeader) -> bool:
-    """Return whether the original, as it is restored from a file, was a file on the disk.
+    """Return whether the original was on the disk in the form in which it would be restored.
 
     The original is the file before ropeconv changed it.
 

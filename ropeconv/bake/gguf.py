@@ -48,8 +48,8 @@ from ..inspection.receipts.folder import original_record
 from ..inspection.receipts.gguf import (
     ARCH,
     QUANTISED,
-    earlier,
-    first_gguf,
+    edit_to_original,
+    original_of,
     record_of_export,
     record_of_file,
     record_of_output,
@@ -111,7 +111,7 @@ class GgufPlan(GgufOutput):
         record = record_of_output(
             file,
             input_record=receipt.original.gguf,
-            before=earlier(file, receipt),
+            before=original_of(file, receipt),
             edit=edit,
             replaced=replaces_scaling,
         )
@@ -133,7 +133,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     first = inspection
     undo = None
     if target.replace:
-        undo = first_gguf(source.file, reading.spec)
+        undo = edit_to_original(source.file, reading.spec)
     if undo is not None:
         model = model.after(undo)
         first = _inspect_restored(inspection, model)

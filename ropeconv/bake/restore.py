@@ -20,7 +20,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
-from ..inspection.receipts.gguf import earlier, keys_of_others, layout_of, was_written
+from ..inspection.receipts.gguf import keys_of_others, layout_of, original_of, original_was_file
 from ..inspection.receipts.receipt import SourceRecord
 from ..inspection.receipts.storage import parse_receipt
 from ..models.gguf import GgufSource
@@ -276,7 +276,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
 
     # the edit that leads back to the keys and tensors before the first run of ropeconv
     receipt = parse_receipt(text, source.reference)
-    edit = earlier(file, receipt, whole=True).edit
+    edit = original_of(file, receipt, whole=True).edit
     assert receipt.original is not None
     record_of_first = receipt.original.gguf
     assert record_of_first is not None
@@ -284,7 +284,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     # A source that was a GGUF file is restored with every byte. So it must have no new keys, and
     # its header must be the recorded one. A checkpoint that was converted to GGUF was no such file.
     keys_since = keys_of_others(file, record_of_first)
-    if was_written(record_of_first, file.header):
+    if original_was_file(record_of_first, file.header):
         if keys_since:
             raise BadSource(
                 f"{keys_since[0]} was added to {file.name} after ropeconv wrote it, or its receipt"

@@ -59,35 +59,38 @@ def copy_part(
     size: int,
     advance: Advance = lambda done: None,
 ) -> None:
-    """Copy a range of one open file into another, which has only zeros there. Raises OSError.
-
-    Holes of a sparse file are skipped. The writer is flushed.
+    """Copy a range of one open file into another, and skip the holes of a sparse file.
 
     Args:
         reader: The file to read.
-        origin: The first byte of the range there.
-        writer: The file to write.
-        goal: Where its first byte goes in the file that is written.
+        origin: The place in `reader` where the range begins, in bytes.
+        writer: The file to write, which has only zeros in the range or ends before it. Bytes that
+            it buffers are written first.
+        goal: The place in `writer` where the range begins.
         size: The number of bytes.
         advance: Called with the number of bytes done since the last call.
+
+    Raises:
+        OSError: A file cannot be read or written.
     """
     # Only the parts of the range that have data are copied. In a file of 3 GB with a hole from 1 to
     # 2 GB, these are (0, 1 GB) and (2 GB, 3 GB). In the hole, the writer has zeros already.
     writer.flush()
-    end_of_last_part = origin
-    for start, stop in _data(reader.fileno(), origin, origin + size):
-        hole_before = start - end_of_last_part
+    shift = goal - origin  # from a place in the reader to its place in the writer
+    done_up_to = origin
+    for start, stop in _parts_with_data(reader.fileno(), origin, origin + size):
+        hole_before = start - done_up_to
         if hole_before > 0:
             advance(hole_before)
-        _copy(reader, start, writer, goal + start - origin, stop - start, advance)
-        end_of_last_part = stop
+        _copy(reader, start, writer, start + shift, stop - start, advance)
+        done_up_to = stop
 
-    # a hole at the end is not written either, but the new file must be as long as with it
-    end_of_reader = os.fstat(reader.fileno()).st_size
-    end_of_range = min(origin + size, end_of_reader)
-    hole_at_end = end_of_range - end_of_last_part
+    # the range may end in a hole: nothing is written there, and the writer is made long enough
+    bytes_in_reader = os.fstat(reader.fileno()).st_size
+    end_of_range = min(origin + size, bytes_in_reader)
+    hole_at_end = end_of_range - done_up_to
     if hole_at_end > 0:
-        end_in_writer = goal + end_of_range - origin
+        end_in_writer = end_of_range + shift
         bytes_in_writer = os.fstat(writer.fileno()).st_size
         if bytes_in_writer < end_in_writer:
             os.ftruncate(writer.fileno(), end_in_writer)
@@ -139,7 +142,7 @@ def _copy(
     writer.flush()
 
 
-def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _parts_with_data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of a range of a sparse file that have data, as (first byte, last byte + 1).
 
     Args:
@@ -250,7 +253,7 @@ def obstacle(folder: Path) -> str:
 
 @contextmanager
 def make_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
-    """Make a folder, and those above it that are missing, for a block that writes into it.
+    """Make a folder, and missing folders above, for a block that writes into the folder.
 
     New folders that are empty at the end of the block are removed again. Raises OSError.
 
@@ -431,7 +434,7 @@ TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 
 def rename_new(source: Path, target: Path) -> None:
-    """Rename a file or folder to a free name, or to that of an empty folder.
+    """Rename a file or folder to a free name, or to the name of an empty folder.
 
     Raises OSError, with a number in TAKEN where the name is not free.
     """
@@ -512,7 +515,7 @@ def sha256(path: Path) -> str:
 
 
 def sample_digest(path: Path) -> str:
-    """Return the sha256 of the size of a file and of 64 pieces of 64 kB, its ends among them.
+    """Return the sha256 of the size of a file and of 64 pieces of 64 kB, with both ends.
 
     It takes the same time for every size, and covers files up to 4 MB completely.
     """

@@ -110,40 +110,40 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Iterator[Path]:
-    """Yield a draft to write into, an empty hidden file that is renamed to `path` at the end.
+    """Yield a hidden file to write into, which is renamed to `path` at the end of the block.
 
-    The draft of out/report.json is out/.report.json.ropeconv-partial, and it is renamed when the
-    block ends. Within a block of `together`, all files are renamed when that block ends.
+    The hidden file, the draft, of out/report.json is out/.report.json.ropeconv-partial. After an
+    error it is removed. Missing folders above `path` are made. Where two processes write the same
+    file, the second waits.
 
-    Missing folders above it are made. A draft that a killed process left is written over. After an
-    error the draft is removed. Where two processes write the same file, the second waits.
+    Inside a block of `together`, all drafts are renamed at the end of the block of `together`.
 
     Args:
         path: The final name, as for `write_file`, whose errors this raises too.
-        draft: The name of the draft, on the same filesystem, in place of that beside `path`.
+        draft: Another name for the draft, on the same filesystem as `path`.
         fsync: Wait until the file and its name are on the disk.
     """
-    # a device or a FIFO, such as /dev/stdout, has no draft: the block writes to it directly
+    # a device or a FIFO, such as /dev/stdout: the block writes to it directly, without a draft
     if _is_stream(path):
         yield path
         return
 
-    # outside of a block of `together`, the draft is renamed at the end of this block
-    open_set = _open_set.get()
-    if open_set is None:
+    # a file of its own
+    files_of_together = _open_set.get()  # None outside a block of `together`
+    if files_of_together is None:
         with _rename_at_end(path, draft, fsync) as opened_draft:
             yield opened_draft
         return
 
-    # In a block of `together`, the draft is renamed at the end of that block. Its content goes to
-    # the disk now, since a full disk is then noticed before any file of the set is renamed.
+    # A file inside a block of `together`. Its content goes to the disk now, since a full disk is
+    # then noticed before any of the files is renamed.
     try:
-        opened_draft = open_set.add(path, draft, fsync)
+        opened_draft = files_of_together.add(path, draft, fsync)
         yield opened_draft
         if fsync:
             sync_file(opened_draft)
     except OSError as problem:
-        # the error should name the file that the user asked for, and not its draft
+        # the error names the file that the user asked for, in place of its draft
         raise OSError(problem.errno, problem.strerror, str(path)) from None
 
 
@@ -151,12 +151,15 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
 def _rename_at_end(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
     """Yield the draft of a file, and rename it to the final name at the end of the block.
 
-    After an error in the block the draft is removed.
+    The draft is a hidden file. After an error in the block it is removed.
 
     Args:
         path: The final name.
-        draft: The hidden file to write into, by default beside it.
+        draft: The name of the draft. None gives .report.json.ropeconv-partial for report.json.
         fsync: Wait until the file and its name are on the disk.
+
+    Raises:
+        OSError: A file cannot be written; the error names it as the user did.
     """
     target = path.resolve()  # a link is followed
     if draft is None:
@@ -175,13 +178,11 @@ def _rename_at_end(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path
             for folder in {draft.parent, target.parent}:
                 sync_folder(folder)
     except OSError as problem:
-        # In a block of `together`, the error may be about another file of the set. It names the
-        # file that the user asked for then, and stays as it came.
-        open_set = _open_set.get()
-        names_file_of_user = open_set is not None and problem.filename in open_set.asked_for
-        if names_file_of_user:
+        # in a block of `together`, the error may be about another file, and name that already
+        files_of_together = _open_set.get()
+        if files_of_together is not None and problem.filename in files_of_together.asked_for:
             raise
-        # Any other error may name the draft, and gets the name that the user asked for.
+        # any other error names the draft, or nothing
         raise OSError(problem.errno, problem.strerror, str(path)) from None
 
 
@@ -217,40 +218,42 @@ def _final_name(draft: Path) -> str:
 
 
 def _open_locked(draft: Path) -> BinaryIO:
-    """Open and lock a draft, and wait while another process writes the same one.
+    """Return an open and locked draft. While another process has locked the draft, wait.
 
-    A draft is a hidden file that is renamed to its final name when it is complete, and the lock is
-    held until then.
+    A draft is a hidden file that is renamed to its final name when it is complete.
 
     Raises:
-        OSError: Where it cannot be opened.
-        RopeconvError: Where the draft belongs to a set of files (`together`), and another process
-            does not end: each may wait for a file of the other.
+        OSError: The draft cannot be opened.
+        RopeconvError: In a block of `together`, another process has locked the draft for 20
+            seconds.
     """
-    is_in_set = _open_set.get() is not None
+    # In a block of `together` this process has locks on other drafts. Two processes may then wait
+    # for each other, so the waiting needs an end.
+    has_other_locks = _open_set.get() is not None
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        if is_in_set and time.monotonic() > deadline:
+        if has_other_locks and time.monotonic() > deadline:
             raise RopeconvError(
                 f"another ropeconv is writing {draft.parent / _final_name(draft)}; wait for it, and"
                 " run this again"
             )
         file = draft.open("ab")
         try:
-            # Between opening and locking, another process may have renamed the file, and the lock
-            # is then on its finished file. So the draft's name must still be that of the open file.
-            # ("none", on a filesystem without locks, is as good as "taken".)
-            is_busy = try_lock(file) == "busy"
-            if not is_busy:
-                is_still_draft = os.path.samestat(os.fstat(file.fileno()), draft.stat())
+            # a filesystem without locks counts as locked
+            is_locked = try_lock(file) != "busy"
+            if is_locked:
+                # Before the lock, another process may have renamed this file to its final name.
+                # Then the name of the draft has another file, or none.
+                file_of_name = draft.stat()
+                is_still_draft = os.path.samestat(os.fstat(file.fileno()), file_of_name)
                 if is_still_draft:
                     return file
-        except FileNotFoundError:
-            pass  # from `draft.stat`: the file was renamed, and there is no other draft
+        except FileNotFoundError:  # from `draft.stat`
+            pass
         except BaseException:
             file.close()
             raise
 
-        # try again: the next `open` opens the draft that is there then, or makes a new one
+        # try again with the draft that has the name then, or a new draft
         file.close()
         time.sleep(PAUSE_SECONDS)

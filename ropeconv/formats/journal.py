@@ -76,7 +76,7 @@ def encode_line(line: msgspec.Struct, seed: int = 0) -> bytes:
 
 
 def decode_line(text: bytes, kind: Any, seed: int = 0) -> Any:
-    """Return the content of a line; None for a damaged one, and for one of another journal."""
+    """Return the content of a line; None for a damaged line, and for a line of another journal."""
     body = text[:-CHECKSUM_LENGTH]
     if text[-CHECKSUM_LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
         return None
@@ -99,14 +99,14 @@ class Journal(Generic[L]):
 
         Args:
             path: The file.
-            kind: The kind of journal.
-            source: Identity of the model, or empty.
-            fresh: Begin a new one, and rename the existing one.
+            kind: The command that writes the journal, and the form of its lines.
+            source: Identity of the model; empty for a journal that belongs to no model.
+            fresh: Whether to begin a new journal, and to rename an existing one.
 
         Raises:
-            BadSource: For another file, for a journal of another model or version, and while
-                another run writes to it; such a file does not change.
-            OSError: Where it cannot be written.
+            BadSource: The file is not a journal, or the journal of another model or version, or
+                another run is writing to it. The file is unchanged.
+            OSError: The file cannot be written.
         """
         self.path = path
         self.kind = kind
@@ -117,18 +117,18 @@ class Journal(Generic[L]):
         self.notes = list[str]()
         """Sentences for the user on damaged lines, and on the file that `fresh` moved."""
 
-        # The first line names the model and the version. Its checksum is the start value (seed) of
-        # the checksums of all other lines, so that a line copied from another journal does not fit.
-        # As in `encode_line`, the last brace of the JSON is not part of a checksum.
+        # The first line names the model and the version. Its checksum is the start value (seed) for
+        # the checksums of all other lines, so that a line of another journal is noticed.
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
+        # a line is {"key":...,"crc32":"..."}: the checksum is of the part before ,"crc32"
         head_without_brace = msgspec.json.encode(self._head)[:-1]
         self._seed = zlib.crc32(head_without_brace)
 
-        # `make_folder` removes a folder that it has made if the file cannot be opened
+        # after an error, `make_folder` removes the folder if it has made it
         with make_folder(path.parent):
             self._file = self._open_locked()
             try:
-                complete_bytes = self._read(fresh)
+                complete_bytes = self._load_lines(fresh)
                 self._prepare_file(complete_bytes, fresh)
             except BaseException:
                 self._file.close()
@@ -168,97 +168,104 @@ class Journal(Generic[L]):
                     return file
             file.close()
 
-    def _read(self, fresh: bool) -> int:
-        """Read the lines of the file, and refuse a file that is not this journal.
+    def _load_lines(self, fresh: bool) -> int:
+        """Read the lines of the file into `self.lines`.
 
         Args:
-            fresh: Whether a new journal is begun, so that damaged lines do not matter.
+            fresh: Whether a new journal is begun, before which an existing one is renamed.
 
         Returns:
-            The length of the complete lines in bytes, behind which new ones are written; 0 for a
-            file that may be written over.
+            The length of the complete lines in bytes, where the next line is written. It is 0 for a
+            file without results, which a new first line may replace.
+
+        Raises:
+            BadSource: The file is not a journal, or is the journal of another model or version.
         """
-        # a journal that was only begun has its first line and no others
+        # a journal without results, which has its first line only
         self._file.seek(0)
         data = self._file.read(MOST_FIRST_BYTES)
         first_line = encode_line(self._head)
         if data == first_line:
             return 0 if fresh else len(first_line)
 
-        # a run that was killed may have left an empty file, or a part of the first line
+        # an empty file, or a part of the first line, from a run that was killed
         is_part_of_first_line = first_line.startswith(data)
         if is_part_of_first_line:
             return 0
-        # A loss of power may leave zeros in place of the first line: a file whose length came to
-        # the disk, and whose bytes did not.
+        # zeros in place of the first line: at a loss of power, the length of the file was on the
+        # disk, and its bytes were not
         is_zeroed = len(data) <= len(first_line) and not data.strip(b"\0")
         if is_zeroed:
             return 0
 
-        # every line of a journal ends in a checksum
+        # a file of something else: every line of a journal ends in a checksum
         has_checksums = CHECKSUM_KEY in data
         if not has_checksums:
             raise self._not_a_journal()
-        return self._read_lines(data + self._file.read(), fresh)
+        return self._parse_lines(data + self._file.read(), fresh)
 
-    def _read_lines(self, data: bytes, fresh: bool) -> int:
-        """Put the lines of a journal into `lines`, and return the length of the complete ones.
+    def _parse_lines(self, data: bytes, fresh: bool) -> int:
+        """Put the lines of a journal into `self.lines`, and return their length in bytes.
 
         Args:
             data: The content of the file.
-            fresh: Whether a new journal is begun in its place, so that damaged lines, and a journal
-                of another model, do not matter.
+            fresh: Whether a new journal is begun, before which this one is renamed. It may then be
+                the journal of another model or version.
+
+        Raises:
+            BadSource: The file is not a journal, or is the journal of another model or version.
         """
         # the complete lines; a run that was killed may have left a part of a line behind them
-        complete = data.rfind(b"\n") + 1
-        first, *others = data[:complete].removesuffix(b"\n").split(b"\n")
+        length_of_lines = data.rfind(b"\n") + 1
+        first_line, *result_lines = data[:length_of_lines].removesuffix(b"\n").split(b"\n")
 
-        # the first line says of which model and version the journal is
-        head = decode_line(first, Head)
+        # the first line names the model and the version
+        head = decode_line(first_line, Head)
         head_is_damaged = head is None
-        is_other_journal = not head_is_damaged and head != self._head
-        if is_other_journal:
-            # an error, unless a fresh journal was asked for: then this one is renamed as a whole
-            self._refuse(head, fresh)
-            return complete
+        if not head_is_damaged and head != self._head:
+            if not fresh:
+                raise self._error_for_other_head(head)
+            if head.journal != self._head.journal:  # of another command
+                raise self._not_a_journal()
+            return length_of_lines
 
-        # the other lines
+        # the other lines, each with a result
         self.lines = {}
         damaged = 0
-        for text in others:
+        for text in result_lines:
             line = decode_line(text, self.kind.line, self._seed)
             if line is None:
                 damaged += 1
             else:
                 self.lines[line.key] = line
 
-        # A damaged first line does not say whose journal it is, but the others do: their checksums
-        # depend on the first line, so that `decode_line` gives None for lines of another journal.
+        # With a damaged first line, the results show whose journal it is: their checksums depend on
+        # the first line, so that no result of another journal is decoded.
         if head_is_damaged and not self.lines:
             raise self._not_a_journal()
 
-        # damaged, too: the first line, and a part of a line at the end
+        # say how many lines are damaged, with the first line and a part of a line at the end
         if head_is_damaged:
             damaged += 1
-        if complete < len(data):
+        if length_of_lines < len(data):
             damaged += 1
         if damaged and not fresh:
             be = "is" if damaged == 1 else "are"
             self.notes.append(
                 f"{counted(damaged, 'line')} of {self.path} {be} damaged and skipped."
             )
-        return complete
+        return length_of_lines
 
     def _prepare_file(self, complete_bytes: int, fresh: bool) -> None:
         """Make the file ready for more lines.
 
         Args:
-            complete_bytes: The length of its complete lines; a part of a line behind them, which a
-                killed run left, is cut off. 0 for a file without lines.
-            fresh: Begin a new journal, and rename one that has lines.
+            complete_bytes: The length of the complete lines in the file; 0 for a file without
+                results. A part of a line behind them, which a killed run left, is cut off.
+            fresh: Whether to begin a new journal, and to rename a file that has results.
         """
-        # The journal with lines gets another name, and a new file its name. The earlier file is
-        # locked until the new one is, so that no other run can begin a journal in between.
+        # Rename the journal with results, and open a new file with its name. The lock on the
+        # renamed file ends only when the new file is locked, so that no other run comes in between.
         if fresh and complete_bytes:
             earlier_file = self._file
             new_name = self._set_aside()
@@ -292,16 +299,15 @@ class Journal(Generic[L]):
             f"{self.path} is not a journal of `ropeconv {self.kind.command}`; {self.kind.elsewhere}"
         )
 
-    def _refuse(self, head: Head, fresh: bool) -> None:
-        """Raise BadSource for a journal with another first line, unless it may be renamed."""
+    def _error_for_other_head(self, head: Head) -> BadSource:
+        """Return the error for a journal with another first line: which part of it differs."""
         if head.journal != self._head.journal:
-            raise self._not_a_journal()
-        if not fresh:
-            of = "model" if head.format == self.kind.format else "version of ropeconv"
-            raise BadSource(
-                f"{self.path} is the journal of another {of}; {self.kind.elsewhere}, or --fresh,"
-                " which gives this one another name"
-            )
+            return self._not_a_journal()
+        of = "model" if head.format == self.kind.format else "version of ropeconv"
+        return BadSource(
+            f"{self.path} is the journal of another {of}; {self.kind.elsewhere}, or --fresh,"
+            " which gives this one another name"
+        )
 
     def _write(self, data: bytes) -> None:
         """Append bytes, and wait until they are on the disk."""

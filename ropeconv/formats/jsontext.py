@@ -141,48 +141,49 @@ def numbers(
     """Yield the numbers under some keys of a JSON object, without reading all of it into memory.
 
     For `outer` = ("model",), the text {"model": {"a": 1, "b": [2]}, "c": 3} gives the number 1 with
-    the path ("model", "a"). The JSON is not validated.
+    the path ("model", "a"). Numbers in lists are left out. The JSON is not validated.
 
     Args:
         blocks: The text in pieces.
         name: The name of the file, for messages.
-        outer: Keys of the outermost object, whose numbers are yielded, except those in lists.
-        first: Whether to stop reading behind the values of these keys, when all have come.
+        outer: The keys of the outermost object whose numbers are yielded.
+        first: Whether to stop when the values of all these keys were read, and to leave the rest of
+            the text unread.
 
     Raises:
         BadSource: For a string that is too long.
     """
-    # The objects and lists that are open at a token, the outermost first: for an object its present
-    # key, for a list None. In the example, the number 1 is at ["model", "a"] and the number 2 at
-    # ["model", "b", None]. The present key of an object is "" before its first key.
+    # Where the present token is: the keys that lead to it, with None for a list. In the example,
+    # the number 1 is at ["model", "a"] and the number 2 at ["model", "b", None]. An object whose
+    # first key has not come has "".
     open_keys = list[str | None]()
     last_string = b""
-    missing = set(outer)  # keys of the outermost object that have not come yet
+    missing = set(outer)  # keys of `outer` that have not come yet
 
-    # a token is a string, a bracket, a colon, or a number, which its first character tells
+    # the first character of a token tells whether it is a string, a bracket, a colon or a number
     for start, token in _tokens(blocks, name):
         begin = token[:1]
-        if begin == b'"':  # a value, or a key, which the next token tells
+        if begin == b'"':  # a key if a colon follows, otherwise a value
             last_string = token
         elif begin == b"{":
             open_keys.append("")
         elif begin == b"[":
             open_keys.append(None)
         elif begin in b"}]":
-            # without the last; pop() would fail on a text with too many closing brackets
+            # leave the innermost object or list; a damaged text may have too many brackets, for
+            # which pop() would fail
             open_keys = open_keys[:-1]
 
-        elif begin == b":":  # the string before it was a key of the innermost object
+        elif begin == b":":  # the string before the colon is a key of the innermost object
             is_in_object = bool(open_keys) and open_keys[-1] is not None
             if not is_in_object:  # the text is not JSON
                 continue
             is_outermost = len(open_keys) == 1
             if first and is_outermost and not missing:
-                return
-            # Decoding a key takes time, so it is done only for keys of the outermost object, and
-            # for keys below one of `outer`. Any other key is left as "".
-            is_wanted = is_outermost or open_keys[0] in outer
-            key = _key(last_string) if is_wanted else ""
+                return  # this key follows the values of all keys in `outer`
+            # decoding takes time, so keys whose numbers are not yielded are left as ""
+            is_needed = is_outermost or open_keys[0] in outer
+            key = _key(last_string) if is_needed else ""
             open_keys[-1] = key
             if is_outermost:
                 missing.discard(key)

@@ -253,7 +253,7 @@ def first_text(path: Path) -> str:
         return file.read(HEAD).decode("utf-8", "replace")
 
 
-UNTOLD: frozenset[Kind] = frozenset(
+UNCLEAR_KINDS: frozenset[Kind] = frozenset(
     {"missing", "special", "unreadable", "empty", "lfs", "html", "text", "unknown"}
 )
 """Kinds that say nothing on what a file was meant to be, so that its name does."""
@@ -266,7 +266,7 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
     bytes.
     """
     kind = kind_of(path)
-    if kind in UNTOLD:
+    if kind in UNCLEAR_KINDS:
         return has_gguf_name(path) or os.path.lexists(journal_of(expand_home(path)))
     return kind == "gguf"
 
@@ -304,7 +304,7 @@ def frozen_words(path: Path) -> str:
     kind = kind_of(path)
     if kind in FROZEN_KINDS:
         return FROZEN_KINDS[kind]
-    if kind in UNTOLD or kind == "folder":  # Core ML has folders
+    if kind in UNCLEAR_KINDS or kind == "folder":  # Core ML has folders
         return FROZEN.get(path.suffix, "")
     return ""
 
@@ -317,4 +317,4 @@ def is_graph(reference: str) -> bool:
         return True
     if kind == "folder":
         return bool(graph_names(path))
-    return kind in UNTOLD and path.suffix in GRAPHS
+    return kind in UNCLEAR_KINDS and path.suffix in GRAPHS

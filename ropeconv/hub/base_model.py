@@ -89,8 +89,8 @@ class BaseModel:
     commit: str = ""
     """The commit that was read; empty for the newest."""
 
-    def missing_terms(self, upload: UploadSet) -> tuple[str, ...]:
-        """Return its licence files that an upload set lacks."""
+    def missing_licence_files(self, upload: UploadSet) -> tuple[str, ...]:
+        """Return the names of its licence files that an upload set lacks."""
         return tuple(name for name in self.terms if name not in upload.adds)
 
     def hides(self, options: PublishOptions) -> bool:

@@ -102,41 +102,41 @@ def card(
 
 
 def _about_change(upload: UploadSet) -> dict[str, object]:
-    """Return the values of the template about the method, and about how the output was made.
+    """Return the values of the card's template about the method and how the output was made.
 
-    Such as {"method_title": "YaRN", "paper": "https://arxiv.org/abs/2309.00071", ...}.
+    An example: {"method_title": "YaRN", "paper": "https://arxiv.org/abs/2309.00071", ...}.
 
-    Raises BadSource for a receipt with a method that this version does not have.
+    Raises:
+        BadSource: The receipt names a method that this version of ropeconv does not have.
     """
-    # an output may be made in several steps, of which one has extended the context
+    # an output may be the result of several runs of ropeconv, one of which extended the context
     receipt = upload.receipt
-    step = receipt.extension
-    method = REGISTRY.get(step.method)
+    extension_step = receipt.extension
+    method = REGISTRY.get(extension_step.method)
     if method is None:
         raise BadSource(
-            f"the receipt names the method {shown(step.method)}, which is unknown here; run apply"
-            " again"
+            f"the receipt names the method {shown(extension_step.method)}, which is unknown here;"
+            " run apply again"
         )
 
-    # a method names its paper as "Peng et al. 2023, https://arxiv.org/abs/2309.00071": the link and
-    # the authors without it
+    # `method.paper` is such as "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
     links = LINK.findall(method.paper)
     paper = links[0] if links else ""
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
-    settings = [authors, _settings(method, step)]
+    settings = [authors, _settings(method, extension_step)]
 
-    # Whether retrieval may be lost at a shorter distance than in the source of this output, whose
-    # RoPE is `receipt.before`. The step that extended the context may be an earlier one, of which
-    # `step.before` is the RoPE of its source.
-    source_rope = receipt.before
-    has_shorter_reach = is_worse(receipt.effective_length, source_rope.reach, source_rope.context)
+    # whether retrieval may be lost at a shorter distance than in the source of the last run
+    last_source_rope = receipt.before
+    has_shorter_reach = is_worse(
+        receipt.effective_length, last_source_rope.reach, last_source_rope.context
+    )
     return {
         "receipt": receipt,
         "method": method,
         "method_title": method_title(method),
         "paper": paper,
         "settings": "; ".join(part for part in settings if part),
-        "before": step.before,
+        "before": extension_step.before,  # the RoPE before the context was extended
         "context": upload.context,
         "worse": has_shorter_reach,
         "commit": receipt.first.commit or "",
@@ -147,15 +147,17 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
 def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> dict[str, object]:
     """Return the values of the card's template about commands, memory and files.
 
-    Such as {"commands_of_runtimes": {"vllm": "vllm serve owner/name ..."}, "purpose": "text", ...}.
+    An example: {"commands_of_runtimes": {"vllm": "vllm serve owner/name ..."}, "memory": ..., ...}.
 
     Args:
-        upload: The files of the model.
+        upload: The files of the model, and facts about them.
         repo_id: owner/name on the Hub, or the name of a local folder.
-        options: The options of publishing, with the branch.
+        options: The options of publishing: the card names the branch (`revision`).
     """
     branch = options.revision
     is_local_folder = "/" not in repo_id
+
+    # the commands that serve the model
     run_commands = {}
     for runtime in RUNTIMES_WITH_COMMAND:
         # `--revision` is not an option of mlx_lm.server
@@ -171,7 +173,9 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
         "kv_cache": upload.kv_cache,
         "memory": upload.memory,
         "purpose": upload.purpose,
+        # diffusion language models run with a schedule of denoising steps
         "schedule": upload.diffusion_options,
+        # the quantisation of the weights, such as "awq"; empty for weights that are not quantised
         "weights": upload.quantised,
         "commands_of_runtimes": run_commands,
         "with_options": _servers_with_options(upload.receipt),
@@ -211,7 +215,7 @@ def _servers_with_options(receipt: Receipt) -> str:
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
-    """Return the command of a runtime for a repository; empty where it cannot run its model.
+    """Return the command that serves a repository in a runtime; "" if the runtime cannot run it.
 
     Args:
         runtime: The name of the runtime.
@@ -309,7 +313,7 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
 
 
 def companion(receipt: Receipt, repo_id: str) -> str:
-    """Return a link to the draft of a target, or to the target of a draft; empty without one.
+    """Return a link to the draft model of a target model, or from a draft to its target, or "".
 
     On the Hub the draft of owner/NAME is owner/NAME-draft.
 
@@ -409,7 +413,7 @@ def _draw_validation(validation: JsonObject, path: Path) -> None:
 
 
 def draw(record: EvaluationRecord, path: Path) -> None:
-    """Write the picture of an evaluation: the loss by length, and that of the other model.
+    """Write the picture of an evaluation: the losses of two models by length.
 
     The second panel is the difference of the two; it is left out where a length has none.
 
@@ -493,40 +497,38 @@ def with_card(plan: Plan) -> Plan:
 
 
 def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
-    """Write the card of a planned folder.
+    """Write the model card of an output folder, with metadata from the card of the source.
 
-    It is made when the folder is written and not when it is planned, since the card of the source
-    may need to be fetched.
+    Called when the folder is written. A plan has no card yet, since the card of the source may need
+    a download.
 
     Args:
         plan: The plan of the folder.
         target: The file for the card.
         advance: Called with the number of bytes written.
     """
-    # the metadata of the source, from its own card or the keys of a GGUF file
+    # the metadata of the source, from its card or from the keys of a GGUF file
     source = plan.source
     source_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
     gguf_keys: JsonObject = {}
     if isinstance(source, GgufCheckpoint):
         gguf_keys = gguf_metadata(source.inner.file)
 
-    # the files that the card is about
-    upload = planned_upload(plan)
-    upload = replace(upload, card=source_card, card_metadata=gguf_keys)
+    # the files of the folder; nothing is uploaded, but the card describes the same list
+    files = replace(planned_upload(plan), card=source_card, card_metadata=gguf_keys)
 
-    # The base model as far as the source knows it, without a request to the Hub: its name and
-    # commit, and its licence, with whether that forbids derivatives.
-    base_name, base_commit = name_of(upload, PublishOptions())
+    # what the source says about its base model and the licence, without a request to the Hub
+    base_name, base_commit = name_of(files, PublishOptions())
     metadata = gguf_keys | inheritable_metadata(source_card)
-    licence_words, forbids_derivatives = terms_of(str(metadata.get("license") or ""))
+    licence_sentence, forbids_derivatives = terms_of(str(metadata.get("license") or ""))
     base = BaseModel(
         name=base_name,
         known=metadata,
-        licence=licence_words,
+        licence=licence_sentence,
         forbids=forbids_derivatives,
         commit=base_commit,
     )
 
     title = f"{source.name}-{plan.recipe.method.label}"
-    text = card(upload, title, base)
+    text = card(files, title, base)
     advance(target.write_bytes(text.encode()))

@@ -71,16 +71,17 @@ class Preview:
 
 
 def preview(upload: UploadSet, options: PublishOptions) -> Preview:
-    """Return what `publish` would do with files, without writing anything.
+    """Return what `publish` would do, without writing anything.
 
     Args:
         upload: The files of the output.
-        options: The repository, and how they are published.
+        options: The repository, and how the files are published.
 
     Raises:
-        RopeconvError: The licence of the base model forbids it. Errors of huggingface_hub
+        RopeconvError: The licence of the base model forbids derivatives. Errors of huggingface_hub
             are raised too.
     """
+    # the present state of the repository, or without the network the state of a new one
     repository = Repository(upload, options)
     try:
         with answers(options.repo_id):
@@ -88,33 +89,35 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     except Exception as problem:
         if not unreachable(problem):
             raise
-        # without the network, a plan can still be shown as that of a new repository
         state = _assume_new(repository, upload, options)
 
-    # the files of the output
+    # the files to upload, and the files that the Hub copies from the repository of the source
     base = state.base
     uploads = list(upload.adds)
     copies = set(upload.copies)
 
-    # Licence files of the base model that the output lacks. If the base model is the source, the
-    # Hub copies them from there as it does the other copies. If not, they are uploaded.
-    licence_files = base.missing_terms(upload)
+    # licence files of the base model that the output lacks
+    licence_files = base.missing_licence_files(upload)
     base_is_source = base.name == upload.source
     if base_is_source:
         copies.update(licence_files)
     else:
         uploads += licence_files
 
-    sizes = {name: upload.size(name) for name in uploads}
-    for name, data in state.generated.items():
-        sizes[name] = len(data)
+    upload_sizes = {name: upload.size(name) for name in uploads}
+    for name, data in state.generated.items():  # the card and its pictures
+        upload_sizes[name] = len(data)
 
+    # a new repository is private by the options, or like the base model
+    private = None
+    if not state.exists:
+        private = base.hides(options)
     return Preview(
         repo_id=options.repo_id,
         exists=state.exists,
-        private=None if state.exists else base.hides(options),
+        private=private,
         blocked=state.blocked,
-        uploads=sizes,
+        uploads=upload_sizes,
         copies=tuple(sorted(copies)),
         source=upload.source,
         commit=upload.commit,

@@ -50,20 +50,21 @@ def staged(
     check: bool = True,
     validate: Callable[[Plan, Path], None] | None = None,
 ) -> Iterator[tuple[AppliedPlan, UploadSet]]:
-    """Write a plan into a temporary folder, and yield the output and its upload set.
+    """Write a plan into a temporary folder, and yield the output and its files to publish.
 
-    The upload set is the list of files that are uploaded, and of files that the Hub copies from the
-    repository of the source: unchanged weights of a folder need not be written here.
+    The Hub copies unchanged weights from the repository of the source, so a folder is written
+    without them.
 
     Args:
-        plan: The plan; its own place is not used.
-        probe: A running one; None starts one where transformers is installed.
+        plan: The plan; the output is written into the temporary folder and not to `plan.out`.
+        probe: A running process with transformers for the checks. None starts a process if
+            transformers is installed.
         checksum: Whether copied files are hashed too.
-        writing: A progress bar, as a context manager: the output is written in its `with` block.
-            It gives a function, which is called with the bytes written since the last call.
+        writing: A context manager that shows a progress bar while the output is written. It yields
+            a function, which is called with the bytes written since the last call.
         check: Whether the output is checked.
-        validate: Called with the plan and the output before its files are gathered, since the
-            result belongs to them. The output is then written with all its weights.
+        validate: Called with the plan and the path of the output, to add the result of a
+            validation to the receipt. The output is then written with all its weights.
 
     Raises:
         RopeconvError: As `apply` and `validate` do.
@@ -73,25 +74,24 @@ def staged(
     with scratch() as folder:
         plan = _place_in(folder, plan)
 
-        # The Hub copies unchanged weights itself. They are written here only for a validation,
-        # which runs the model.
+        # only a validation, which runs the model, needs the unchanged weights here
         leaves_out_copies = plan.is_folder and validate is None
         with writing as advance:
             applied = apply(
                 plan,
-                staged=leaves_out_copies,  # `apply` leaves out the files that are copied unchanged
+                staged=leaves_out_copies,
                 checksum=checksum,
                 fsync=False,
                 check=check,
                 advance=advance,
                 probe=probe,
-                remember=False,  # the place of the source is not noted: this folder is removed
+                remember=False,  # this folder is removed, so its path is not noted for later runs
             )
 
         if validate is not None:
             validate(plan, applied.path)
 
-        # the files to upload, as long as the folder is there
+        # the files to publish
         if plan.is_folder:
             upload = from_plan(plan, applied.path)
         else:
@@ -199,8 +199,8 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     if options.revision and not options.create_pr:
         repository.start_branch(options.revision)
 
-    # The newest commit, after which ours shall come. If another commit comes in between, the Hub
-    # refuses ours with the status 412, so that the checks below hold until ours is made.
+    # The commit that ours will follow. The Hub refuses ours with the status 412 if the repository
+    # gets another commit in between, so that the checks below hold until ours is made.
     newest_commit = api.model_info(options.repo_id, revision=options.revision).sha
 
     # another process may have committed since the repository was made or found empty
@@ -208,9 +208,9 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     if blocked:
         raise RopeconvError(blocked)
 
-    # a README.md that the user has written is not replaced, and the user is shown why
-    reason_to_keep_card = repository.reason_to_keep_card()
-    note(reason_to_keep_card)
+    # a README.md that the user has written is not replaced
+    reason_to_keep_card = repository.reason_to_keep_card()  # empty if ropeconv writes the card
+    note(reason_to_keep_card)  # an empty text is not shown
     try:
         generated = {}
         if not reason_to_keep_card:
@@ -218,10 +218,10 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
         note(_transfers(repository.upload, generated))
         return _commit(repository, newest_commit, generated, note)
     except HfHubHTTPError as failure:
-        # The commit in between may be our own: the first attempt arrived, its answer was lost, and
-        # the next attempt was refused. Then the repository has all of our files.
-        has_newer_commit = failure.response.status_code == CHANGED_STATUS
-        may_be_ours = has_newer_commit and not options.create_pr
+        # The other commit may be our own: our first attempt arrived, its answer was lost, and the
+        # second attempt was refused. A pull request adds no commit to the branch.
+        has_other_commit = failure.response.status_code == CHANGED_STATUS
+        may_be_ours = has_other_commit and not options.create_pr
         if may_be_ours and repository.has_all_files():
             our_commit = api.model_info(options.repo_id, revision=options.revision).sha
             return f"{api.endpoint}/{options.repo_id}/commit/{our_commit}"
@@ -237,25 +237,27 @@ def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
 
 
 def _add_licences(repository: Repository) -> None:
-    """Add the licence files of the base model that the upload set lacks.
+    """Add the licence files of the base model to the files to publish.
 
-    Most licences ask for their text with each copy.
+    Most licences require their text with each copy of the model.
     """
     upload = repository.upload
-    base, _ = repository.base_and_problem
-    licence_files = base.missing_terms(upload)
+    base_model, _ = repository.base_and_problem
+    licence_files = base_model.missing_licence_files(upload)
 
-    # where the source is the base model, the Hub copies them from its repository
-    base_is_source = base.name == upload.source
-    if base_is_source:
-        copies = upload.copies | {name: name for name in licence_files}
+    # the source is the base model: the Hub copies the licence files with its other files
+    if base_model.name == upload.source:
+        copies = dict(upload.copies)  # {name in the new repository: name in the source}
+        for name in licence_files:
+            copies[name] = name
         repository.upload = replace(upload, copies=copies)
         return
 
-    # those of another base model are downloaded, and uploaded with the output
-    adds = dict(upload.adds)
+    # another base model: download the licence files, to upload them
+    adds = dict(upload.adds)  # {name in the new repository: local file}
     for name in licence_files:
-        path = repository.api.hf_hub_download(base.name, name, revision=base.commit or None)
+        commit = base_model.commit or None  # None for the newest
+        path = repository.api.hf_hub_download(base_model.name, name, revision=commit)
         adds[name] = Path(path)
     repository.upload = replace(upload, adds=adds)
 

@@ -38,8 +38,6 @@ from ..runtimes.llamacpp.read_header import arch_of, read_file
 from ..runtimes.runtime import LLAMA_CPP, RUNS
 
 CONFIG = "config.json"
-CacheAndShape = tuple[KvCache | None, ModelShape | None]
-"""The key-value cache of an output, and what its memory depends on."""
 
 
 @dataclass(frozen=True)
@@ -114,43 +112,39 @@ class UploadSet:
 
 
 def from_plan(plan: Plan, staged: Path) -> UploadSet:
-    """Return the files to upload for a plan that was written, and those that the Hub copies.
-
-    Where the plan copies a file from a repository on the Hub, the Hub copies it into the new
-    repository, without a transfer.
+    """Return the files to publish for a plan that was written.
 
     Args:
         plan: The plan of a folder.
-        staged: The folder with its output, in which files that are copied unchanged may be missing.
+        staged: The folder with the output. Unchanged files of the source may be missing there.
     """
     adds = {RECEIPT: staged / RECEIPT}
     copies = {}
     for file in plan.files:
+        written_file = staged / file.name
         if plan.source.kind == "hub" and file.action == "copy":
+            # the Hub copies the file from the repository of the source, without a transfer
             copies[file.name] = file.origin or file.name
-        elif (staged / file.name).exists():
-            adds[file.name] = staged / file.name
+        elif written_file.exists():
+            adds[file.name] = written_file
         else:
-            # an unchanged file of a local source, which is uploaded from there
-            origin = plan.origin(file)
-            assert origin is not None, file
-            adds[file.name] = origin
+            # an unchanged file of a local source is uploaded from the folder of the source
+            file_of_source = plan.origin(file)
+            assert file_of_source is not None, file
+            adds[file.name] = file_of_source
     upload = _folder_upload(
-        adds, copies, read_receipt(staged), cache_and_shape=(plan.kv_cache, plan.shape)
+        adds, copies, read_receipt(staged), kv_cache=plan.kv_cache, shape=plan.shape
     )
     return replace(upload, purpose=plan_purpose(plan))
 
 
 def planned_upload(plan: Plan) -> UploadSet:
-    """Return the files that a plan will upload, and those that the Hub will copy, for a preview.
-
-    No file is there yet.
-    """
+    """Return the files to publish for a plan that is not written yet."""
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
 
-    # The files. The Hub copies unchanged files of a source on the Hub, from repository to
-    # repository; ropeconv uploads the others, and the receipt.
+    # unchanged files of a source on the Hub are copied there; the others, and the receipt, are
+    # uploaded
     copies = {}
     adds = {}
     for file in plan.files:
@@ -160,8 +154,7 @@ def planned_upload(plan: Plan) -> UploadSet:
             adds[file.name] = plan.out / file.name
     adds[RECEIPT] = plan.out / RECEIPT
 
-    # Facts about the files, which come from the plan since no file is written: their sizes, their
-    # records for the receipt, and config.json, which says how the weights are quantised.
+    # the sizes and the receipt, as they will be written
     sizes = {}
     records = []
     config_text = None
@@ -180,40 +173,37 @@ def planned_upload(plan: Plan) -> UploadSet:
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
 
     upload = _folder_upload(
-        adds, copies, receipt, cache_and_shape=(plan.kv_cache, plan.shape), is_written=False
+        adds, copies, receipt, kv_cache=plan.kv_cache, shape=plan.shape, is_written=False
     )
     return replace(
         upload,
         quantised=quantisation_of(config_text),
         sizes=sizes,
-        purpose=plan_purpose(plan),
+        purpose=plan_purpose(plan),  # what the model is used for, such as "text"
     )
 
 
 def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
-    """Return the GGUF files that a plan will upload, by the names that they get on the Hub.
-
-    They are not written yet, so what the card says about them is from the plan.
-    """
+    """Return the GGUF files to publish for a plan that is not written yet."""
+    # by the name on the Hub, such as model-yarn4-Q4_K_M.gguf
     adds = {}
     sizes = {}
     for file in plan.files:
-        name = conventional_name(file.name, plan.file_type)
-        adds[name] = plan.out.with_name(file.name)
-        sizes[name] = file.size
+        hub_name = conventional_name(file.name, plan.file_type)
+        adds[hub_name] = plan.out.with_name(file.name)
+        sizes[hub_name] = file.size
 
-    # licence, languages and so on from the keys: a conversion makes the keys, and a GGUF file as
-    # source has them
-    if isinstance(plan, ExportPlan):
+    # licence, languages and so on, from the keys of the GGUF file
+    if isinstance(plan, ExportPlan):  # a checkpoint is converted, which makes the keys
         card_metadata = gguf_metadata(plan.exported.model)
-    else:
+    else:  # the source is a GGUF file
         card_metadata = gguf_metadata(plan.source.file)
 
-    # what the card says about running the files; diffusion models need options of their own
+    # what the card says about running the files
     context = plan.schedule.context
     purpose = plan_purpose(plan)
     diffusion_options = ""
-    if purpose == "diffusion":
+    if purpose == "diffusion":  # a diffusion language model, which llama-diffusion-cli runs
         diffusion_options = diffusion_schedule(plan.family, context)
     return UploadSet(
         adds=adds,
@@ -244,23 +234,22 @@ def quantisation_of(text: str | None) -> str:
 
 
 def from_folder(folder: Path) -> UploadSet:
-    """Return the files to upload from a folder that `apply` wrote, and those that the Hub copies.
-
-    The Hub copies unchanged files of a source on the Hub. Hidden files are left out.
+    """Return the files to publish from a folder that `apply` wrote, without hidden files.
 
     Raises:
         BadSource: A link leads outside the folder, or a file is a FIFO or a device.
     """
-    # The receipt says how each file was made, and where the source is. A copied file is still the
-    # one of the source where the receipt has its hash.
+    # The files that the receipt records as unchanged copies from a repository on the Hub: {name in
+    # the folder: name in that repository}. A file without a hash may have been changed.
     receipt = read_receipt(folder)
     unchanged = {}
-    if receipt.source.repository:  # on the Hub
+    if receipt.source.repository:
         for record in receipt.files:
             if record.action == "copy" and record.sha256:
-                unchanged[record.name] = record.origin or record.name
+                name_in_source = record.origin or record.name  # `origin` only for a renamed file
+                unchanged[record.name] = name_in_source
 
-    # the Hub copies these from the repository of the source, and the others are uploaded
+    # the Hub copies the unchanged files, and the others are uploaded
     adds = {}
     copies = {}
     for file in FolderSource(folder).files():
@@ -269,11 +258,12 @@ def from_folder(folder: Path) -> UploadSet:
         else:
             adds[file.name] = folder / file.name
 
-    # what the card says about the model: its cache and memory, and the purpose that it is run for
+    # facts for the card: the key-value cache, the memory, and what the model is used for
     user_wrote_card = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
+    kv_cache, shape = _cache_and_shape(output)
     upload = _folder_upload(
-        adds, copies, receipt, cache_and_shape=_cache_and_shape(output), own_card=user_wrote_card
+        adds, copies, receipt, kv_cache=kv_cache, shape=shape, own_card=user_wrote_card
     )
     purpose: Purpose = "text"
     if isinstance(output, Source):
@@ -282,55 +272,56 @@ def from_folder(folder: Path) -> UploadSet:
 
 
 def from_gguf(path: Path) -> UploadSet:
-    """Return the files to upload for a GGUF file that ropeconv wrote: it, and its other shards.
+    """Return the files to publish for a GGUF model that ropeconv wrote, with all its shards.
 
     Args:
-        path: The file, or one of its shards.
+        path: The file, or any of its shards.
 
     Raises:
         BadSource: A shard is missing.
     """
-    # the files, such as model-00001-of-00003.gguf and so on
-    count = 1
+    # the local files: one file, or model-00001-of-00003.gguf and so on
+    shard_count = 1
     name_of_shard = SHARD.match(path.name)
     if name_of_shard:
-        count = int(name_of_shard["count"])
-    names = shard_names(path.name, count)
-    for name in names:
+        shard_count = int(name_of_shard["count"])
+    local_names = shard_names(path.name, shard_count)
+    for name in local_names:
         if not path.with_name(name).is_file():
             raise BadSource(f"{name} is missing beside {path}; download it, or run apply again")
 
-    # their names on the Hub, which end with the quantisation
-    source = GgufSource(path.with_name(names[0]))
+    # by their names on the Hub, which end with the quantisation
+    source = GgufSource(path.with_name(local_names[0]))
     file_type = source.file.get("general.file_type")
     if not isinstance(file_type, int):
         file_type = None
-    adds = {conventional_name(name, file_type): path.with_name(name) for name in names}
+    adds = {}
+    for name in local_names:
+        adds[conventional_name(name, file_type)] = path.with_name(name)
 
-    # what the card says about running the file: the size of the cache, the memory, and for models
-    # of diffusion the options of llama-diffusion-cli
+    # facts for the card
     receipt = read_receipt(path)
     context = read_file(source.file).spec.context
-    cache, shape = _cache_and_shape(source)
+    kv_cache, shape = _cache_and_shape(source)
     arch = arch_of(source.file)
     purpose = purpose_of(source.file, arch)
     diffusion_options = ""
-    if purpose == "diffusion":
+    if purpose == "diffusion":  # a diffusion language model, which llama-diffusion-cli runs
         diffusion_options = diffusion_schedule(arch.name, context)
     return UploadSet(
         adds=adds,
         receipt=receipt,
         context=context,
         card_metadata=gguf_metadata(source.file),
-        kv_cache=cache.short(context) if cache else "",
+        kv_cache=kv_cache.short(context) if kv_cache else "",
         memory=_describe_memory(shape, context, receipt, is_folder=False),
         purpose=purpose,
         diffusion_options=diffusion_options,
     )
 
 
-def _cache_and_shape(source: Source | GgufSource) -> CacheAndShape:
-    """Return the key-value cache and the shape of an output; None where its keys do not say it."""
+def _cache_and_shape(source: Source | GgufSource) -> tuple[KvCache | None, ModelShape | None]:
+    """Return the key-value cache and the sizes of an output; None for what its keys do not say."""
     try:
         inspection = inspect_source(source)
     except RopeconvError:
@@ -453,7 +444,7 @@ def _quantisation_of_type(file_type: int | None) -> str:
 
 
 def merge(parts: list[UploadSet]) -> UploadSet:
-    """Return one upload of several: quantisations of one model, for the same repository.
+    """Return several quantisations of a model as one upload, for the same repository.
 
     Raises:
         BadSource: Their recipes or schedules differ.
@@ -475,9 +466,9 @@ def merge(parts: list[UploadSet]) -> UploadSet:
 
 
 def _card_of_source(adds: Mapping[str, Path]) -> str:
-    """Return the text of the source's model card among the files of an output; empty without one.
+    """Return the text of the source's model card from the files of an output, or "".
 
-    Where ropeconv wrote README.md, that of the source has another name, which comes first.
+    The card is in SOURCE_CARD if ropeconv wrote a README.md, and in README.md otherwise.
     """
     for name in (SOURCE_CARD, CARD):
         if name in adds and adds[name].is_file():
@@ -489,26 +480,26 @@ def _folder_upload(
     adds: dict[str, Path],
     copies: dict[str, str],
     receipt: Receipt,
-    cache_and_shape: CacheAndShape,
+    kv_cache: KvCache | None,
+    shape: ModelShape | None,
     own_card: bool = False,
     is_written: bool = True,
 ) -> UploadSet:
-    """Return the files to upload for a folder, with what its card will say about it.
-
-    A model card of the source is about another model, so its file is not uploaded or copied. Its
-    text is in the field `card`: the new card takes the licence and the languages from there.
+    """Return the files to publish for a folder, with facts for the model card.
 
     Args:
-        adds: Local files, by their name in the repository.
-        copies: Names of files in the repository of the source, by their name in the new one.
+        adds: Local files, by their name in the new repository.
+        copies: Names of files in the repository of the source, by their name in the new repository.
         receipt: The receipt of the output.
-        cache_and_shape: The key-value cache and the sizes of the output; None for unknown ones.
-        own_card: Whether the user has written its README.md, which is uploaded then.
+        kv_cache: The key-value cache of the output; None if its size is unknown.
+        shape: The sizes on which the memory of the output depends; None if unknown.
+        own_card: Whether the user has written the README.md, which is then uploaded.
         is_written: Whether the files were written. If not, another output may be in their place,
             so that none is read.
     """
-    # The cards. ropeconv copies the card of the source as SOURCE_CARD where it writes a README.md
-    # (CARD) of its own; else README.md is the card of the source.
+    # The model card of the source is about another model, so it is not published. The new card
+    # takes the licence and the languages from its text. It is README.md (CARD), or the file
+    # SOURCE_CARD if ropeconv has written a README.md.
     inherited_card = ""
     if is_written:
         inherited_card = _card_of_source(adds)
@@ -524,7 +515,6 @@ def _folder_upload(
     if is_written and config is not None and config.is_file():
         quantised = quantisation_of(read_text(config, CONFIG))
 
-    cache, shape = cache_and_shape
     context = receipt.context
     return UploadSet(
         adds=adds,
@@ -534,6 +524,6 @@ def _folder_upload(
         card=inherited_card,
         own_card=own_card,
         quantised=quantised,
-        kv_cache=cache.short(context) if cache else "",
+        kv_cache=kv_cache.short(context) if kv_cache else "",
         memory=_describe_memory(shape, context, receipt, is_folder=True),
     )

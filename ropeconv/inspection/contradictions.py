@@ -18,12 +18,11 @@ from ..rope.errors import shown
 from ..runtimes.read_config import NOT_A_SCALING
 
 ORIGINAL = "original_max_position_embeddings"
-SHARE = "partial_rotary_factor"
 SCALED_FROM = ("yarn", "llama3", "longrope")
 """Types whose scaling starts from ORIGINAL."""
 
 
-CORRECT_KV_HEADS = frozenset({"hy_v4"})
+FAMILIES_WITH_RIGHT_KV_HEADS = frozenset({"hy_v4"})
 """MLA families whose class replaces num_key_value_heads by the number of query heads."""
 
 
@@ -67,38 +66,37 @@ class Contradiction:
 def contradictions(part: Config, family: Family, head_dim: int) -> Iterator[Contradiction]:
     """Yield the RoPE settings that a config states twice, with different values.
 
-    rope_theta = 10000.0 beside rope_parameters = {"rope_theta": 1000000.0} is one for "the base".
+    rope_theta = 10000.0 beside rope_parameters = {"rope_theta": 1000000.0} gives a contradiction
+    about "the base".
 
     Args:
         part: The part of config.json about the text model.
         family: The family of the model.
         head_dim: The width of a head.
     """
-    dictionaries = _dictionaries(part, family)
+    # settings that have several keys, or a key at the top level and in a dictionary
+    dictionaries = _rope_dictionaries(part, family)
     for setting, statements in (
-        ("the base", _bases(part, family, dictionaries)),
-        ("the dimensions that rotate", _rotating(part, family, dictionaries, head_dim)),
-        ("the rope type", _types(dictionaries)),
-        ("the trained context", _originals(part, family, dictionaries)),
+        ("the base", _base_statements(part, family, dictionaries)),
+        ("the dimensions that rotate", _rotating_dims(part, family, dictionaries, head_dim)),
+        ("the rope type", _type_statements(dictionaries)),
+        ("the trained context", _trained_contexts(part, family, dictionaries)),
     ):
         yield from _differing(setting, statements)
 
-    # every other key that both dictionaries have, rope_scaling and rope_parameters
+    # all other settings, each a key in both rope_scaling and rope_parameters
     if len(dictionaries) < 2:
         return
     first_name, second_name = dictionaries
     first = dictionaries[first_name]
     second = dictionaries[second_name]
-    compared_above = {"rope_type", "type", "rope_theta", SHARE, ORIGINAL}
+    compared_above = {"rope_type", "type", "rope_theta", "partial_rotary_factor", ORIGINAL}
     for key in first:
         if key not in second or key in compared_above:
             continue
-        statements = []
-        for name, settings in ((first_name, first), (second_name, second)):
-            value = settings[key]
-            statement = Statement(place=f"{name}.{key}", value=value, meaning=value)
-            statements.append(statement)
-        yield from _differing(key, statements)
+        in_first = Statement(f"{first_name}.{key}", value=first[key], meaning=first[key])
+        in_second = Statement(f"{second_name}.{key}", value=second[key], meaning=second[key])
+        yield from _differing(key, [in_first, in_second])
 
 
 def _differing(setting: str, statements: list[Statement]) -> Iterator[Contradiction]:
@@ -109,7 +107,7 @@ def _differing(setting: str, statements: list[Statement]) -> Iterator[Contradict
             return
 
 
-def _dictionaries(part: Config, family: Family) -> dict[str, Config]:
+def _rope_dictionaries(part: Config, family: Family) -> dict[str, Config]:
     """The RoPE dictionaries of the layers that see the whole context, by the name of their key.
 
     The first one is that of the class, which takes an empty one as none.
@@ -123,8 +121,8 @@ def _dictionaries(part: Config, family: Family) -> dict[str, Config]:
     return stated
 
 
-def _before_top_level(dictionaries: dict[str, Config], family: Family) -> dict[str, Config]:
-    """The RoPE dictionaries whose values transformers uses before those of the top level."""
+def _dictionaries_of_class(dictionaries: dict[str, Config], family: Family) -> dict[str, Config]:
+    """The RoPE dictionaries that the class in transformers reads before the top level."""
     # Most classes read one dictionary, the first: convert_rope_params_to_dict of transformers 5.23
     # has `rope_scaling or self.rope_parameters`. Classes with a dictionary for each layer type
     # update the one of all global layers from the other.
@@ -134,20 +132,22 @@ def _before_top_level(dictionaries: dict[str, Config], family: Family) -> dict[s
     return dict(first_only)
 
 
-def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
-    """All places where a config states the base, first the one that its class in transformers uses.
+def _base_statements(
+    part: Config, family: Family, dictionaries: dict[str, Config]
+) -> list[Statement]:
+    """Return every value that a config has for the base, the value that transformers uses first.
 
-    {"rope_theta": 10000.0, "rope_parameters": {"rope_theta": 1000000.0}} gives the statement of
-    rope_parameters and then that of the top level.
+    {"rope_theta": 10000.0, "rope_parameters": {"rope_theta": 1000000.0}} gives the value 1000000.0
+    and then the value 10000.0.
 
     Args:
         part: The part of config.json about the text model.
-        family: The family of the model, which knows the names of the base.
+        family: The family of the model, with the names of the key at the top level.
         dictionaries: The content of rope_scaling and rope_parameters, if the config has them.
     """
-    # The order: the dictionary that the class reads, the top level, and a second dictionary that
-    # the class does not read.
-    read_dictionaries = _before_top_level(dictionaries, family)
+    # The class in transformers reads some dictionaries. Their values come before the values at the
+    # top level, and values in other dictionaries come last.
+    read_dictionaries = _dictionaries_of_class(dictionaries, family)
     in_read: list[Statement] = []
     in_unread: list[Statement] = []
     for name, settings in dictionaries.items():
@@ -168,33 +168,35 @@ def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> lis
     return in_read + at_top + in_unread
 
 
-def _rotating(
+def _rotating_dims(
     part: Config, family: Family, dictionaries: dict[str, Config], head_dim: int
 ) -> list[Statement]:
-    """All places where a config states how many dimensions of a head rotate.
+    """Return every value that a config has for the dimensions of a head that rotate.
 
-    A config states them as a share of the head (partial_rotary_factor = 0.5), or as a number. The
-    first place is the one that its class in transformers uses.
+    The value that transformers uses comes first. A config has a share of the head, such as
+    partial_rotary_factor = 0.5, or a number of dimensions. Each value is compared by its `meaning`,
+    the number of dimensions.
 
     Args:
         part: The part of config.json about the text model.
-        family: The family of the model, which knows the names of these keys.
+        family: The family of the model, with the names of the keys at the top level.
         dictionaries: The content of rope_scaling and rope_parameters, if the config has them.
         head_dim: The width of a head.
     """
     if not family.keys.partial:  # all dimensions rotate
         return []
-    # The order: the dictionary that the class reads, the top level, and a second dictionary that
-    # the class does not read.
-    read_dictionaries = _before_top_level(dictionaries, family)
+
+    # The class in transformers reads some dictionaries. Their values come before the values at the
+    # top level, and values in other dictionaries come last.
+    read_dictionaries = _dictionaries_of_class(dictionaries, family)
     in_read: list[Statement] = []
     in_unread: list[Statement] = []
     for name, settings in dictionaries.items():
-        share = settings.get(SHARE)
+        share = settings.get("partial_rotary_factor")
         if not _is_number(share):
             continue
         rotating = int(head_dim * share)  # dimensions
-        statement = Statement(f"{name}.{SHARE}", value=share, meaning=rotating)
+        statement = Statement(f"{name}.partial_rotary_factor", value=share, meaning=rotating)
         if name in read_dictionaries:
             in_read.append(statement)
         else:
@@ -212,7 +214,7 @@ def _rotating(
     return in_read + at_top + in_unread
 
 
-def _types(dictionaries: dict[str, Config]) -> list[Statement]:
+def _type_statements(dictionaries: dict[str, Config]) -> list[Statement]:
     """The rope types: `rope_type` or, in older files, `type`."""
     statements = []
     for name, settings in dictionaries.items():
@@ -224,8 +226,10 @@ def _types(dictionaries: dict[str, Config]) -> list[Statement]:
     return statements
 
 
-def _originals(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
-    """The lengths that a scaling starts from, first that of the class."""
+def _trained_contexts(
+    part: Config, family: Family, dictionaries: dict[str, Config]
+) -> list[Statement]:
+    """Return every value for the length that a scaling starts from, the class's value first."""
     statements = []
     at_top = part.get(ORIGINAL)
     kinds = {settings.get("rope_type", settings.get("type")) for settings in dictionaries.values()}
@@ -253,29 +257,33 @@ def refusal(found: Contradiction) -> str:
 
 
 def refused_heads(part: Config, family: Family) -> str:
-    """Return why transformers cannot run a model with multi-head latent attention (MLA); else "".
+    """Return why transformers cannot run a model with fewer key heads than query heads.
 
-    It cannot where num_key_value_heads is smaller than num_attention_heads.
+    Returns "" for a model that can run. Only models with multi-head latent attention (MLA) fail.
 
     Args:
         part: The part of config.json about the text model.
         family: The family of the model.
     """
+    # models that do not fail: models without MLA, classes outside transformers, which ignore
+    # num_key_value_heads, and families whose class in transformers is right
     if not family.mla:
         return ""
-    # the fault is one of transformers; classes from elsewhere ignore num_key_value_heads with MLA
     has_class_in_transformers = family.source.startswith("transformers models/")
-    if not has_class_in_transformers or family.name in CORRECT_KV_HEADS:
+    if not has_class_in_transformers:
         return ""
+    if family.name in FAMILIES_WITH_RIGHT_KV_HEADS:
+        return ""
+
     query_heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if query_heads is None:
         return ""
-    heads_of_keys = kv_heads(part, family, query_heads)
-    return fewer_heads_of_keys(query_heads, heads_of_keys)
+    key_heads = kv_heads(part, family, query_heads)
+    return fewer_heads_of_keys(query_heads, key_heads)
 
 
 def fewer_heads_of_keys(heads: int, heads_of_keys: int) -> str:
-    """Return the message of an error for an MLA model whose heads share keys; empty if they do not.
+    """Return the message for an MLA model with fewer key heads than query heads; else "".
 
     With MLA every head has keys of its own, which are made of a latent vector. The classes of
     transformers 5.23 repeat them `heads // heads_of_keys` times all the same

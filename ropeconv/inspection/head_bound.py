@@ -115,7 +115,10 @@ def attention_layers(
 
 
 def _why_not_measured(spec: RopeSpec, family: Family) -> str:
-    """Why the variances of a family do not follow from its tensors, in words; "" where they do."""
+    """Return why the effective lengths of a family's heads cannot be computed, or "" if they can.
+
+    They need the variances of queries and keys, which follow from the weights of two projections.
+    """
     weights = family.weights
     if not weights.q and not weights.fused:
         return "its projections are not known"
@@ -126,11 +129,12 @@ def _why_not_measured(spec: RopeSpec, family: Family) -> str:
             "it reads in both directions, and the bound is for models that read from left to right"
         )
     if weights.norm == "rms-after-rope":
+        # the bound of a score is a sum over the distance of two tokens only
         return (
             "weights multiply its queries and keys after the rotation, so that its sum depends on"
             " positions"
         )
-    # another reason, which the data of the family states in words; empty for most families
+    # a reason that the data of the family states in words; empty for most families
     return weights.unmeasured
 
 
@@ -443,27 +447,27 @@ def _variances(
 ) -> Vector:
     """Return the variance of each dimension of the queries or keys of a layer, for random inputs.
 
-    A head computes q = W (g * x + b_n) + b: g and b_n are weights and bias of the norm before the
-    projection, b is the bias of the projection. With x of mean 0 and variance 1 in each dimension,
-    dimension j of q has the variance sum_c (W_jc g_c)^2 and the mean (W b_n + b)_j. The bound of
-    the score needs only variances; means are needed where a norm follows, which divides by both.
+    A head computes q = W (g * x + b_n) + b: g and b_n are the weights and the bias of the norm
+    before the projection, W and b those of the projection. If x has mean 0 and variance 1 in each
+    dimension, dimension j of q has the variance sum_c (W_jc g_c)^2 and the mean (W b_n + b)_j.
 
     Args:
         projection: The tensors that make the queries or the keys.
         reader: Reads these tensors.
-        norm_weight: g, the weights of the norm before the projection, [columns]; None for 1.
-        norm_bias: b_n, the biases of that norm, [columns]; None for 0.
-        family: The family of the model, which says the kinds of its norms.
+        norm_weight: g, [columns]; None for 1.
+        norm_bias: b_n, [columns]; None for 0.
+        family: The family of the model, with the kinds of its norms.
         head_dim: The dimensions of a head.
 
     Returns:
         float64 [heads, head_dim].
     """
-    # the kinds of the norms around the projection, such as "rms" or "layer-norm"; "" without one
+    # the kinds of the norms around the projection, such as "rms" or "layer-norm"; "" without a norm
     norm_before = family.weights.input
     norm_after = family.weights.norm if projection.norms else ""
-    variances = np.empty((len(projection.heads), head_dim))
-    means = np.zeros((len(projection.heads), head_dim))
+    heads = len(projection.heads)
+    variances = np.empty((heads, head_dim))
+    means = np.zeros((heads, head_dim))  # only a norm after the projection needs them
     bias = None
     if projection.bias is not None and norm_after:
         bias = reader.weights(projection.bias)
@@ -476,22 +480,20 @@ def _variances(
             first_row = projection.heads[head]
             means[head] += bias[first_row : first_row + head_dim]
 
-        # The matrix that makes q from x. The norm before the projection multiplies by g.
+        # the variances, from the matrix W g that makes q from x
         if norm_weight is not None:
             matrix = matrix * norm_weight
-        # If that is a layer norm, it removes the mean of x first, which is the same as removing the
-        # mean of each row.
+        # a layer norm before the projection removes the mean of x, and with it the mean of each row
         if norm_before.startswith("layer-norm"):
             matrix = matrix - matrix.mean(axis=1, keepdims=True)
-        # If the norm after the projection is a layer norm, it removes the mean of q, which is the
-        # same as removing the mean of each column.
+        # a layer norm after it removes the mean of q, and with it the mean of each column
         if norm_after.startswith("layer-norm"):
             matrix = matrix - matrix.mean(axis=0)
         variances[head] = np.square(matrix).sum(axis=1, dtype=np.float64)
 
     if not norm_after:
         return variances
-    return _normalise(projection, reader, norm_after, variances, means)
+    return _variances_after_norm(projection, reader, norm_after, variances, means)
 
 
 def _matrices_of_heads(
@@ -515,49 +517,52 @@ def _matrices_of_heads(
             yield head, rows[first_in_piece : first_in_piece + head_dim]
 
 
-def _normalise(
+def _variances_after_norm(
     projection: Projection, reader: _Reader, norm: str, variances: Vector, means: Vector
 ) -> Vector:
-    """Return the variances behind the norm that follows a projection, float64 [heads, head_dim].
+    """Return the variances of queries or keys q after the norm that follows their projection.
 
-    An RMS norm divides each dimension of q by sqrt(mean(q^2)) and multiplies it by a weight. The
-    means of q count, since mean(q^2) has the squares of its means beside its variances.
+    A norm divides q by sqrt(mean(q^2)), which depends on the means and the variances of q. Then it
+    multiplies each dimension by a weight.
 
     Args:
         projection: The projection, with the weights of the norm.
         reader: Reads these weights.
-        norm: The kind of the norm, such as "rms", "rms-plus-one" (whose weights are stored minus
-            one), "rms-all-heads" or "layer-norm".
+        norm: The kind of the norm: "rms", "rms-plus-one" (Gemma's weights are stored minus one),
+            "rms-all-heads" (the mean is over all heads, OLMo 2), "layer-norm" and so on.
         variances: The variances before the norm, [heads, head_dim].
-        means: The means before it, [heads, head_dim].
+        means: The means before the norm, [heads, head_dim].
+
+    Returns:
+        float64 [heads, head_dim].
     """
-    # a layer norm removes the mean over the dimensions of a head first
+    # a layer norm removes the mean of each head
     if norm.startswith("layer-norm"):
         means = means - means.mean(axis=1, keepdims=True)
 
-    # a norm over all heads divides all of them by one root mean square; others divide each head
-    shape = variances.shape
+    # the division, for each row of the matrix: a row is one head, or all heads together
+    heads, head_dim = variances.shape
+    rows = heads
     if norm == "rms-all-heads":
-        shape = (1, variances.size)
-    normalised = normalised_variances(variances.reshape(shape), means.reshape(shape))
+        rows = 1
+    divided = normalised_variances(variances.reshape(rows, -1), means.reshape(rows, -1))
 
-    # the weights of the norm multiply the dimensions, and so their squares the variances
-    weights = []
-    for tensor in projection.norms:
-        weights.append(reader.weights(tensor, plus_one=norm == "rms-plus-one"))
-    gains = np.concatenate(weights).reshape(-1, variances.shape[1]).astype(np.float64)
-    return normalised.reshape(variances.shape) * np.square(gains)
+    # the weights: [head_dim] for all heads alike, or [heads * head_dim]
+    has_plus_one = norm == "rms-plus-one"
+    parts = [reader.weights(tensor, plus_one=has_plus_one) for tensor in projection.norms]
+    weights = np.concatenate(parts).astype(np.float64)
+    weights_by_head = weights.reshape(-1, head_dim)  # one row, or a row for each head
+    return divided.reshape(heads, head_dim) * np.square(weights_by_head)
 
 
 def _pieces(projection: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
-    """Yield the rows of a projection in pieces of about `PIECE_BYTES`, so that memory stays small.
+    """Yield pieces of a projection of about `PIECE_BYTES`, so that memory stays small.
 
-    Each piece is (first row, row after the last, the indices of the heads in it).
+    Each piece is (first row, row after the last, the numbers of the heads in it).
     """
-    # How many heads are a piece. Rows that belong to no head of this projection are read too: in a
-    # fused projection, rows of values may stand between the heads of the keys. So the rows of a
-    # head are counted up to the next head.
-    first_rows = projection.heads
+    # The heads of a fused projection may have other rows in between, such as values between the
+    # keys. These rows are read too, so the size of a head is its distance to the next head.
+    first_rows = projection.heads  # the first row of each head, such as (0, 128, 256)
     rows_per_head = head_dim
     for row, next_row in pairwise(first_rows):
         rows_per_head = max(rows_per_head, next_row - row)
@@ -677,10 +682,10 @@ class HeadLengths(TableSummary):
         return [SummaryTable("layers", columns, rows)]
 
     def records(self) -> list[JsonObject]:
-        """Return a row for each head of each layer, with lengths in tokens.
+        """Return a row of a table for each head of each layer, with lengths in tokens.
 
-        Distances below `below` were tested. `violations` is the number of those at which the bound
-        of the scores of the head is negative.
+        `violations` is the number of distances at which the bound of the head's scores is negative.
+        All distances less than `below` were tested.
         """
         rows = []
         for layer in self.layers:
@@ -811,9 +816,11 @@ class HeadWeights:
 def head_weights(
     inspection: Inspection, set_total: Callable[[int], None], advance: Callable[[int], None]
 ) -> HeadWeights:
-    """Return the weight of each rotated pair in the bound of a head's scores, for all heads.
+    """Return weights for all heads, from which the effective length of each head is computed.
 
-    They follow from the projections of queries and keys, of which one layer at a time is read.
+    The bound of a head's scores is a sum of cosines, one for each pair of dimensions that RoPE
+    rotates. The weight of a pair follows from the projections of queries and keys, which are read
+    one layer at a time.
 
     Args:
         inspection: The inspection of the checkpoint.
@@ -821,10 +828,10 @@ def head_weights(
         advance: Called with the bytes read since the last call.
 
     Raises:
-        BadSource: The source has no safetensors weights, or as `attention_layers` and `measure`
-            do.
+        BadSource: The source has no safetensors weights, they are quantised, or the family cannot
+            be measured.
     """
-    # refuse sources whose weights cannot be read by range
+    # refuse sources from whose files single tensors cannot be read
     source = inspection.source
     spec = inspection.spec
     if not isinstance(inspection, ConfigInspection) or not isinstance(source, Source):
@@ -851,8 +858,7 @@ def head_weights(
         )
     set_total(sum(_bytes_to_read(layer, spec.head_dim) for layer in layers))
 
-    # `measure` computes the variances of queries and keys for random hidden states; they give the
-    # weight of each pair of dimensions in the bound
+    # from the variances of queries and keys for random hidden states
     weights = []
     for variances in measure(source, layers, family, spec.head_dim, advance):
         pairs = pair_weights(variances.queries, variances.keys, spec.rotary_dim, spec.layout)

@@ -330,7 +330,8 @@ class Inspection(TableSummary):
         """Return the inspection as JSON-ready data, such as {"family": "llama", ...}.
 
         Args:
-            repairs: The repairs that the command prints; None if they were not computed.
+            repairs: The problems with the command that repairs each; None if the commands were not
+                computed, which leaves this key out.
             machine: The machine in whose memory the model has to fit, and the type of the
                 key-value cache; None for this machine and the usual type.
         """
@@ -349,7 +350,7 @@ class Inspection(TableSummary):
         }
         if repairs is not None:
             data["repairs"] = repairs
-        data |= _describe_spec(self.spec)
+        data |= _describe_spec(self.spec)  # the keys about RoPE, such as rope_theta
         # the class puts the fields in their order, checks their types, and adds missing ones
         return msgspec.convert(data, InspectionDocument).to_dict()
 
@@ -374,18 +375,23 @@ SPEC_KEYS = (
 
 
 def _describe_spec(spec: RopeSpec) -> dict[str, object]:
-    """The keys of the JSON document that follow from the RoPE: those in SPEC_KEYS, and others."""
+    """Return the keys of an inspection's JSON document that describe the RoPE of a model."""
+    # keys that are named as the properties of a RopeSpec, such as rope_theta
     data = {name: getattr(spec, name) for name in SPEC_KEYS}
-    # `form` is the formula of the layers that see the whole context, and `local_form` that of
-    # layers with a window, if it is another one; the schedule has the frequencies of the former
-    schedule = spec.current()
+
+    # `spec.form` is the formula of the layers that see the whole context. Layers with a sliding
+    # window may have a formula of their own, `spec.local_form`.
     local_base = spec.local_form.theta if spec.local_form else None
+    schedule = spec.current()  # the frequencies of `spec.form`
     return data | {
         "rope_type": spec.form.kind,
         "rope": vars(spec.form),
+        # the paper or page that states the trained context, if no key of the config does
         "original_context_reference": spec.original_context_reference or None,
+        # the number of layers of each kind, and ranges of layers that are alike
         "layers": {kind: spec.count(kind) for kind in get_args(LayerKind)},
         "layer_groups": layer_groups(spec),
+        # the largest distance between two tokens that the layers with these frequencies see
         "visible": spec.visible(spec.context),
         "effective_length": effective_length(schedule, spec),
         "local_theta": local_base,
@@ -442,23 +448,25 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     arch = reading.arch
     spec = reading.spec
 
-    # an output of ropeconv has a receipt, from which the RoPE before it is known
-    first = None
+    # The receipt of a file that ropeconv has written (None for other files) tells the RoPE of the
+    # model before ropeconv extended it, with the trained context.
+    first_spec = None
     fine_tuning = None
     receipt = valid_gguf_receipt(file, spec)
     if receipt is not None:
-        first = first_reading(file, receipt)
+        first_spec = first_reading(file, receipt)
         fine_tuning = receipt.fine_tuning
-        spec = _with_trained_context(spec, receipt, first)
+        spec = _with_trained_context(spec, receipt, first_spec)
 
-    # problems of the header, and of the ramp of YaRN
+    # problems of the keys and tensors in the file
     problems = list(gguf_problems(reading, file, rope_tensors(file)))
     problems += ramp_problems(reading, file, receipt)
-    # problems of a Modelfile that the user has named, which may cut prompts off; `apply` with the
-    # options in `fix` writes another one
+    # Problems of Ollama's Modelfile if the user has named it: it may limit the context. It has no
+    # key that declares the context (`declared`), and `apply` with `fix` writes a better one.
     problems += limit_problems(modelfile_limits(source), spec, declared=(), fix="--as-is --ollama")
+    problems_to_show = _without_planned(problems, spec, receipt)  # `apply` has said the others
 
-    # the sizes from which its memory is computed
+    # sizes, for the memory of the model
     cache = gguf_cache(file, arch)
     shape = gguf_shape(file, arch, cache)
     if shape is not None:
@@ -468,10 +476,10 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         name=arch.name,
         display_name=f"GGUF, {file.get('general.name', 'unnamed')}",
         spec=spec,
-        problems=_without_planned(problems, spec, receipt),
+        problems=problems_to_show,
         kv_cache=cache,
         shape=shape,
-        first=first,
+        first=first_spec,
         fine_tuning=fine_tuning,
         draft=find_kind(arch.draft) if arch.draft else None,
         encoder=gives_no_logits(file, arch),
@@ -580,37 +588,35 @@ def _read_spec(config: Config, family: Family) -> RopeSpec:
 
 
 def _problems_of_checkpoint(
-    source: Source, spec: RopeSpec, in_transformers: Iterable[Verdict]
+    source: Source, spec: RopeSpec, transformers_verdicts: Iterable[Verdict]
 ) -> list[Problem]:
     """Return the problems in all files of a checkpoint, the most important first.
 
     Args:
         source: The checkpoint.
         spec: Its RoPE.
-        in_transformers: The verdicts on the newest transformers.
+        transformers_verdicts: Whether the newest transformers supports the config.
     """
-    # problems of config.json
+    # config.json
     config = source.config()
     family = source.family
     problems = []
-    for verdict in in_transformers:
+    for verdict in transformers_verdicts:
         if verdict.status == "refused":
             message = f"{verdict.display_name} does not load it: {verdict.reason}"
             problems.append(Problem("load", message))
     problems += wrapper_problems(config, family)
     problems += config_problems(config, family, spec)
 
-    # Problems of limits below the context: in other files, as model_max_length of
-    # tokenizer_config.json, or in config.json, as a second key beside max_position_embeddings. The
-    # key from which the context was read is not such a limit: it is the first of the family's keys
-    # that the config has.
+    # limits below the context, such as model_max_length in tokenizer_config.json; the key of
+    # config.json that declares the context, such as max_position_embeddings, is not a limit
     part = text_part(config, family)
     present_keys = [key for key in family.keys.context if part.get(key) is not None]
-    key_of_context = present_keys[:1]
-    problems += limit_problems(length_limits(source), spec, declared=key_of_context, fix="--as-is")
+    declaring_key = present_keys[:1]  # the first of the family's keys that the config has
+    problems += limit_problems(length_limits(source), spec, declared=declaring_key, fix="--as-is")
     problems += stale_tensors(source)
 
-    # the repairs so far are runs of `apply`; a family with a reason in `refuse` cannot be extended
+    # `apply` would repair these problems, but refuses a family that cannot be extended
     if family.refuse:
         problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
     if source.kind == "folder" and not source.weights():
@@ -621,7 +627,7 @@ def _problems_of_checkpoint(
 def _without_planned(
     problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None
 ) -> tuple[Problem, ...]:
-    """The problems of a model without those that `ropeconv apply` named already when it wrote it.
+    """Return the problems of a model that `ropeconv apply` has not already named in a warning.
 
     Args:
         problems: All problems of the model.

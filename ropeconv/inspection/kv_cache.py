@@ -19,13 +19,13 @@ from ..runtimes.llamacpp.layers import cached_layers as cached_layers_of_header
 from ..runtimes.llamacpp.layers import count_states
 from .document import KvCacheDocument, SizeDocument
 
-OF_CHECKPOINTS = {
+CACHE_DTYPES = {
     "float32": TensorType("float32", 1, 4),
     "bfloat16": TensorType("bfloat16", 1, 2),
     "float16": TensorType("float16", 1, 2),
     "fp8": TensorType("fp8", 1, 1),
 }
-OF_GGUF = {
+GGUF_CACHE_DTYPES = {
     kind.name.lower(): kind for kind in TYPES.values() if kind.name in ("F16", "Q8_0", "Q4_0")
 }
 """By the values of llama.cpp's `--cache-type-k` and `--cache-type-v`."""
@@ -132,8 +132,7 @@ class KvCache:
 def config_cache(config: Config, family: Family) -> KvCache | None:
     """Return the key-value cache that a checkpoint needs, in the dtype of its weights and in fp8.
 
-    Returns:
-        The cache; None if the config gives no heads.
+    Returns None for a config that does not state the number of heads.
 
     Raises:
         BadSource: The numbers of heads are invalid.
@@ -141,11 +140,11 @@ def config_cache(config: Config, family: Family) -> KvCache | None:
     cached = cached_layers(config, family)
     if cached is None:
         return None
-    # layers with keys and values for each token, and the number of layers with a state of fixed
-    # size instead (Mamba, linear attention)
-    layers, layers_with_state = cached
-    dtype = OF_CHECKPOINTS.get(dtype_of(config, family), OF_CHECKPOINTS["bfloat16"])
-    return KvCache(layers, (dtype, OF_CHECKPOINTS["fp8"]), states=layers_with_state)
+    # `layers` have keys and values for each token; the other layers have a state of fixed size
+    # (Mamba, linear attention)
+    layers, number_of_states = cached
+    dtype = CACHE_DTYPES.get(dtype_of(config, family), CACHE_DTYPES["bfloat16"])
+    return KvCache(layers, (dtype, CACHE_DTYPES["fp8"]), states=number_of_states)
 
 
 def dtype_of(config: Config, family: Family) -> str:
@@ -166,7 +165,7 @@ def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache | None:
     """
     if arch.name in arch_table().cacheless:
         return None
-    dtypes = tuple(OF_GGUF[name] for name in ("f16", "q8_0", "q4_0"))
+    dtypes = tuple(GGUF_CACHE_DTYPES[name] for name in ("f16", "q8_0", "q4_0"))
     return KvCache(cached_layers_of_header(keys, arch), dtypes, count_states(keys, arch))
 
 

@@ -109,7 +109,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
 
 
 def _flat_settings(part: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of one RoPE dictionary where the class reads one for each layer type.
+    """Yield the problem of a single RoPE dictionary if the class reads one per layer type.
 
     Gemma 3 reads {"full_attention": {...}, "sliding_attention": {...}}, and ignores {"rope_type":
     "linear", "factor": 8.0}.
@@ -131,7 +131,7 @@ def _flat_settings(part: Config, family: Family) -> Iterator[Problem]:
 
 
 def _misspelt_keys(rope: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problems of keys in the RoPE dictionary that are almost a known one."""
+    """Yield the problems of keys in the RoPE dictionary that look like a misspelt key."""
     known = {*ROPE_KEYS, *family.writing.keep}
     if family.keys.query_beta:
         known.add(family.keys.query_beta)
@@ -233,15 +233,14 @@ def class_keys() -> dict[str, frozenset[str]]:
 def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     """Yield the problem of keys about RoPE that the class in transformers ignores.
 
-    A key whose value is what the class computes anyway is not a problem. There are three cases.
-    Where the user named the family (`assumed`), the class is not known. Where ropeconv derived the
-    family (`derived`), it has run the class. Else it has a list of the keys that the class reads.
+    A key is not a problem if its value is the one that the class computes with.
 
     Args:
         part: The part of config.json about the text model.
-        family: The family of the model, or the one that the user treats it as (`assumed`).
+        family: The family of the model.
         spec: The RoPE that ropeconv read from the config.
     """
+    # a model that the user treats as this family: its class is not known
     if family.assumed:
         unread = unread_rope_keys(part, family)
         if unread:
@@ -253,7 +252,9 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             )
         return
 
-    if family.derived:  # where its class read such a key, the family would have been refused
+    # A family that ropeconv has derived by running the class: keys that this family does not read
+    # do not change the result. (A class for which they do is refused, and does not come here.)
+    if family.derived:
         unread = unread_rope_keys(part, family)
         if unread:
             yield Problem(
@@ -264,6 +265,7 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             )
         return
 
+    # a family that ropeconv knows, with a list of the keys that its class reads
     used, ignored = _keys_used_and_ignored(part, family, spec)
     if ignored:
         # There is no repair by a command: `--as-is` would write the values that the class uses, and
@@ -279,23 +281,25 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
 def _keys_used_and_ignored(
     part: Config, family: Family, spec: RopeSpec
 ) -> tuple[list[str], list[str]]:
-    """Return the keys about RoPE in a config that its class reads, and those that it ignores.
+    """Return the keys about RoPE that a class in transformers reads, and the keys that it ignores.
 
-    A GPT-NeoX config with both gives (["rotary_emb_base"], ["rope_theta"]). An ignored key is left
-    out if its value is empty, or is the one that the class uses anyway: rope_theta = 10000 beside
-    rotary_emb_base = 10000. Both lists are empty for a class whose keys are not known.
+    The class of GPT-NeoX reads rotary_emb_base and ignores rope_theta. A config with both keys
+    gives (["rotary_emb_base"], ["rope_theta"]). Ignored keys that do no harm are left out.
 
     Args:
         part: The part of config.json about the text model.
-        family: The family of the model, which is that of the class.
+        family: The family of the model, which tells the class.
         spec: The RoPE that ropeconv read from the config.
+
+    Returns:
+        Two lists of keys, which are empty for a class whose keys are not known.
     """
     keys_of_class = class_keys().get(family.name)
     if keys_of_class is None:
         return [], []
-    # Every class reads original_max_position_embeddings of the top level for these scalings, before
-    # that of the RoPE dictionary (modeling_rope_utils.py, standardize_rope_params).
-    reads_original = isinstance(spec.form, (Yarn, Llama3, LongRope))
+    # for these scalings, every class reads original_max_position_embeddings at the top level
+    # (modeling_rope_utils.py, standardize_rope_params)
+    reads_original_context = isinstance(spec.form, (Yarn, Llama3, LongRope))
     values_read_by_class = _values_of(part, keys_of_class)
     used = []
     ignored = []
@@ -303,26 +307,27 @@ def _keys_used_and_ignored(
         is_about_rope = ROPE_KEY.search(key) is not None
         if not is_about_rope:
             continue
-        is_read_as_original = key == ORIGINAL and reads_original and bool(value)
-        if key in keys_of_class or is_read_as_original:
+        is_read_by_every_class = key == ORIGINAL and reads_original_context and bool(value)
+        if key in keys_of_class or is_read_by_every_class:
             used.append(key)
             continue
-        # the class ignores the key, which does no harm in two cases
+
+        # an ignored key does no harm if it is empty, or if it agrees with the class
         if not value:
             continue
-        if _has_value_of_class(key, value, family, spec, values_read_by_class):
+        if _agrees_with_class(key, value, family, spec, values_read_by_class):
             continue
         ignored.append(key)
     return used, ignored
 
 
-def _has_value_of_class(
+def _agrees_with_class(
     key: str, value: object, family: Family, spec: RopeSpec, values_read_by_class: list[object]
 ) -> bool:
-    """Whether a key that a class ignores has the value that the class uses anyway.
+    """Whether a key that a class ignores has the value with which the class computes.
 
-    Then the model is the same with the key and without it: rope_theta = 10000 is ignored by a class
-    that reads rotary_emb_base = 10000.
+    The class of GPT-NeoX ignores rope_theta = 10000 beside rotary_emb_base = 10000: the model is
+    the same without this key.
 
     Args:
         key: The ignored key.
@@ -331,11 +336,10 @@ def _has_value_of_class(
         spec: The RoPE that ropeconv read from the config.
         values_read_by_class: The values of the keys that the class reads.
     """
-    if not _says_the_same(key, value, spec):
+    if not _is_value_in_spec(key, value, spec):
         return False
-    # ropeconv itself reads some keys that the class ignores, such as rope_theta of GPT-NeoX, whose
-    # class has rotary_emb_base. `spec` has the value of such a key then, so that it says nothing
-    # about the class. Therefore a key that the class reads must have the value.
+    # ropeconv may have read this key, and then `spec` agrees with it in any case. So the value must
+    # also be in a key that the class reads.
     is_read_by_ropeconv = key in (*family.keys.theta, *family.keys.partial)
     if is_read_by_ropeconv:
         return value in values_read_by_class
@@ -343,7 +347,7 @@ def _has_value_of_class(
 
 
 def _values_of(part: Config, keys: frozenset[str]) -> list[object]:
-    """The values of some keys of a config, and all values in its RoPE dictionaries."""
+    """Return the values of some keys of a config, and all values in its RoPE dictionaries."""
     values = [part[key] for key in keys if key in part]
     for name in ("rope_parameters", "rope_scaling"):
         rope = part.get(name)
@@ -357,8 +361,8 @@ def _values_of(part: Config, keys: frozenset[str]) -> list[object]:
     return values
 
 
-def _says_the_same(key: str, value: object, spec: RopeSpec) -> bool:
-    """Whether a key that a class ignores has the base or the share that the class computes with."""
+def _is_value_in_spec(key: str, value: object, spec: RopeSpec) -> bool:
+    """Whether a key for the base, or for the share of dimensions that rotate, has its value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     if SHARE_KEY.search(key):
@@ -369,26 +373,27 @@ def _says_the_same(key: str, value: object, spec: RopeSpec) -> bool:
 
 
 def _dual_chunk_key(config: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of dual_chunk_attention_config, which some runtimes apply instead of RoPE.
+    """Yield the problem of dual_chunk_attention_config, a key of Qwen2.5-1M.
 
-    Qwen2.5-1M has it. The message says what each runtime does with it.
+    Some runtimes apply it instead of RoPE. The message says what each runtime does with the key.
     """
     if not text_part(config, family).get(DUAL_CHUNK):
         return
 
-    # the newest version of each runtime that reads the config of this family; versions rise, so the
-    # last one stays in the dictionary
+    # The newest version of each runtime that reads the configs of this family. `runtimes()` has
+    # older versions first, so that a newer version replaces an older one.
     newest_versions = {}
     for version in runtimes():
-        # a verdict where the version does not support the family, or where that is not known; None
-        # where it reads the configs of the family
+        # `without_config` returns a verdict if the version cannot read the config, and None if the
+        # version reads it
         verdict = without_config(version, family, str(config.get("model_type")))
-        if verdict is None:
+        reads_config = verdict is None
+        if reads_config:
             newest_versions[version.name] = version
 
     clauses = [f"{DUAL_CHUNK} is ignored by transformers"]
     for version in newest_versions.values():
-        # the key, and a statement on how this version uses it; None where that is not known
+        # the data of a runtime may have a statement about the key
         key_and_statement = stated_key(config, family, version)
         if key_and_statement is not None:
             _, statement = key_and_statement
@@ -526,8 +531,13 @@ def _tensor_problems(
 ) -> Iterator[Problem]:
     """Yield the problem of each rope tensor that llama.cpp does not load, or loads and ignores.
 
-    Rope tensors have numbers by which frequencies are divided: rope_freqs.weight, and the two lists
-    of longrope.
+    Rope tensors have numbers by which frequencies are divided: rope_freqs.weight, or two lists for
+    LongRoPE.
+
+    Args:
+        reading: The RoPE that llama.cpp computes from the file, with the architecture.
+        vectors: The rope tensors of the file, by name.
+        scaling_type: The value of rope.scaling.type; None without this key.
     """
     arch = reading.arch
     refused = refused_tensors(reading, vectors, scaling_type)
@@ -536,10 +546,10 @@ def _tensor_problems(
     for name in vectors:
         if name in refused:
             continue
-        # what the code of the architecture does with rope_freqs.weight, or with the two lists of
-        # longrope: a word such as "ignored", which the table of architectures explains
-        use_in_arch = arch.freqs if name == FREQS else arch.factors
-        if use_in_arch == "ignored":
+        # The table of architectures has a word, such as "ignored", for what the code of llama.cpp
+        # does with rope_freqs.weight (`freqs`) and with the lists for LongRoPE (`factors`).
+        use_by_llamacpp = arch.freqs if name == FREQS else arch.factors
+        if use_by_llamacpp == "ignored":
             yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {arch.name}")
 
 
@@ -558,24 +568,23 @@ def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
 
 
 def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> Iterator[Problem]:
-    """Yield the problem of a YaRN model whose ramp llama.cpp computes in another way.
+    """Yield the problem of a YaRN model for which llama.cpp computes other frequencies.
 
-    YaRN's ramp blends interpolated and original frequencies between two dimensions, which follow
-    from beta_fast and beta_slow. For most architectures llama.cpp has fixed values for these. The
-    ramp of the model is known from a receipt, from keys of the header that llama.cpp does not read,
-    or from the class of the family.
+    YaRN blends interpolated and original frequencies between two dimensions, the ends of a ramp.
+    They follow from beta_fast and beta_slow, for which llama.cpp has fixed values in most
+    architectures.
 
     Args:
         reading: The RoPE that llama.cpp computes from the file.
         file: The file.
-        receipt: The receipt of an output of ropeconv, None for other files.
+        receipt: The receipt of a file that ropeconv has written; None for other files.
     """
     spec = reading.spec
     form = spec.form
     arch = reading.arch
     if not isinstance(form, Yarn):
         return
-    # an output of ropeconv: its receipt says how far the ramp in the file is from the method's
+    # a file of ropeconv: the receipt records how far the frequencies of llama.cpp are from YaRN's
     if receipt is not None and receipt.ramp_approximation is not None:
         distance = receipt.ramp_approximation.distance
         yield Problem(
@@ -583,20 +592,16 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
         )
         return
 
-    # another file: compare the frequencies of the ramp that the model was trained with, and of the
-    # one that llama.cpp computes for it (None where they are the same)
-    trained_form = own_ramp(form, file, arch, receipt)
+    # another file: compare the frequencies with which the model was trained and those of llama.cpp
+    trained_form = trained_yarn(form, file, arch, receipt)
     trained_inv_freq = trained_form.inv_freq(spec.rotary_dim)
-    schedule = replace(spec.current(), form=trained_form, inv_freq=trained_inv_freq)
-    approximation = llamacpp_ramp(schedule, arch)
-    if approximation is None:
+    trained_schedule = replace(spec.current(), form=trained_form, inv_freq=trained_inv_freq)
+    approximation = llamacpp_ramp(trained_schedule, arch)
+    if approximation is None:  # llama.cpp computes the same frequencies
         return
 
-    # They differ in whether the ends of the ramp are rounded (`truncate`), as in gpt-oss:
-    # "llama.cpp always rounds the ends of the ramp, and published gpt-oss models have other ends".
-    # Or they differ in the betas: "llama.cpp computes the betas 32 and 1, and the header has
-    # others".
-    what_llamacpp_does = why_other_ramp(trained_form, arch)
+    # gpt-oss does not round the ends of the ramp (`truncate`); other models have other betas
+    what_llamacpp_does = why_other_ramp(trained_form, arch)  # "always rounds the ends of the ramp"
     if form.truncate != trained_form.truncate:
         what_model_has = f"published {arch.name} models have other ends"
     else:
@@ -607,23 +612,21 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     )
 
 
-def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
+def trained_yarn(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
     """Return the YaRN scaling that a model was trained with, which llama.cpp may not compute.
 
-    Both can differ in the ramp of YaRN. Over the ramp, frequencies change from unscaled to scaled
-    ones; beta_fast and beta_slow say where it begins and ends, and `truncate` whether both ends are
-    rounded to whole pairs. llama.cpp always rounds them.
+    The trained scaling can have other values for beta_fast and beta_slow, which say where the ramp
+    of YaRN begins and ends. It can also leave the ends unrounded (`truncate` is False).
 
     Args:
-        form: The scaling that llama.cpp computes.
-        file: The file, whose header can have keys that llama.cpp does not read.
-        arch: Its architecture.
-        receipt: The receipt of an output of ropeconv, None for other files.
+        form: The scaling that llama.cpp computes, which always rounds the ends.
+        file: The file. The header can have keys that llama.cpp does not read.
+        arch: The architecture of the file.
+        receipt: The receipt of a file that ropeconv has written; None for other files.
     """
-    # GGUF has no key for `truncate`, but all published models of a family may have one scaling. For
-    # gpt-oss it is {"factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}. A
-    # file of the family with the same factor and length is taken for such a model, unless ropeconv
-    # has extended it.
+    # gpt-oss: GGUF has no key for `truncate`, but all published models of the family have the
+    # scaling {"factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}. A file
+    # with this factor and length has it too, unless ropeconv has extended the file.
     is_extended = receipt is not None and receipt.method != "as-is"
     family = by_name().get(arch.family)
     if family is not None and family.defaults.scaling and not is_extended:
@@ -634,9 +637,10 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
         if is_published_model and published.get("truncate") is False:
             return replace(form, truncate=False)
 
-    # for some architectures llama.cpp reads beta_fast and beta_slow, so `form` has them already
+    # architectures for which llama.cpp reads the betas: `form` has the values of the file
     if arch.betas:
         return form
+    # other architectures: read the betas, and keep those of llama.cpp for keys that are missing
     prefix = f"{arch.name}.rope.scaling.yarn_beta_"
     fast = file.get(f"{prefix}fast")
     if not isinstance(fast, float) or fast <= 0:
@@ -689,24 +693,21 @@ def stale_tensors(source: Source) -> Iterator[Problem]:
 def refused_tensors(
     reading: Reading, vectors: Mapping[str, Vector], scaling: str | None
 ) -> tuple[str, ...]:
-    """Return the rope tensors of a GGUF file that make llama.cpp refuse it.
+    """Return the rope tensors of a GGUF file that make llama.cpp refuse the file.
 
     llama.cpp refuses a file with a tensor that the code of its architecture does not load.
 
     Args:
-        reading: The RoPE that llama.cpp computes from the file.
-        vectors: The rope tensors of the file.
-        scaling: Its rope.scaling.type, None without that key.
+        reading: The RoPE that llama.cpp computes from the file, with the architecture.
+        vectors: The rope tensors of the file, by name.
+        scaling: The value of rope.scaling.type; None without this key.
     """
-    # A file may have the two lists of longrope (LONG and SHORT). `arch.factors` says when the code
-    # of an architecture loads them: "always", or only if rope.scaling.type is longrope
-    # ("longrope"), or always but without using them ("ignored"); empty for never.
+    # the two lists for LongRoPE (LONG and SHORT); `arch.factors` says when llama.cpp loads them
     arch = reading.arch
-    loads_always = arch.factors in ("always", "ignored")
+    loads_always = arch.factors in ("always", "ignored")  # "ignored": loaded, but not used
     loads_for_longrope = arch.factors == "longrope" and scaling == "longrope"
     loads_lists = loads_always or loads_for_longrope
-    # Or a file has rope_freqs.weight (FREQS), which code that loads the lists for longrope does not
-    # load then.
+    # rope_freqs.weight (FREQS), which llama.cpp loads unless it has loaded the lists instead
     loads_freqs = bool(arch.freqs) and not loads_for_longrope
     is_loaded = {LONG: loads_lists, SHORT: loads_lists, FREQS: loads_freqs}
     return tuple(name for name in vectors if not is_loaded[name])

@@ -94,7 +94,7 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
 
 
 def _describe_ranges(ranges: list[_Range]) -> str:
-    """Ranges in words, first those that were executed."""
+    """Ranges of versions in words, the executed versions first."""
     run = _list_titles([span for span in ranges if not span.read])
     read = _list_titles([span for span in ranges if span.read])
     parts = []
@@ -183,32 +183,32 @@ def support(
 ) -> list[tuple[str, str]]:
     """Return the rows of the short table of support: a word such as "supported", and runtimes.
 
-    A runtime is in the row of its newest version, or of the version that the user named. The best
-    word is first.
+    A row has the runtimes whose newest version has this support. If the user has named a version,
+    this version counts. The row with the best support is first.
 
     Args:
-        verdicts: Those of each runtime from its oldest version to the newest.
-        named: The runtimes that the user named, each with the verdict on the version that the user
-            named, or else on its newest version. Without any, the popular runtimes are shown.
+        verdicts: The verdicts on all runtimes, for each runtime from the oldest version to the
+            newest.
+        named: The runtimes that the user named, each with the verdict on the version to show.
+            Without any, the popular runtimes are shown.
         not_run_here: The named runtimes that ropeconv would have run if they were installed here.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20-0.33, SGLang 0.5.23")`. Only versions that were
         tested are named.
     """
-    # each runtime is listed once, under one word
-    runtimes = by_runtime(verdicts)
-    labels_by_word: dict[str, list[str]] = {}
+    verdicts_by_runtime = by_runtime(verdicts)
+    labels_by_word: dict[str, list[str]] = {}  # {"supported": ["vLLM 0.20-0.33", ...]}
     for name in named or POPULAR:
-        versions = runtimes.get(name, [])  # verdicts, that on the newest version last
+        versions = verdicts_by_runtime.get(name, [])  # one verdict for each range of versions
         newest_verdict = versions[-1] if versions else None
         named_verdict = named.get(name)  # None for a runtime that the user has not named
         if named_verdict is not None and named_verdict != newest_verdict:
-            # the user has named an older version, which is shown in place of the newest one
+            # the user has named an older version
             word = WORDS[named_verdict.status]
             label = named_verdict.display_name
         elif versions:
-            word, label = _newest(versions)
+            word, label = _support_of_newest(versions)
         else:
             continue
         if name in not_run_here:
@@ -247,9 +247,7 @@ def count_others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -
 
 
 def problems(verdicts: Sequence[VerdictLike]) -> str:
-    """A clause on the runtimes beside the popular ones that are wrong or fail; empty without
-    any.
-    """
+    """A clause on the less popular runtimes that are wrong or fail; "" if there are none."""
     clauses = []
     for word, titles in _titles_by_problem(verdicts).items():
         clauses.append(f"{PROBLEMS[word]} {', '.join(titles)}")
@@ -267,27 +265,26 @@ def _titles_by_problem(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
     return {word: titles for word, titles in affected.items() if titles}
 
 
-def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
+def _support_of_newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
     """Return how the newest version of a runtime supports a model, and since which version.
 
     For instance `("supported", "vLLM 0.20-0.33")`, or `("untested", "vLLM")`.
 
     Args:
-        rows: The verdicts on a runtime, oldest version first.
+        rows: The verdicts on a runtime, one for each range of versions, the oldest first.
     """
-    # versions are only named where a test says something about them
     newest = rows[-1]
-    word = WORDS[newest.status]
+    word = WORDS[newest.status]  # the word for users: "refused" is shown as "fails"
     title = title_of(newest)
+
+    # the two cases without versions: nothing was tested, or the runtime has no version numbers
     if word in ("untested", "unsupported"):
         return word, title
-    # llama.cpp is named by a commit and not by a version
     if title.startswith("llama.cpp"):
         return word, title
 
-    # Since which version it is so: from the newest row back to the oldest one with the same word.
-    # A row is a range of versions, such as 0.20 to 0.33. An untested row in between is passed over;
-    # a row with another word ends the search.
+    # the oldest versions with the same support, up to a range with other support; untested ranges
+    # in between do not end the search
     oldest_with_word = newest
     for row in reversed(rows):
         if WORDS[row.status] == word:
@@ -295,11 +292,11 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
         elif WORDS[row.status] != "untested":
             break
 
-    newest_range = _range(newest)
+    # a title such as "vLLM 0.20-0.33"
+    newest_range = _range(newest)  # has `first`, `last`, and both in words as `versions`
     first_version = _range(oldest_with_word).first
     last_version = newest_range.last
-    has_versions = bool(first_version and last_version)
-    if not has_versions:
+    if not first_version or not last_version:
         return word, title
     if oldest_with_word is newest:
         return word, f"{title} {newest_range.versions}"

@@ -36,7 +36,7 @@ from .registry import (
     suggestion,
 )
 from .schema import (
-    DIFFUSION,
+    ADVICE_FOR_IMAGE_MODELS,
     LAYER_SHARES,
     Config,
     check_config,
@@ -52,26 +52,23 @@ STORED_ROPE = "_stored_rope"
 
 
 def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dict) -> Family:
-    """Return the family of a config.json, and check the types of all keys that are read from it.
-
-    A family is a class of models that read the same keys, such as "llama" or "qwen2_moe". Every
-    config goes through this function before any of its keys is read elsewhere.
+    """Return the family of a config.json, such as "llama" or "qwen2_moe", and check its keys.
 
     Args:
         config: The whole config.json.
-        assumed: The name of the family that the user says it is of; empty to go by its
-            `model_type`.
-        shapes: Returns the shapes of the model's tensors by name, for a suggestion where the type
-            is not known.
+        assumed: The family that the user has named with `--family`; "" to use `model_type`.
+        shapes: Returns the shapes of the model's tensors by name, to suggest a family if the
+            `model_type` is not known.
 
     Raises:
-        UnknownModelType: Where no family has its `model_type`.
-        BadSource: Where that is absent or cannot be extended, and where a key that is read has
-            another type or a number out of range.
-        UsageError: For an assumed family that is not known.
+        UnknownModelType: No family has this `model_type`.
+        BadSource: The config has no `model_type`, the model cannot be extended, or a key has a
+            value of another type or out of range.
+        UsageError: The family that the user has named is not known.
     """
+    # the family
     if assumed:
-        # `--family` cannot make a language model of a tower for images, or of a config without one
+        # `--family` does not make a language model out of an image encoder
         has_known_type = config.get("model_type") in by_model_type()
         if text_config(config) is None and not has_known_type:
             _check_has_text_model(config)
@@ -79,28 +76,28 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     else:
         family = _by_model_type(config, shapes)
 
-    # check the types and ranges of the values that are read
+    # the types and ranges of the values
     parts = text_parts(config, family)
     check_config(config, parts, family)
 
-    # Check that the class of the family reads the keys where they are, and by these names; then the
-    # conditions of the family itself. A family with a reason in `refuse` is not extended anyway,
-    # except that some are extended as GGUF.
+    # whether the class in transformers reads these keys, and whether the family can be extended
+    # with these values; a family that is never extended (`refuse`) need not be checked
     can_be_extended = not family.refuse or family.gguf_only
     if can_be_extended:
         _check_keys_are_in_text_part(config)
         for part in parts:
             _check_names_of_sizes(part, family)
-            reason_against = family.hooks.refusal(part)  # a sentence, or "" for a good config
-            if reason_against:
-                raise BadSource(reason_against)
+            refusal = family.hooks.refusal(part)  # a sentence, or "" for a good config
+            if refusal:
+                raise BadSource(refusal)
 
-    # Two facts about a family follow from a config. Some families become one of several
-    # architectures in GGUF, and a decoder may be made an encoder.
+    # models of one family that have different architectures in GGUF
     first_part = parts[0]
-    gguf_kind = family.hooks.gguf_kind(first_part)
+    gguf_kind = family.hooks.gguf_kind(first_part)  # "" for most families
     if gguf_kind:
         family = msgspec.structs.replace(family, gguf=family.gguf_kinds[gguf_kind])
+
+    # a decoder that is used as an encoder, such as EmbeddingGemma
     if not family.encoder and reads_both_directions(config, first_part, family):
         family = msgspec.structs.replace(family, encoder=True)
     return family
@@ -134,7 +131,7 @@ def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
-    """Return the family of a config by its `model_type`; raise what is wrong if it has none.
+    """Return the family of a config by its `model_type`, or raise an error that says what is wrong.
 
     Args:
         config: The whole config.json.
@@ -164,7 +161,8 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
         _check_one_text_model(config)
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
         raise BadSource(
-            f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}"
+            f"config.json is of {shown(config['_class_name'])} in diffusers;"
+            f" {ADVICE_FOR_IMAGE_MODELS}"
         )
     if model_type is None:
         raise BadSource(
@@ -219,7 +217,7 @@ def _check_has_text_model(config: Config) -> None:
 
 
 def _check_keys_are_in_text_part(config: Config) -> None:
-    """Raise BadSource for a config that has the keys of a text model where its class ignores them.
+    """Raise BadSource if a config has the keys of a text model in a place that its class ignores.
 
     The class of step3p7 reads only text_config. Tools that flatten configs write its keys at the
     top, and transformers then computes its defaults.
@@ -307,7 +305,7 @@ def text_part(config: Config, family: Family) -> Config:
 
 
 def text_parts(config: Config, family: Family) -> list[Config]:
-    """The parts of a config.json with the keys of a language model: one, or several.
+    """Return the parts of a config.json with the keys of a language model: one, or several.
 
     A model such as T5Gemma has several, an encoder and a decoder (`Family.halves`). Others have
     one: the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that is
@@ -345,7 +343,7 @@ def _half(config: Config, path: str) -> Config:
 
 
 def geometry(config: Config, family: Family) -> RopeSpec:
-    """Return the sizes of a model that its RoPE depends on, before its RoPE settings are read.
+    """Return the sizes of a model on which its RoPE depends; the RoPE settings are not read yet.
 
     They are the widths of heads, the context, the layers and their windows. The form of the RoPE is
     still the unscaled one with the base of the model's class.
@@ -408,22 +406,22 @@ def geometry(config: Config, family: Family) -> RopeSpec:
 
 
 def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
-    """The width of a head in local layers; `head_dim` is that in the others."""
+    """Return the width of a head in local layers; `head_dim` is the width in global layers."""
     width = positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim)
     return width or head_dim
 
 
 def _check_names_of_sizes(part: Config, family: Family) -> None:
-    """Raise BadSource for a config with the keys of a model's own code, and not of the stock class.
+    """Raise BadSource if a config has key names that the class in transformers does not read.
 
-    NomicBERT was published with code of its own, which reads n_embd. transformers 5 has a class for
-    its model type, which reads hidden_size: from the original config it takes its defaults.
+    An example is the first NomicBERT, which has its own code and the key n_embd. The class in
+    transformers 5 reads hidden_size, and ignores the size of the model in n_embd.
     """
-    sizes = unread_sizes(part, family, ("hidden", "heads", "layers"))  # e.g. ["n_embd"]
-    if not sizes:
+    unread_keys = unread_sizes(part, family, ("hidden", "heads", "layers"))  # e.g. ["n_embd"]
+    if not unread_keys:
         return
-    # a key may be a size and one about RoPE, and is named once
-    ignored = ", ".join(dict.fromkeys(sizes + unread_rope_keys(part, family)))
+    unread_keys = list(dict.fromkeys(unread_keys + unread_rope_keys(part, family)))  # each once
+    ignored = ", ".join(unread_keys)
     keys = family.keys
     raise BadSource(
         f"config.json has the keys of the model's own code ({ignored}), and the stock {family.name}"
@@ -461,27 +459,29 @@ def _head_dim(part: Config, family: Family) -> int:
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
-    """Return the share of a head that rotates, as the config has it: 0.5 for half of it.
+    """Return the share of a head's dimensions that rotates, such as 0.5 for half of them.
 
-    The first of these that has a share counts: the RoPE dictionary, a list with a share for each
-    layer, the top level of the config, and the default of the class in transformers.
+    It is in the RoPE dictionary, in a list with a share for each layer, or at the top level of the
+    config. The first of these places counts. Without any, it is the default of the class.
 
     Args:
         part: The text part of the config.
         family: The family of the model.
-        kind: "global" for the layers whose context is extended, "local" for those that keep
+        kind: "global" for the layers whose context is extended, "local" for layers that keep
             frequencies of their own, such as Gemma 3's layers with a window.
     """
+    # the default of the class, which Step 3.5 has twice, for its global and its local layers
     defaults = family.defaults
     default_share = defaults.partial_rotary_factor
     if kind == "local" and defaults.local_partial is not None:
         default_share = defaults.local_partial
-    keys = family.keys.partial  # the names that the share has at the top level
-    if not keys:  # the class reads no share
+    keys = family.keys.partial  # the names of the key at the top level
+    if not keys:  # the class has no such key
         return default_share
 
-    # 1. The RoPE dictionary. transformers uses rope_scaling in place of rope_parameters where a
-    # config has both, and completes it by a share of the top level (configuration_utils.py).
+    # 1. The RoPE dictionary: rope_scaling, to which transformers adds the share of the top level
+    # (configuration_utils.py), or rope_parameters. A family with one dictionary for each kind of
+    # layers (`nested`) has them in rope_parameters.
     share_at_top = first_present(part, keys)
     uses_rope_scaling = not family.writing.nested and bool(part.get("rope_scaling"))
     if uses_rope_scaling and share_at_top is not None:
@@ -492,13 +492,12 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     if share_in_dictionary is not None:
         return share_in_dictionary
 
-    # some classes have another default for a dictionary that states no share
+    # Laguna has another default if the config has a dictionary without the share
     has_dictionary = bool(settings)
     if has_dictionary and defaults.unstated_partial is not None:
         default_share = defaults.unstated_partial
 
-    # 2. A list with a share for each layer. All layers of a kind have the same share, so the first
-    # layer of the kind counts.
+    # 2. The list, in which all layers of a kind have the same share
     share_by_layer = part.get(LAYER_SHARES)
     if share_by_layer:
         kind_by_layer = kinds_of(part, family, layer_names(part, family, len(share_by_layer)))
@@ -507,7 +506,7 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
                 return share
         return default_share
 
-    # 3. The top level, and the default.
+    # 3. The top level
     return default_share if share_at_top is None else share_at_top
 
 
@@ -626,9 +625,12 @@ class CachedLayers:
 def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
     """Return which layers of a model cache keys and values, in groups of equal layers.
 
+    Llama 3 8B has 32 layers with 8 heads of 128 dimensions, which gives
+    ((CachedLayers(count=32, keys=1024, values=1024),), 0).
+
     Returns:
         The groups, and the number of layers with a state of fixed size (Mamba, linear attention).
-        None where no layer is cached by the token, or no number of heads is stated.
+        None for a model without a cache, and for a config without the number of heads.
     """
     part = text_part(config, family)
     sizes = geometry(config, family)
@@ -636,49 +638,59 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     if heads is None or family.encoder or not family.cache.per_token:
         return None
 
-    # How many numbers a layer caches for a token: (those of keys, those of values). Multi-head
-    # latent attention caches a latent vector, from which keys and values are computed, and the part
-    # of the keys that rotates.
+    # The sizes of the keys and the values that a layer caches for a token. DeepSeek V3 (multi-head
+    # latent attention) caches a latent vector, and the part of the keys that rotates.
     if family.mla:
         latent_width = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
-        numbers_of_global = (latent_width, sizes.head_dim)
-        numbers_of_local = numbers_of_global
+        sizes_of_global = (latent_width, sizes.head_dim)
+        sizes_of_local = sizes_of_global
     else:
-        numbers_of_global = _numbers_per_token(part, family, sizes, "global", heads)
-        numbers_of_local = _numbers_per_token(part, family, sizes, "local", heads)
+        sizes_of_global = _numbers_per_token(part, family, sizes, "global", heads)
+        sizes_of_local = _numbers_per_token(part, family, sizes, "local", heads)
 
-    # Count the layers that cache the same. The key is a CachedLayers without a count; `windows` has
-    # None for a layer that sees the whole context, and 0 for one without attention over it.
+    # what differs by layer: its type, the layer whose keys it uses, the size of an indexer's keys
+    # (0 without an indexer), and the number of key heads (None if all layers have the same number)
     layer_count = len(sizes.layers)
-    names = layer_names(part, family, layer_count)
-    maker_of_keys = key_layers(part, family, layer_count)  # for each layer, whose keys it uses
+    layer_types = layer_names(part, family, layer_count)
+    layers_of_keys = key_layers(part, family, layer_count)
     index_widths = _index_widths(part, family, layer_count)
-    listed_heads = family.hooks.kv_heads_by_layer(part, heads)
+    key_heads = family.hooks.kv_heads_by_layer(part, heads)
+
+    # count the layers with equal caches
     counts: Counter[CachedLayers] = Counter()
     layers_with_state = 0
-    for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
-        has_state = name in STATES  # such as "mamba"
-        if has_state or window == 0:
+    for layer, (layer_type, window) in enumerate(zip(layer_types, sizes.windows, strict=False)):
+        # Mamba: a state of fixed size (a window of 0 stands for it too)
+        if layer_type in STATES or window == 0:
             layers_with_state += 1
             continue
-        if maker_of_keys[layer] != layer:  # it uses the keys and values of an earlier layer
+
+        # Gemma 3n: the last layers use the keys and values of an earlier layer
+        if layers_of_keys[layer] != layer:
             continue
-        keys, values = numbers_of_global
+
+        # Gemma 4: the heads of local layers have another size than those of global layers
+        keys, values = sizes_of_global
         if sizes.layers[layer] == "local":
-            keys, values = numbers_of_local
-        if listed_heads is not None:
-            if listed_heads[layer] == 0:  # a layer without attention
+            keys, values = sizes_of_local
+
+        # OpenELM: the config lists the heads of each layer; 0 for a layer without attention
+        if key_heads is not None:
+            if key_heads[layer] == 0:
                 continue
-            keys = values = listed_heads[layer] * sizes.head_dim
+            keys = values = key_heads[layer] * sizes.head_dim
+
+        # DeepSeek V3.2: an indexer caches keys of its own
         keys += index_widths[layer]
+
+        # Nanbeige 4.2: a layer runs several times, with a cache for each run
         cache_of_layer = CachedLayers(count=0, keys=keys, values=values, window=window)
-        # a layer that runs several times has a cache for each run
         counts[cache_of_layer] += family.hooks.runs(part, layer)
 
     # layers that see the whole context first, then by the size of the window
-    layers = [replace(cache, count=count) for cache, count in counts.items()]
-    layers.sort(key=lambda cache: (cache.window is not None, cache.window or 0))
-    return tuple(layers), layers_with_state
+    groups = [replace(cache, count=count) for cache, count in counts.items()]
+    groups.sort(key=lambda group: (group.window is not None, group.window or 0))
+    return tuple(groups), layers_with_state
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
@@ -749,11 +761,11 @@ SAMPLE_CONTEXT = 4096
 
 
 def sample_config(family: Family) -> Config:
-    """Return the config of a model of a family with as few keys as its RoPE needs.
+    """Return a config.json for a family with the few keys that RoPE needs.
 
-    It has the schema that publishers use: {"model_type": "llama", "hidden_size": 4096, ...}.
+    For instance {"model_type": "llama", "hidden_size": 1024, "num_attention_heads": 8, ...}.
     """
-    # `family.keys` lists the names that a key may have in a config; the first is the usual one
+    # `family.keys` lists the names that a key may have; the first name is the usual one
     keys = family.keys
     theta = family.defaults.theta
     config: Config = {
@@ -764,9 +776,10 @@ def sample_config(family: Family) -> Config:
         keys.context[0]: SAMPLE_CONTEXT,
         keys.theta[0]: theta,
     }
-    config["rope_theta"] = theta  # also where the family has another key for it
+    # also for a family with another key for the base, such as rotary_emb_base of GPT-NeoX
+    config["rope_theta"] = theta
 
-    # the width of a head, and the share of it that rotates
+    # the dimensions of a head, and the share of them that rotates
     if family.mla:
         config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
     elif family.writing.head_dim:
@@ -776,13 +789,13 @@ def sample_config(family: Family) -> Config:
     if not family.halves:
         return config
 
-    # A model with an encoder and a decoder has these keys twice. `halves` are the places of both,
-    # such as ("encoder", "decoder"), with dots between nested keys.
-    whole: Config = {"model_type": config.pop("model_type")}
+    # a model with an encoder and a decoder has these keys twice, in dictionaries with paths such as
+    # "encoder" and "decoder.text_config" (`halves`)
+    whole_config: Config = {"model_type": config.pop("model_type")}
     for path in family.halves:
         *outer_keys, last_key = path.split(".")
-        outer = whole
+        outer = whole_config
         for key in outer_keys:
             outer = outer.setdefault(key, {})
         outer[last_key] = dict(config)
-    return whole
+    return whole_config

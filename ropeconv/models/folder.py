@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from ..errors import BadSource
 from ..formats.disk import FileIdentity, identity, write_blocks
 from ..formats.files import check_regular
-from ..formats.kind import REPAIRS, UNTOLD, WORDS, kind_of, refusal
+from ..formats.kind import REPAIRS, UNCLEAR_KINDS, WORDS, kind_of, refusal
 from ..formats.safetensors import (
     Header,
     header_bytes,
@@ -26,7 +26,7 @@ from ..formats.safetensors import (
     tensor_bytes,
 )
 from ..rope.errors import shown
-from .schema import DIFFUSION
+from .schema import ADVICE_FOR_IMAGE_MODELS
 from .source import MOST_FILES, GeneratedFile, Source, SourceFile
 
 FOLLOW = "ROPECONV_FOLLOW_LINKS"
@@ -177,10 +177,10 @@ class ConfigSource(Source):
     kind = "config"
 
     def __init__(self, file: Path) -> None:
-        """Open a config.json, which need not have a checkpoint around it.
+        """Open a config.json, which need not be in a folder with weights.
 
         Raises:
-            BadSource: The file is something else by its first bytes.
+            BadSource: The first bytes of the file show that it is not JSON.
         """
         self.file = file
         self.reference = str(file)
@@ -188,22 +188,22 @@ class ConfigSource(Source):
         if file.name == "config.json":
             self.name = file.resolve().parent.name
 
-        # weights of an image model are the most frequent mistake, and have their own message
-        kind = kind_of(file)
+        # weights of an image model, the most frequent mistake
+        kind = kind_of(file)  # by the first bytes, such as "json" or "safetensors"
         if kind == "safetensors":
             tensors = read_header(file).tensors
             if any(DENOISER.match(name) for name in tensors):
-                advice = DIFFUSION  # says that a language model is needed
-                raise BadSource(f"{file} has the weights of an image or video model; {advice}")
+                raise BadSource(
+                    f"{file} has the weights of an image or video model; {ADVICE_FOR_IMAGE_MODELS}"
+                )
 
-        # An empty or damaged .json is accepted here, although its first bytes are not JSON. The
-        # JSON reader refuses it later, and says what is wrong in the file.
-        kind_is_unclear = kind in UNTOLD  # such as "empty" or "unknown"
-        may_be_damaged_json = file.suffix == ".json" and kind_is_unclear
+        # any other file; an empty or damaged .json is refused later, by the JSON reader, which says
+        # where the damage is
+        may_be_damaged_json = file.suffix == ".json" and kind in UNCLEAR_KINDS
         if kind != "json" and not may_be_damaged_json:
             raise BadSource(_not_a_config(file))
 
-        # the inode, size and time of the file, by which a later change is noticed
+        # the inode, size and time of the file: if they change later, the file has changed
         self._identities = {file: identity(file)}
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -351,7 +351,7 @@ class ConvertedSource(Source, Generic[T]):
         return self
 
     def index(self) -> dict[str, str]:
-        """Return the text of the index by its name; empty for one shard."""
+        """Return {name of the index: its text}, which is empty for a checkpoint of one shard."""
         if len(self.shards) == 1:
             return {}
         files = {}

@@ -42,7 +42,7 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
 
 
 def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
-    """Return the kinds of layers by the names of their types."""
+    """Return the kind of each layer, such as "global", from the name of its type."""
     types = layer_types(part, family)
     return tuple(types.get(name, "global") for name in names)
 
@@ -65,14 +65,17 @@ def own_settings(part: Config) -> dict[int, Config]:
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """Return the layer type of each of `count` layers, e.g. "sliding_attention".
+    """Return the type of each layer, such as ("sliding_attention", "full_attention", ...).
 
-    They are those of a list in the config. Without a list, they are derived as in the class of
-    transformers: by code of the family (`hooks`), or by its rule (`family.layers`).
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        count: The number of layers.
 
     Raises:
-        BadSource: Where the list has fewer.
+        BadSource: The config lists the types of fewer layers.
     """
+    # Gemma 3 and others: a list in the config
     rules = family.layers
     key = family.hooks.types_key  # "layer_types" in most families
     listed = part.get(key)
@@ -84,15 +87,15 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
             )
         return tuple(listed)
 
-    names = family.hooks.layer_names(part, rules, count)
-    if not names:  # most families have no code for it, but a rule
+    # no list: as the class in transformers does it, by code for the family or by a rule
+    names = family.hooks.layer_names(part, rules, count)  # empty for most families
+    if not names:
         names = _names_by_rule(part, rules, count)
-    counts_from_last_layer = rules.backward
-    if counts_from_last_layer:
+    if rules.backward:  # the rule counts from the last layer
         names.reverse()
 
-    # in some families the first or the last layer always has one type; slices also work for a
-    # model without layers
+    # families whose first or last layer always has the same type; a slice also works for a model
+    # without layers
     type_of_first_layer = rules.first
     type_of_last_layer = rules.final
     if type_of_first_layer:
@@ -105,30 +108,35 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
 def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
     """Return the layer types of a config that does not list them, such as "sliding_attention".
 
-    A family has one of three rules. The config lists the numbers of some layers, a pattern of types
-    repeats, or there is an interval: with the interval 3, layers 2, 5, 8, ... have the type
-    `rules.last` ("full_attention") and the others `rules.rest` ("sliding_attention").
+    Args:
+        part: The text part of the config.
+        rules: The rules of the family. Layers that a rule selects have the type `rules.last`, such
+            as "full_attention", and the others `rules.rest`, such as "sliding_attention".
+        count: The number of layers.
     """
-    # without the list of numbers in the config, the interval of the class counts, see below
+    # a list with the numbers of the selected layers
     if rules.indices:
         numbers = part.get(rules.indices)
         if isinstance(numbers, list):
             return [rules.last if layer in numbers else rules.rest for layer in range(count)]
-    if rules.pattern:  # such as ("sliding_attention", "full_attention")
+
+    # a pattern that repeats, such as ("sliding_attention", "full_attention")
+    if rules.pattern:
         return [rules.pattern[layer % len(rules.pattern)] for layer in range(count)]
 
+    # an interval: 3 selects the layers 2, 5, 8, ...; 0 selects all layers
     interval: int | None = rules.interval
     if rules.interval_key:
         interval = positive_int(part, (rules.interval_key,), rules.interval)
-    if not interval:  # 0 or none: all layers have one type
+    if not interval:
         return [rules.last] * count
     return at_intervals(rules, count, interval)
 
 
 def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
-    """Return the layer types of `count` layers of which one in each interval is `rules.last`.
+    """Return the types of layers, with the type `rules.last` once in each interval.
 
-    It is the final layer of each interval, or its first one (`rules.leading`).
+    The layer with this type is the last of its interval, or with `rules.leading` the first.
     """
     place_in_interval = 0 if rules.leading else interval - 1
     names = []
@@ -139,7 +147,7 @@ def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
 
 
 def _kinds_by_interval(part: Config, rules: Layers, count: int) -> tuple[Kind, ...]:
-    """Return the kinds of layers of which the last of each interval does not rotate.
+    """Return the kinds of layers: the last layer of each interval does not rotate.
 
     With an interval of 4, these are the layers 3, 7, 11, ... Without one, all layers rotate.
 
@@ -158,40 +166,46 @@ def _kinds_by_interval(part: Config, rules: Layers, count: int) -> tuple[Kind, .
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
-    """Return how each of `count` layers rotates.
+    """Return the kind of each layer: "global", "local" or "none".
 
-    "global" layers have the frequencies that a method extends, "local" ones keep frequencies of
-    their own, and "none" do not rotate.
+    The context of global layers is extended. Local layers have frequencies of their own, which no
+    method changes. Layers of the kind "none" have no RoPE.
+
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        count: The number of layers.
     """
     rules = family.layers
+    has_layer_types = bool(rules.types)
 
-    # Families with a list of the layers that rotate, such as no_rope_layers of Llama 4. In spite of
-    # its name, 1 stands for a layer that rotates: [1, 1, 1, 0, ...]. Where a config does not have
-    # the list, its layer types decide; a family without layer types has an interval.
+    # Llama 4 and SmolLM3: the list no_rope_layers, where 1 stands for a layer with RoPE in spite of
+    # the name: [1, 1, 1, 0, ...]
     if rules.flags:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
             return tuple("global" if flag else "none" for flag in flags)
-        if not rules.types:
+        if not has_layer_types:
             return _kinds_by_interval(part, rules, count)
 
-    # families whose layers are all alike
-    if not rules.types:
+    # Llama 3: all layers are alike
+    if not has_layer_types:
         return tuple("global" for _ in range(count))
-    # families that have several kinds of layers only where the config has a sliding window
+    # families whose layers are all alike in a config without a sliding window
     if rules.one_kind_without_window and window_size(part, family) is None:
         return tuple("global" for _ in range(count))
 
+    # Gemma 3: by the type of each layer
     names = layer_names(part, family, count)[:count]
     return family.hooks.layer_kinds(part, kinds_of(part, family, names))
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
-    """Return the layer that makes the keys of each layer: itself, or an earlier one of its type.
+    """Return for each layer the number of the layer whose keys it uses.
 
-    The last `num_kv_shared_layers` layers of Gemma 3n have no keys of their own. Each uses those of
-    the last layer before them that has its layer type. With 6 layers of the types A A B A B B, of
-    which the last 3 have no keys, the result is (0, 1, 2, 1, 2, 2).
+    Most layers make their own keys. The last `num_kv_shared_layers` layers of Gemma 3n use the keys
+    of the last earlier layer that has the same layer type and makes keys. With 6 layers of the
+    types A A B A B B, of which the last 3 make no keys, the result is (0, 1, 2, 1, 2, 2).
     """
     key, class_default = family.cache.shared  # e.g. ("num_kv_shared_layers", 15)
     layers_without_keys = 0
@@ -209,28 +223,29 @@ def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
 
 
 def window_size(part: Config, family: Family) -> int | None:
-    """Return the tokens that a layer with a sliding window or chunk sees; None without windows.
+    """Return how many tokens a layer with a sliding window or chunk sees; None without a window.
 
-    An absent key means the default of the stock class. A null means that there is no window. A
-    window of 0 is returned as 0: transformers masks every token with it.
+    Returns 0 for a window of 0, with which transformers masks every token.
     """
     window = family.window
-    if not window.key:  # no layer of the family has a window
+    # Llama 3: no layer of the family has a window
+    if not window.key:
         return None
-    # Qwen2.5 has a sliding_window in its config, and use_sliding_window = false
+    # Qwen2.5: the config has sliding_window, but use_sliding_window is false
     if window.switch and not part.get(window.switch, False):
         return None
 
-    # positive_int treats null like an absent key, so the default is put in for absent keys alone
-    setting = {window.key: part.get(window.key, window.default)}
-    size = positive_int(setting, (window.key,), least=0)
+    # an absent key means the default of the class, and null means that there is no window
+    value = part.get(window.key, window.default)
+    size = positive_int({window.key: value}, (window.key,), least=0)
+    # ModernBERT: the key counts both sides of a token (`divided_by` is 2)
     if size is not None:
-        size //= window.divided_by  # 2 for ModernBERT, whose key counts both sides of a token
-    return family.hooks.window_size(part, size)
+        size //= window.divided_by
+    return family.hooks.window_size(part, size)  # the size itself in most families
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
-    """Return the tokens that each layer sees: its window or chunk, None for the whole context.
+    """Return how many tokens each layer sees: the size of its window, None for the whole context.
 
     Args:
         part: The text part of the config.
@@ -327,43 +342,47 @@ def head_count(part: Config, family: Family) -> int:
 def fused_heads(
     which: Which, rows: int, heads: int, head_dim: int, family: Family
 ) -> tuple[int, ...]:
-    """Return where each head of queries or keys begins in a fused projection of q, k and v.
+    """Return the first row of each head of queries or keys in a fused projection of q, k and v.
 
-    With 4 heads of queries (q), 2 of keys (k) and 2 of values (v), the rows of a projection are in
-    the order q q q q k k v v ("blocks"), or q q k v q q k v ("per-group"). With as many heads of
-    keys as of queries, they may also be q k v q k v q k v q k v ("per-head").
+    The order of the heads depends on the family. For 4 heads of queries, 2 of keys and 2 of values:
+
+        "blocks"     q q q q k k v v
+        "per-group"  q q k v q q k v
+        "per-head"   q k v q k v q k v q k v (4 heads each)
 
     Args:
         which: "q" or "k".
-        rows: Rows of the projection.
-        heads: Number of heads of queries.
-        head_dim: Rows of one head.
-        family: The family of the model, which knows the order of the rows.
+        rows: The number of rows of the projection.
+        heads: The number of heads of queries.
+        head_dim: The number of rows of a head.
+        family: The family of the model, with the order (`weights.fused_order`).
     """
-    # below, a place counts heads of any kind (q, k or v) from the first row on
     order = family.weights.fused_order
-    all_heads = rows // head_dim
+    all_heads = rows // head_dim  # heads of queries, keys and values
 
-    # q q q q k k v v: a block of all queries, then one of all keys, then one of all values. In
-    # HRM-Text ("gate-and-blocks") a gate for each head of queries comes before them.
+    # In blocks. HRM-Text ("gate-and-blocks") has a gate for each head of queries in front.
     if order.endswith("blocks"):
         gates = heads if order == "gate-and-blocks" else 0
-        kv_heads = (all_heads - gates - heads) // 2
+        kv_heads = (all_heads - gates - heads) // 2  # half of the rest are keys, and half values
         first_key = gates + heads
         places = range(gates, first_key)
         if which == "k":
             places = range(first_key, first_key + kv_heads)
         return tuple(place * head_dim for place in places)
 
-    # q q k v q q k v: a group for each head of keys, which has its queries, its keys and its values
-    groups = heads if order == "per-head" else (all_heads - heads) // 2
+    # In groups of some queries, one key and one value. "per-head" has one query in a group.
+    kv_heads = heads
+    if order != "per-head":
+        kv_heads = (all_heads - heads) // 2
+    groups = kv_heads
     queries_in_group = heads // groups
     heads_in_group = queries_in_group + 2
     places_in_group = range(queries_in_group)
     if which == "k":
-        places_in_group = range(queries_in_group, queries_in_group + 1)
-    starts = []
+        key_place = queries_in_group  # behind the queries
+        places_in_group = range(key_place, key_place + 1)
+    first_rows = []
     for group in range(groups):
         for place in places_in_group:
-            starts.append((group * heads_in_group + place) * head_dim)
-    return tuple(starts)
+            first_rows.append((group * heads_in_group + place) * head_dim)
+    return tuple(first_rows)

@@ -116,36 +116,38 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 def limits_in(
     name: str, blocks: Iterable[bytes], stop_early: bool = False, text_model: str = ""
 ) -> list[LengthLimit]:
-    """Return the limits of a prompt in a file, in their order.
+    """Return the keys of a file that limit the length of a prompt, in their order.
 
-    tokenizer_config.json with "model_max_length": 32768 has one of 32,768 tokens.
+    tokenizer_config.json with "model_max_length": 32768 has a limit of 32,768 tokens.
 
     Args:
-        name: The name of the file, which decides under which keys limits are looked for.
-        blocks: Its content.
-        stop_early: Stop reading a JSON file behind the keys that may have limits.
-        text_model: The object of the file with the settings of a language model, with dots between
-            keys, such as "thinker_config.text_config"; empty where that is the top level.
+        name: The name of the file, which decides the keys to look for.
+        blocks: The content of the file.
+        stop_early: Whether to stop reading a JSON file behind the keys that may have limits.
+        text_model: The path of the object with the settings of the language model, such as
+            "thinker_config.text_config"; "" if this is the whole file.
     """
-    # the rule of each key: "truncation.max_length" for the key max_length in the part truncation
-    rule_of_path = {}
+    # The rules of this file by the path of each key, such as {"truncation.max_length": RULE}. A
+    # rule has the objects (`parts`) in which its keys are; "" is the outermost object.
+    rule_by_path = {}
     for rule in _rules_of(name):
-        parts = list(rule.parts)  # "" is the top level
-        # a rule for "text_config" also holds where this file has its language model elsewhere
-        if TEXT_CONFIG in parts and text_model not in ("", *parts):
-            parts.append(text_model)
-        for part in parts:
+        objects = list(rule.parts)
+        # a rule for "text_config" also holds for another object with the language model
+        if TEXT_CONFIG in objects and text_model not in ("", *objects):
+            objects.append(text_model)
+        for outer in objects:
             for key in rule.keys:
-                path = f"{part}.{key}" if part else key
-                rule_of_path[path] = rule
+                path = f"{outer}.{key}" if outer else key
+                rule_by_path[path] = rule
 
-    # a Modelfile has lines such as PARAMETER num_ctx 4096; all other files are JSON
+    # rules for Ollama's Modelfile have commands as keys, such as "PARAMETER num_ctx"; all other
+    # files are JSON
     limits: Iterable[LengthLimit]
-    is_modelfile = any(path.startswith("PARAMETER ") for path in rule_of_path)
+    is_modelfile = any(path.startswith("PARAMETER ") for path in rule_by_path)
     if is_modelfile:
-        limits = _modelfile_limits(name, blocks, rule_by_command=rule_of_path)
+        limits = _modelfile_limits(name, blocks, rule_by_command=rule_by_path)
     else:
-        limits = _json_limits(name, blocks, rule_of_path, stop_early)
+        limits = _json_limits(name, blocks, rule_by_path, stop_early)
     positive = [limit for limit in limits if limit.tokens > 0]
     return sorted(positive, key=lambda limit: limit.start)
 
@@ -180,34 +182,35 @@ def raise_limits(limits: Sequence[LengthLimit], context: int, content: bytes) ->
 
 
 def _json_limits(
-    name: str, blocks: Iterable[bytes], rule_of_path: dict[str, LimitRule], stop_early: bool
+    name: str, blocks: Iterable[bytes], rule_by_path: dict[str, LimitRule], stop_early: bool
 ) -> list[LengthLimit]:
-    """Return the limits in a JSON file, in its order.
+    """Return the numbers in a JSON file that limit the length of a prompt, in their order.
 
     Args:
         name: The name of the file.
-        blocks: Its content.
-        rule_of_path: The rule of each key, e.g. of "truncation.max_length"; `*` stands for any
-            characters.
-        stop_early: Stop reading behind the last of these keys, since the file is large.
+        blocks: The content of the file.
+        rule_by_path: The rules by the paths of keys, such as "truncation.max_length"; `*` in a path
+            stands for any characters.
+        stop_early: Whether to stop reading behind the last of these keys, for a large file.
     """
-    # only the values of these keys of the top level are read: "truncation" for
-    # "truncation.max_length"
+    # The keys of the outermost object that are read, such as "truncation" for
+    # "truncation.max_length". A rule may have keys (`unless`) beside which its limit has no effect.
     outer_keys = set()
-    for pattern, rule in rule_of_path.items():
+    for pattern, rule in rule_by_path.items():
         outer_key, _, _ = pattern.partition(".")
         outer_keys.add(outer_key)
         outer_keys |= set(rule.unless)
 
+    # every number below these keys, with its path: (("truncation", "max_length"), 512)
     limits: list[LengthLimit] = []
-    present = set[str]()
-    for number in jsontext.numbers(blocks, name, outer_keys, stop_early):
+    present_paths = set[str]()
+    for number in jsontext.numbers(blocks, name, outer_keys, first=stop_early):
         path = ".".join(number.path)
-        present.add(path)
+        present_paths.add(path)
         is_limit = 0 < number.value < UNLIMITED  # transformers writes 1e30 for "no limit"
         if not is_limit:
             continue
-        for pattern, rule in rule_of_path.items():
+        for pattern, rule in rule_by_path.items():
             matches = path == pattern or ("*" in pattern and fnmatchcase(path, pattern))
             if matches:
                 limit = LengthLimit(
@@ -220,8 +223,8 @@ def _json_limits(
                 )
                 limits.append(limit)
 
-    # beside one of the keys in `unless`, programs ignore the limit
-    return [limit for limit in limits if present.isdisjoint(limit.rule.unless)]
+    # without the limits that programs ignore beside another key
+    return [limit for limit in limits if present_paths.isdisjoint(limit.rule.unless)]
 
 
 def _modelfile_limits(

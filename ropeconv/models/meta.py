@@ -110,7 +110,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def _shared_tokenizer(self) -> SharedTokenizer | None:
-        """The tokenizer.model one level above the folder; None without one.
+        """Return the tokenizer.model one level above the folder; None if there is no such file.
 
         Meta's download script puts the tokenizer that the sizes of a release share beside their
         folders: tokenizer.model, 7B/params.json, 13B/params.json.
@@ -365,7 +365,7 @@ def _not_from_torch(path: Path) -> BadSource:
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
-    """Return the entry with the pickle, after a check that the archive is one of torch.save.
+    """Return the entry with the pickle, after a check that torch.save wrote the archive.
 
     torch.save never compresses, so an entry that would inflate is none of its own, nor are entries
     that share bytes: both are ways to make a small file that fills the memory.
@@ -403,19 +403,22 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
 
 
 def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name of each tensor in a pickle of torch.save, and the dtype of its numbers.
+    """Yield the name and the dtype of each tensor in a pickle of torch.save.
 
-    For each tensor the pickle has, in this order: the text of its name, the function that rebuilds
-    it, the text "storage", and the class of its numbers, such as torch.BFloat16Storage.
+    A tensor in the pickle is a sequence of texts: "layers.0.attention.wq.weight" (its name),
+    "torch._utils _rebuild_tensor_v2" (a function), "storage", and "torch BFloat16Storage" (a class,
+    which gives the dtype).
 
     Args:
-        operations: Those that `pickletools.genops` yields: operation, argument and place.
+        operations: The operations of the pickle from `pickletools.genops`, each as (operation,
+            argument, position).
     """
-    # A pickle has each text once. There it gives the text a number (BINPUT), and has the number
-    # wherever the text comes again (BINGET).
+    # A pickle has each text once and gives it a number (BINPUT). If the text comes again, the
+    # pickle has the number (BINGET).
     text_by_number: dict[int, str] = {}
-    text = ""  # of this operation; empty if it has another kind of value
-    last_two_texts = ("", "")  # without functions: at a class of numbers, the name and "storage"
+    text = ""  # the text of the present operation; "" if its argument is not a text
+    # the last two texts without functions and classes: (name, "storage") when a class comes
+    last_two_texts = ("", "")
     for operation, argument, _ in operations:
         if operation.name in ("BINPUT", "LONG_BINPUT"):
             text_by_number[argument] = text
@@ -425,7 +428,6 @@ def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
             value = text_by_number.get(argument, "")
         text = value if isinstance(value, str) else ""
 
-        # a class or a function is "torch BFloat16Storage" or "torch._utils _rebuild_tensor_v2"
         dtype = STORAGES.get(text.removeprefix("torch "))
         is_function = operation.name == "GLOBAL" or text.startswith("torch.")
         if dtype is not None:
@@ -505,37 +507,41 @@ class PthFiles:
         return memoryview(as_bytes.reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
-        """Return the parts of a tensor, one in each file, and the axis along which they are joined.
+        """Return the pieces of a tensor from all .pth files, and the axis along which to join them.
 
-        The axis is 0 for rows, 1 for columns, and None for a tensor that each file has as a whole.
+        The axis is 0 for rows, 1 for columns, and None for a tensor that is whole in each file.
+
+        Args:
+            target: The tensor to make: its name in the .pth files, its dtype, shape and axis.
         """
-        name = target.origin  # in the files, e.g. "layers.0.attention.wq.weight"
+        name = target.origin  # such as "layers.0.attention.wq.weight"
         if any(name not in part for part in self.parts):
             raise BadSource(f"the .pth files have no {name}; download the checkpoint again")
         pieces = [part[name] for part in self.parts]
 
+        # DTYPES is {"bfloat16": "BF16", ...}, and here the name in torch is needed
         torch_names = {in_safetensors: in_torch for in_torch, in_safetensors in DTYPES.items()}
-        dtype = torch_names[target.dtype]  # "bfloat16" for the BF16 of safetensors
+        dtype = torch_names[target.dtype]
         if not all(_is_dense_tensor(piece, dtype) for piece in pieces):
             raise BadSource(
                 f"{name} is not a tensor of {dtype} in the .pth files; download the"
                 " checkpoint again"
             )
 
-        # Each file has some columns of the embedding in Llama 2 (axis 1, as `target` says), and
-        # some rows in Llama 3 (axis 0), where each row is whole.
+        # The files of Llama 2 divide the embedding by columns, as `target.join` says. The files of
+        # Llama 3 divide the embedding by rows, so a piece is as wide as the whole embedding.
         shapes = [tuple(piece.shape) for piece in pieces]
-        join = target.join
-        has_whole_width = shapes[0][-1:] == target.shape[-1:]
-        if name.startswith("tok_embeddings") and has_whole_width:
-            join = 0
-        if _joined_shape(shapes, join) != target.shape:
+        axis = target.join
+        is_as_wide_as_whole = shapes[0][-1:] == target.shape[-1:]
+        if name.startswith("tok_embeddings") and is_as_wide_as_whole:
+            axis = 0
+        if _joined_shape(shapes, axis) != target.shape:
             raise BadSource(
                 f"{name} has shape {list(shapes[0])} in each of"
                 f" {counted(len(pieces), 'file')} where params.json implies {list(target.shape)} in"
                 " all; the files do not belong together, download the checkpoint again"
             )
-        return pieces, join
+        return pieces, axis
 
 
 def _join_rows(pieces: Sequence[Tensor], axis: int | None, begin: int, end: int) -> Tensor:

@@ -178,7 +178,7 @@ WORDS: dict[object, str] = {
 LAYER_TYPES = ("full_attention", "sliding_attention")
 PER_LAYER_CONFIG = "per_layer_config"
 DUAL_CHUNK = "dual_chunk_attention_config"
-DIFFUSION = (
+ADVICE_FOR_IMAGE_MODELS = (
     "image and video models compute their RoPE from the size of the picture at run time, so none"
     " can be written into a checkpoint; give a language model"
 )

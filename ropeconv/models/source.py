@@ -30,7 +30,7 @@ from ..rope.features import find_hook
 from .config import detect
 from .family import Family
 from .reference import Modelfile
-from .schema import DIFFUSION, Config
+from .schema import ADVICE_FOR_IMAGE_MODELS, Config
 
 ADAPTER = "adapter_config.json"
 MOST_NAMED = 8
@@ -46,7 +46,7 @@ def no_config_error(reference: str, names: Iterable[str], adapter: str | None) -
     """
     names = set(names)
     if "model_index.json" in names:
-        return BadSource(f"{reference} is a pipeline of diffusers; {DIFFUSION}")
+        return BadSource(f"{reference} is a pipeline of diffusers; {ADVICE_FOR_IMAGE_MODELS}")
     if adapter is not None:
         base = parse(adapter, ADAPTER).get("base_model_name_or_path")
         whose = shown(base) if base else "which it does not name"

@@ -21,7 +21,7 @@ from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.files import expand_home, open_regular, read_text
 from ..formats.jsontext import JsonObject
-from ..formats.kind import UNTOLD, Kind, kind_of, refusal
+from ..formats.kind import UNCLEAR_KINDS, Kind, kind_of, refusal
 from ..formats.safetensors import read_header
 from ..loader import load_numbers
 from ..rope.errors import counted, shown
@@ -219,7 +219,7 @@ def _reader(path: Path) -> Callable[[Path], JsonObject]:
     kind = kind_of(path)
     if kind in READERS:
         return READERS[kind]
-    if kind in UNTOLD and kind not in REPAIRED:  # its reader says what is wrong with it
+    if kind in UNCLEAR_KINDS and kind not in REPAIRED:  # its reader says what is wrong with it
         return BY_NAME.get(path.suffix, _read_json)
     raise UsageError(refusal(path, FILES))
 

@@ -19,7 +19,7 @@ from ..formats.kind import is_gguf
 from ..formats.package_data import render
 from ..inspection.kv_cache import described_size, now
 from ..inspection.receipts.folder import OriginalSource
-from ..inspection.receipts.gguf import earlier
+from ..inspection.receipts.gguf import original_of
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import facts_of, read_receipt
 from ..inspection.support import group_by_status
@@ -153,7 +153,7 @@ def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
     try:
         output = open_source(str(baked))
         if isinstance(output, GgufSource):
-            before = _keys_of_header(earlier(output.file, receipt).header)
+            before = _keys_of_header(original_of(output.file, receipt).header)
             after = _keys_of_header(output.file.header)
         elif receipt.original is not None and receipt.original.folder is not None:
             first = OriginalSource(output, receipt, receipt.original.folder)

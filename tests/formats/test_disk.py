@@ -287,7 +287,7 @@ def test_a_large_copy_advances_in_pieces_of_at_most_64_mib(
     with (tmp_path / "source").open("wb") as file:
         file.truncate(size)
     monkeypatch.setattr(disk, "_reflink", lambda reader, writer: False)
-    monkeypatch.setattr(disk, "_data", lambda file, start, stop: iter([(start, stop)]))
+    monkeypatch.setattr(disk, "_parts_with_data", lambda file, start, stop: iter([(start, stop)]))
     monkeypatch.setattr(os, "copy_file_range", copied)
     copy_file(tmp_path / "source", tmp_path / "target", done.append)
     assert asked == done == [64 << 20] * 3 + [5]

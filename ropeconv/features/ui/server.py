@@ -39,36 +39,39 @@ GRACE_SECONDS = 3
 def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
     """Serve the pages to browsers on this machine during a `with` block.
 
-    It yields the address that opens them, such as http://127.0.0.1:7860/?key=....
+    The block receives the address of the pages, such as http://127.0.0.1:7860/?key=....
 
     Args:
-        port: The port to listen on; None for the first free one.
-        renewed: Called with the next address when one was used, since each works once.
+        port: The port to listen on; None for the first free port.
+        renewed: Called with a new address when an address was used, since each opens the pages in
+            one browser only.
 
     Raises:
         RopeconvError: The port is taken.
     """
     require("gradio", "the page")
-    # Two secrets: the key lets a browser in once. The path is that of all pages afterwards, so that
-    # another user of this machine who reaches the port finds nothing there.
-    key = new_key()
-    path = new_key()
+    first_key = new_key()  # a secret in the address, which lets one browser in
+    # a second secret: all pages are below this path, so that another user of this machine who
+    # reaches the port finds nothing there
+    secret_path = new_key()
     with _listening(HOST, port) as listener:
-        _, number = listener.getsockname()
+        _, chosen_port = listener.getsockname()
 
-        def address_with(some_key: str) -> str:
-            return f"http://{HOST}:{number}/?{PARAMETER}={some_key}"
+        def address_with(key: str) -> str:
+            return f"http://{HOST}:{chosen_port}/?{PARAMETER}={key}"
 
         def tell_next_address(next_key: str) -> None:
             renewed(address_with(next_key))
 
         def guard(app: ASGIApp) -> ASGIApp:
-            cookie = f"ropeconv-{number}"
-            with_key = KeyMiddleware(app, path, key, cookie, on_new_key=tell_next_address)
+            cookie = f"ropeconv-{chosen_port}"
+            with_key = KeyMiddleware(
+                app, secret_path, first_key, cookie, on_new_key=tell_next_address
+            )
             return OriginMiddleware(with_key)
 
-        with _serve(listener, f"/{path}", guard):
-            yield address_with(key)
+        with _serve(listener, f"/{secret_path}", guard):
+            yield address_with(first_key)
 
 
 @contextmanager
@@ -114,29 +117,28 @@ def _serve(
 ) -> Iterator[None]:
     """Run the web server in a thread during a `with` block.
 
-    The block begins when the server answers, and its end ends all requests.
+    The block begins when the server answers. The end of the block ends all requests.
 
     Args:
         listener: The socket, which listens already.
         path: The first part of the path of every page, such as `/` and a secret.
-        guard: Wraps the application in checks that refuse requests from elsewhere.
+        guard: Wraps the application in checks that refuse requests of other users and websites.
 
     Raises:
         RopeconvError: The server did not start.
     """
-    # Gradio reads both variables when it is imported, which the module `.pages` does
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with scratch() as folder:
+        # Gradio reads GRADIO_... when it is imported, and `.pages` imports it
+        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
         prepare_processes()
         from .pages import application
 
-        # the application of Gradio within one of FastAPI, and the server that runs it
-        front = Front()  # runs the requests of the pages
-        pages = application(front)
-        app = _mount(pages, path)
-        mounted_gradio = app.routes[-1].app  # `_mount` adds it last
-        server = _make_server(guard(app))
+        front = Front()  # runs the jobs that the pages start
+        pages = application(front)  # the pages, as an application of Gradio
+        fastapi_app = _mount(pages, path)
+        mounted_gradio = fastapi_app.routes[-1].app  # `_mount` adds the pages as the last route
+        server = _make_server(guard(fastapi_app))
         run = partial(server.run, sockets=[listener])
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -148,10 +150,12 @@ def _serve(
                 raise RopeconvError("the page did not start; see the messages above")
             yield
         finally:
-            # jobs first, then the streams of pages that are open, then the server and its thread
+            # first the jobs
             front.stop()
+            # then the open pages, whose streams of events keep the server from its end
             pages.close(verbose=False)
             mounted_gradio.stop_event.set()
+            # at last the server and its thread
             server.should_exit = True
             thread.join(2 * GRACE_SECONDS)
 

@@ -73,8 +73,6 @@ CONFIG = "config.json"
 def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Show a plan as `ropeconv apply --dry-run` does, and what a publication would do.
 
-    Frequencies, all runtimes and the files are in a part that the user can unfold.
-
     Args:
         form: The values of the page.
         task: Receives progress.
@@ -83,8 +81,9 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     output_plan = _make_plan(form, task)
     _show_plan_with_fit(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
-    _show_details(output_plan, sheet)
+    _show_details(output_plan, sheet)  # frequencies, runtimes and files, in a part to unfold
 
+    # with a repository, what is uploaded to the Hub
     if form.repo_id:
         from ropeconv.hub.preview import preview, show_publication
 
@@ -93,6 +92,7 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         show_publication(publication, sheet)
     _show_command_line(output_plan, form, publishing=bool(form.repo_id), sheet=sheet)
 
+    # plots of the method that ropeconv brings along: the user's model was not measured yet
     pictures = measured_pictures(output_plan)
     if pictures:
         sheet.title("Measured on another model")
@@ -122,7 +122,7 @@ def _show_details(output_plan: Plan, sheet: HtmlSheet) -> None:
 def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Write and check an output.
 
-    Where that is stopped, or fails, nothing is kept that was not there before.
+    After a stop or an error, the files that this call has written are removed.
 
     Args:
         form: The values of the page.
@@ -131,10 +131,10 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """
     output_plan = _make_plan(form, task)
     # an earlier run that was killed may have left files to continue with, which are not removed
-    was_begun_before = HiddenFolder(output_plan.out).root.exists()
-    # It is not validated here: a Cancel during the validation would say that nothing was kept, and
-    # the output would be there. The default of ValidationChoice is not to validate.
-    without_validation = ValidationChoice()
+    continues_earlier_run = HiddenFolder(output_plan.out).root.exists()
+    # Not validated: after a Cancel the page says that nothing was kept, which would be wrong during
+    # a validation, when the output is there already.
+    without_validation = ValidationChoice()  # its default
     try:
         output = write_output(
             with_card(output_plan),
@@ -145,11 +145,11 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         )
         task.finish()
     except BaseException as problem:
-        if not was_begun_before:
-            with suppress(RopeconvError):  # where another run is writing
-                discard_stopped_run(output_plan.out)
-            # The message of an Interruption says that the same command continues the run. Now that
-            # its files are removed, that is wrong, so that the page gets a plain stop.
+        if continues_earlier_run:
+            raise
+        with suppress(RopeconvError):  # raised where another run writes the same output
+            discard_stopped_run(output_plan.out)
+            # an Interruption says that the same command continues the run: not without its files
             if isinstance(problem, Interruption):
                 raise StopRequest from None
         raise
@@ -370,7 +370,7 @@ def _draw_methods(advice: RankedMethods, sheet: HtmlSheet) -> None:
 
 
 def _parse_length(text: str, source: Source | GgufSource) -> int:
-    """Return a length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
+    """Return a context length from a text such as 128k, 131072, or 4 for a factor of 4."""
     if not text:
         raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
     try:
@@ -393,7 +393,7 @@ def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 
 def _show_dropped(path: Path, sheet: HtmlSheet) -> None:
-    """Show a dropped file: a result of `eval` or `validate`, a receipt, or a GGUF file with one."""
+    """Show a file that was dropped on the page: a result, a receipt, or a GGUF file of ropeconv."""
     if is_gguf(path):
         _show_receipt(receipt_of(open_dropped(path)), sheet)
         return
@@ -503,28 +503,32 @@ def family_names() -> list[str]:
 def runtimes_html(form: RuntimesForm) -> str:
     """Return the table of runtimes as HTML: a row for each family, a column for each runtime.
 
-    A cell says whether the newest version supports the family, for the way to write RoPE that was
-    chosen (such as the keys of YaRN). For one family, a second table has every version.
+    A cell says whether the newest version of the runtime supports the family. With one family in
+    the form, a second table has every version.
 
     Args:
-        form: The family and the runtime, empty for all, and how RoPE is written.
+        form: The family and the runtime, empty for all, and how the config writes RoPE (`writing`,
+            such as "yarn").
     """
-    # a cell is the verdict of one version of a runtime on a family, for one way to write RoPE
-    # (`writing`, such as "yarn")
-    cells = [cell for cell in matrix() if form.family in ("", cell.family)]
     runtime_columns = [name for name in runtime_names() if form.runtime in ("", name)]
     writing = form.writing
     if writing not in WRITINGS:
         writing = next(iter(WRITINGS))
 
-    # the verdicts by (family, writing, runtime); cells are in the order of versions, so that the
-    # newest one replaces the older ones
+    # each cell is the verdict of one version of a runtime on one family and one writing
+    cells = [cell for cell in matrix() if form.family in ("", cell.family)]
+
+    # the verdict on the newest version by family, writing and runtime: `cells` has older versions
+    # first, so that a newer verdict replaces an older one
     newest_verdicts = {}
     for cell in cells:
         newest_verdicts[cell.family, cell.writing, _runtime_of(cell)] = cell.verdict
+
+    # the heading of each column, such as "vLLM"
     titles = {}
     for (_, _, runtime), verdict in newest_verdicts.items():
         titles[runtime] = title_of(verdict)
+    headings = [titles.get(runtime, runtime) for runtime in runtime_columns]
 
     # a row such as ("llama", "supported", "-", "ignored")
     shown_families = {cell.family for cell in cells}
@@ -540,7 +544,6 @@ def runtimes_html(form: RuntimesForm) -> str:
 
     sheet = HtmlSheet()
     sheet.say(LEGEND)
-    headings = [titles.get(runtime, runtime) for runtime in runtime_columns]
     sheet.table(f"{WRITINGS[writing]}, in the newest version", ["", *headings], rows)
     if form.family:
         cells_of_writing = [cell for cell in cells if cell.writing == writing]

@@ -162,11 +162,11 @@ def open_release(manifest: Manifest, content: bytes, place: str) -> StoredData:
 
 
 def check_data(data: StoredData) -> None:
-    """Raise BadSource where this ropeconv cannot use the data.
+    """Raise BadSource if this ropeconv cannot use the data of a release.
 
-    All of it is read as ropeconv reads it: each row, each record and each statement.
+    Every file of the data is read once, as in use.
     """
-    checked_place = ABOUT  # the file that the message of an error names
+    checked_place = ABOUT  # the file that the message names
     try:
         check_hashes(data)
         for place, text in data.files.items():
@@ -176,7 +176,7 @@ def check_data(data: StoredData) -> None:
                 raise ValueError("ropeconv has no such file")
             _check_file(place, text)
 
-        # the form and the version are in a file too, and must be those of the data
+        # the file ABOUT repeats the form and the version of the data
         stated = decode_text(ABOUT, data.files[ABOUT], About)
         if stated != About(form=data.form, version=data.version):
             raise ValueError("it is of another version")
@@ -201,25 +201,24 @@ def _matches(place: str, pattern: str) -> bool:
 
 
 def _check_file(place: str, text: str) -> None:
-    """Read a file of the data as ropeconv reads it, and drop the result.
-
-    A file that ropeconv cannot read raises ValueError or KeyError. `check_data` has refused files
-    that ropeconv does not know.
+    """Raise ValueError or KeyError if ropeconv cannot read a file of the data.
 
     Args:
-        place: Its place, such as data/vllm.toml or drafts.toml.
-        text: Its content.
+        place: The path of the file in the data, such as data/vllm.toml or drafts.toml. Files that
+            ropeconv does not know are refused before (`check_data`).
+        text: The content of the file.
     """
+    # each file is read with the function that reads it in use, and the result is not needed
     folder, _, _ = place.rpartition("/")
-    if folder == "data":
+    if folder == "data":  # statements about a runtime
         rows_of(decode_text(place, text, RowFile))
-    elif folder == "readers":
+    elif folder == "readers":  # the keys of GGUF files that a runtime reads
         for row in decode_text(place, text, RowFile).contents().values():
             msgspec.convert(row, Reader)
-    elif folder == "lab":
+    elif folder == "lab":  # measurements of a runtime
         file = decode_text(place, text, LabFile)
-        list(full_records(file))  # a generator, which reads a record only when it is taken
-        full_keys(file)  # builds the config keys of each version from those of the one before
+        list(full_records(file))  # a generator checks a record when the record is taken
+        full_keys(file)
     elif place == "drafts.toml":
         decode_text(place, text, DraftTable)
     elif place == "programs.toml":

@@ -417,38 +417,43 @@ class EngineVerdict:
 
     @property
     def sentence(self) -> str:
-        """The conclusion for people: pass or FAIL, what the engine computes, and a runner-up.
+        """The verdict in a few sentences: pass or FAIL, and which RoPE the engine computes.
 
-        Such as "FAIL: it computes linear (position interpolation; 1.2e-04). From llama, --yarn 8:
-        3.1e-01 (5.0e-04 is allowed in float32). Runner-up: ...". Candidates are the right RoPE
-        (`RIGHT`) and known mistakes; those within the allowed distance are in `fits`.
+        An example: "FAIL: it computes linear (position interpolation; 1.2e-04). From llama,
+        --yarn 8: 3.1e-01 (5.0e-04 is allowed in float32). Runner-up: ...".
+
+        The engine is compared with candidates, which are the right RoPE (`RIGHT`) and known
+        mistakes. It computes a candidate in `fits`, whose distance is within the allowed one.
         """
-        # the first sentence, and the candidates that it names
-        nearest = next(iter(self.distances))  # `distances` has the nearest candidate first
+        # Which RoPE it is. `self.distances` has all candidates, the nearest first.
         allowed = f"{self.allowed:.1e} is allowed in {self.dtype}"
+        distance_from_right = f"{self.distances[RIGHT]:.1e}"
+        named_candidates = self.fits
         if self.passed:
-            named = self.fits
-            text = f"pass: {self.title}, distance {self.distances[RIGHT]:.1e} ({allowed})"
-        elif self.fits:  # it computes a known mistake
-            named = self.fits
-            computed = " or ".join(self._name_with_distance(name) for name in named)
-            right = self.distances[RIGHT]
-            text = f"FAIL: it computes {computed}. From {self.title}: {right:.1e} ({allowed})"
-        else:  # it computes neither the right RoPE nor a known mistake
-            named = [nearest]
-            closest = self._name_with_distance(nearest)
-            text = f"FAIL: none of these. The nearest is {closest} ({allowed})"
+            text = f"pass: {self.title}, distance {distance_from_right} ({allowed})"
+        elif self.fits:  # a known mistake
+            computed = " or ".join(self._name_with_distance(name) for name in self.fits)
+            text = f"FAIL: it computes {computed}. From {self.title}:"
+            text += f" {distance_from_right} ({allowed})"
+        else:  # neither the right RoPE nor a known mistake
+            nearest = next(iter(self.distances))
+            named_candidates = [nearest]
+            named = self._name_with_distance(nearest)
+            text = f"FAIL: none of these. The nearest is {named} ({allowed})"
 
         # the nearest candidate that was not named
-        others = [name for name in self.distances if name not in named]
-        if others:
-            text += f". Runner-up: {self._name_with_distance(others[0])}"
+        unnamed = [name for name in self.distances if name not in named_candidates]
+        if unnamed:
+            text += f". Runner-up: {self._name_with_distance(unnamed[0])}"
+
+        # signs that the comparison itself may be at fault
         if self.distance_at_zero > self.most_at_zero:
             text += (
                 f". At position 0, where no RoPE matters, the distance is"
                 f" {self.distance_at_zero:.1e}: other weights, other tokens, or a lower precision"
                 " than --dtype says"
             )
+        # mistakes whose logits are so near to the right ones that rounding hides the difference
         if self.too_near:
             text += f". Too near to be told from the method: {', '.join(self.too_near)}"
         return f"{text}."
@@ -537,10 +542,10 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
 def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]]:
     """Return log-probabilities and their token ids, both [compared positions, tokens].
 
-    A server names the likeliest tokens of each position, and for some positions one more. The table
-    has as many columns as the shortest row, with the likeliest tokens of each row.
+    A server gives only the likeliest tokens of a position, such as 20 at one position and 21 at
+    another. The table then has 20 columns, with the 20 likeliest tokens of each position.
 
-    Numbers that are not finite end the test as those of a wrong engine.
+    The test ends (`stop`) for numbers that are not finite, and for answers without tokens.
 
     Args:
         packet: The prompts, with the size of the vocabulary.
@@ -558,13 +563,14 @@ def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]
         return log_softmax(answers), tokens
 
     # log-probabilities of some tokens
-    count = min(len(row) for row in answers)
-    if count == 0:
+    columns = min(len(row) for row in answers)
+    if columns == 0:
         stop(CANNOT_READ, "the server gives no log-probabilities for a position")
     log_probs = []
     ids = []
     for row in answers:
-        likeliest = sorted(row.items(), key=lambda entry: -entry[1])[:count]
+        # entry[1] is the log-probability
+        likeliest = sorted(row.items(), key=lambda entry: -entry[1])[:columns]
         ids.append([token for token, _ in likeliest])
         log_probs.append([value for _, value in likeliest])
     token_ids = np.array(ids, dtype=np.int64)

@@ -114,10 +114,10 @@ class Reference:
     def _run(
         self, model: PreTrainedModel, candidate: CandidateSchedule, prompts: Sequence[PromptIds]
     ) -> Array:
-        """Return the logits of a candidate, computed by a model that is patched with its schedule.
+        """Return the logits that a model computes with the RoPE of a candidate.
 
         Args:
-            model: The tiny model; its precision is that of the computation.
+            model: The tiny model, which computes in the precision of its weights.
             candidate: The right RoPE, or a known mistake.
             prompts: The prompts, with the positions that are compared.
 
@@ -126,28 +126,31 @@ class Reference:
         """
         import torch
 
-        # how queries are scaled by their position; a mistake may be in log-n, one form of that
-        case = self.subject.extension
+        # How queries are scaled by their position, as the model does it. A mistake may be in log-n,
+        # the scaling by the logarithm of the position: then as the candidate does it.
+        case = self.subject.extension  # the source model and the right schedule
         query_scaling = self.subject.query_scaling
         if candidate.schedule.log_n != case.schedule.log_n:
             query_scaling = candidate.schedule.log_n
+        module_with_queries = self.subject.queries  # the end of its name, such as "q_proj"
 
+        # the model is patched until the end of the block, where the stack undoes each patch
         with ExitStack() as stack, torch.no_grad():
-            # the stack undoes both patches at its end
             undo = patch(
                 model,
                 candidate.schedule,
                 case.source.mla,
                 query_scaling,
-                self.subject.queries,  # the layers whose queries are scaled
+                module_with_queries,
             )
             stack.callback(undo)
-            # a mistake may also be in the structure, such as the layout of the pairs
+            # a mistake may also be in the structure, such as the layout of the rotated pairs
             if candidate.change is not None:
                 candidate.change(stack, model)
-            # `patch` has set frequencies rounded to float32, and a model in float64 gets the exact
-            # ones. That cannot be done for a schedule with two lists of frequencies, for short and
-            # long prompts, since the forward pass chooses the list.
+
+            # `patch` has rounded the frequencies to float32; a model in float64 gets them exactly.
+            # With two lists of frequencies, for short and long prompts, this is left out, since the
+            # forward pass chooses the list (LongRoPE).
             has_two_lists = candidate.schedule.short_inv_freq is not None
             if model.dtype == float64 and not has_two_lists:
                 _set_frequencies(model, candidate)

@@ -142,35 +142,40 @@ class RewrittenHeader:
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
 
     def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
-        """Return which ranges of the old data stay, and where they are in the new file.
+        """Return where the tensor data of the old file goes in the new file.
 
-        Tensors that move together are one range: A at 0 and B at 64 that both stay in place, and D
-        at 192 that goes to 128 since C was removed, give (0, 0, 128) and (192, 128, 64).
+        Tensors that move by the same distance are one range. An example with tensors of 64 bytes:
+
+            old file   A at 0, B at 64, C at 128, D at 192
+            new file   A at 0, B at 64, D at 128 (C is removed)
+            result     (0, 0, 128) for A and B, (192, 128, 64) for D
 
         Args:
             header: The header before the edit.
 
         Returns:
-            (old place, new place, size) of each range in bytes, places within the data.
+            (old place, new place, size) of each range in bytes. Places count from the beginning of
+            the tensor data.
         """
         ranges: list[tuple[int, int, int]] = []
-        for name, info in self.tensors.items():
-            old = header.tensors.get(name)
-            if old is None:  # an added tensor, which has no old data
+        for name, new_info in self.tensors.items():
+            old_info = header.tensors.get(name)
+            if old_info is None:  # an added tensor
                 continue
-            if info.offset >= self.kept_size:  # an added tensor with the name of a removed one
+            # Added tensors are behind the data that remains. This one has the name of a tensor that
+            # was removed.
+            if new_info.offset >= self.kept_size:
                 continue
 
-            # a tensor that moves as far as the range before it makes that range longer, together
-            # with the padding between them
+            # a tensor that moves as far as the last range is added to this range
             if ranges:
                 range_old, range_new, _ = ranges[-1]
-                moves_as_range = old.offset - info.offset == range_old - range_new
+                moves_as_range = old_info.offset - new_info.offset == range_old - range_new
                 if moves_as_range:
-                    end_of_tensor = old.offset + old.size
+                    end_of_tensor = old_info.offset + old_info.size
                     ranges[-1] = (range_old, range_new, end_of_tensor - range_old)
                     continue
-            ranges.append((old.offset, info.offset, old.size))
+            ranges.append((old_info.offset, new_info.offset, old_info.size))
         return ranges
 
     def bytes_as_before(self, layout: Layout) -> bytes:
@@ -222,23 +227,24 @@ class RewrittenHeader:
     def bytes_with_reserve(self, before: int) -> bytes:
         """Return the bytes of the header, with space for keys that later edits add.
 
-        The space is a key of blanks, the reserve. Filesystems with reflinks let a copy share the
-        blocks of the original, if the data moves by whole blocks: so the header gets the length of
-        the old one plus or minus a multiple of 64 KiB. If the alignment of the tensors forbids all
-        such lengths, the next one that it allows is taken.
+        The space is a key whose value is a string of spaces, the reserve.
+
+        The length differs from the old length by a multiple of 64 KiB (PAGE), so that the data
+        moves by whole blocks. A filesystem with reflinks then lets the copy share the blocks of the
+        original. An old length that breaks the alignment of the tensors gives the next longer
+        length that they allow.
 
         Args:
-            before: The length of the header in the original file, 0 for a new one.
+            before: The length of the header in the original file, 0 for a new file.
         """
-        # The shortest length with space for the reserve that is whole pages from the old length.
-        # From an old length of 100 KiB, such lengths are 36, 100 and 164 KiB.
-        shortest = len(self._render(self.values)) + LEAST_RESERVE_BYTES
-        pages = math.ceil((shortest - before) / PAGE)  # below 0 for a header that becomes shorter
+        # the shortest length with space for the reserve; if the old length is 100 KiB, the lengths
+        # to choose from are 36, 100, 164 KiB and so on
+        least_length = len(self._render(self.values)) + LEAST_RESERVE_BYTES
+        pages = math.ceil((least_length - before) / PAGE)  # negative if the header becomes shorter
         length = before + pages * PAGE
 
-        # `bytes_of_length` gives None for a length that is not aligned, and for one that leaves a
-        # gap too short for a key; then a longer one is tried. From an aligned old length, all
-        # lengths by pages are aligned. From another one none is, so that every length is tried.
+        # `bytes_of_length` returns None for a length that breaks the alignment, or that leaves a
+        # gap too short for a key. Then a longer length is tried.
         old_length_is_aligned = before % self.alignment == 0
         step = PAGE if old_length_is_aligned else 1
         head = self.bytes_of_length(length)
@@ -281,19 +287,18 @@ COUNT = "split.tensors.count"
 def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     """Return the header after an edit.
 
-    Keys stay in their order, and new keys and tensors come last. The reserve, a key of blanks that
-    ropeconv leaves for keys of later edits, is taken out.
+    Keys stay in their order, and new keys and tensors come last.
 
     Args:
         header: The header before.
         edit: The changes.
     """
-    # an edit that restores an earlier file starts from the keys of that file (`base`), with the
-    # reserve that it had; any other starts from the keys of the file, and its reserve is made anew
+    # the keys; an edit that restores an earlier file has the keys of the earlier file (`base`)
     keys_before = header.values if edit.base is None else edit.base
-    restores_file = edit.layout is not None
     values = dict(keys_before)
+    restores_file = edit.layout is not None
     if not restores_file:
+        # the reserve, a key of spaces that keeps a place for later keys: the writer makes it anew
         values.pop(RESERVED, None)
     if edit.arch:  # first, since the keys of the edit have the name of the new architecture
         values = _rename_arch(values, edit.arch)
@@ -303,7 +308,7 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     if edit.added and COUNT in values:
         values[COUNT] = add_to_count(values[COUNT], len(edit.added))
 
-    # the tensors that stay fill the gaps of those that are removed
+    # the tensors that stay, without the gaps that removed tensors leave
     tensors: dict[str, TensorInfo] = {}
     kept_size = 0  # the bytes of data up to the end of the last tensor that stays
     next_offset = 0
@@ -314,7 +319,7 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         kept_size = next_offset + info.size
         next_offset = pad_size(kept_size, header.alignment)
 
-    # new ones, vectors of 32-bit floats, come behind them
+    # the added tensors, which are vectors of 32-bit floats
     for name, data in edit.added.items():
         count = len(data) // 4
         tensors[name] = TensorInfo(
@@ -327,36 +332,36 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
 
 def add_to_count(value: GgufValue, more: int) -> GgufValue:
-    """Return the value of split.tensors.count, the number of tensors in all shards, plus `more`.
+    """Return a new value for split.tensors.count, the key with the number of tensors in all shards.
 
     An i32 of 290 and 2 more give an i32 of 292.
 
     Args:
         value: The present value of the key.
-        more: The number of tensors that are added; negative for those that are removed.
+        more: The number of tensors that are added; negative for tensors that are removed.
 
     Raises:
-        BadSource: Where it is not a whole number.
+        BadSource: The present value is not a whole number, or the new one does not fit its type.
     """
     number = value.decode()
     is_whole = isinstance(number, int) and not isinstance(number, bool)
 
-    # gguf-py writes an i32. The new number gets the type of the old one. Its limit is that of a
-    # signed number of as many bytes, which is safe for an unsigned one too: 2**31 - 1 for 4 bytes.
+    # The new number gets the type of the present one, an i32 in files of gguf-py. The limit of
+    # signed numbers, such as 2**31 - 1 for 4 bytes, holds for unsigned numbers too.
     width = len(value.raw)  # in bytes
     largest = (1 << (8 * width - 1)) - 1
     fits = is_whole and 0 <= number + more <= largest
     if not fits:
-        largest_to_add_to = largest - max(0, more)
+        largest_present_number = largest - max(0, more)
         raise BadSource(
             f"the header has {COUNT} = {shown(number)}, where a whole number from 0 to"
-            f" {largest_to_add_to:,} belongs; fetch the file again"
+            f" {largest_present_number:,} belongs; fetch the file again"
         )
     return replace(value, raw=(number + more).to_bytes(width, "little"))
 
 
 def _rename_arch(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
-    """The keys of one architecture as those of another."""
+    """Return keys with the name of another architecture."""
     old = values["general.architecture"].decode()
     renamed = {}
     for key, value in values.items():
@@ -414,7 +419,7 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
 
 
 def _write_first_shard(source: GgufFile, edit: Edit, target: Path, advance: Advance) -> None:
-    """Write the first shard with another header, and its tensors behind that.
+    """Write the first shard with another header, followed by the tensors.
 
     Places of tensors are counted from the beginning of the data, which is behind the header: at
     `header.data_start` in the source, and at another byte in the new file.
@@ -459,23 +464,23 @@ def _write_first_shard(source: GgufFile, edit: Edit, target: Path, advance: Adva
 def head_bytes(
     edited: RewrittenHeader, header: GgufHeader, edit: Edit, keep_data: bool = False
 ) -> bytes:
-    """Return the bytes of a header after an edit, with the padding in front of the data.
+    """Return the bytes of the new header of a file, with the padding before the tensor data.
 
     Args:
-        edited: The header as keys and tensor infos.
-        header: The header of the source.
-        edit: The changes.
-        keep_data: Whether the header gets the length of the old one, if it fits, so that the data
-            stays where it is.
+        edited: The new header (`rewrite`).
+        header: The header of the file before the edit.
+        edit: The edit.
+        keep_data: Whether the new header gets the length of the old header if it fits, so that the
+            tensor data stays in its place.
     """
-    # an edit that restores an earlier file knows the length that its header had
+    # an edit that restores an earlier file has the length of the earlier header in its layout
     if edit.layout is not None:
         return edited.bytes_as_before(edit.layout)
     if keep_data:
         head_of_same_length = edited.bytes_of_length(header.data_start)
         if head_of_same_length is not None:
             return head_of_same_length
-    # a new length: the data moves, and the header gets space for keys of later edits
+    # another length, with space for keys of later edits: the tensor data moves
     return edited.bytes_with_reserve(header.data_start)
 
 

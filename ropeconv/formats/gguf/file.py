@@ -80,42 +80,39 @@ def shard_names(name: str, count: int) -> list[str]:
 
 
 def _shard_count(name: str, header: GgufHeader) -> int:
-    """Return the number of shards of a model, from the name and the header of the first.
-
-    A model in one file counts as one shard.
+    """Return the number of shards of a model, 1 for a model in one file.
 
     Args:
-        name: The name of the file, such as model-00001-of-00003.gguf.
-        header: Its header.
+        name: The name of the first file, such as model-00001-of-00003.gguf.
+        header: The header of this file.
 
     Raises:
-        BadSource: For another shard than the first, for more shards than any model has, and for a
-            first one without the name of one.
+        BadSource: The file is not the first shard, is named otherwise, or claims more shards than
+            any model has.
     """
+    # the number and the count in the name
     name_of_shard = SHARD.match(name)  # None for a name without a number
-
-    # It must be the first shard, which is number 0 in the key split.no, and 1 in its file name
-    # (gguf-split of llama.cpp).
-    index_in_name = 0
+    number_in_name = 1
+    count_in_name = 0
     if name_of_shard:
-        index_in_name = int(name_of_shard["number"]) - 1
-    index = header.whole("split.no", index_in_name)
+        number_in_name = int(name_of_shard["number"])
+        count_in_name = int(name_of_shard["count"])
+
+    # llama.cpp's gguf-split counts from 1 in names, and from 0 in the key split.no
+    index = header.whole("split.no", number_in_name - 1)
     if index != 0:
         first = "the first one"
         if name_of_shard:
             first = f"{name_of_shard['stem']}-00001-of-{name_of_shard['count']}.gguf"
         raise BadSource(f"{name} is shard {index + 1} of a split model; give {first}")
 
-    # the number of shards; a whole model may have the key too, with 1 or 0
+    # the count in the header; a model in one file may have the key too, with 1 or 0
     count = header.whole("split.count") or 1
     if count == 1:
         return 1
     if count > MAX_SHARDS:
         raise BadSource(f"{name} claims {count} shards, and no model has more than {MAX_SHARDS}")
-    # llama.cpp finds the others by the name of the first, so it refuses another name too
-    count_in_name = 0
-    if name_of_shard:
-        count_in_name = int(name_of_shard["count"])
+    # llama.cpp finds the other shards by the name of the first, so it refuses any other name
     if count_in_name != count:
         raise BadSource(
             f"{name} is the first of {count} shards, so it must be named"

@@ -485,15 +485,15 @@ class _HeaderReader:
         stop = self.at + length
         if stop > self.size:
             raise self._bad(f"is cut off: its header continues beyond its {self.size} bytes")
-        self._reach(stop)
+        self._require_bytes(stop)
         data = self.view[self.at : stop]
         self.at = stop
         return data
 
-    def _reach(self, stop: int) -> None:
-        """Raise MoreBytesNeeded where the first `stop` bytes of the file are not all in the view.
+    def _require_bytes(self, stop: int) -> None:
+        """Raise MoreBytesNeeded if fewer than `stop` bytes of the file were read.
 
-        More bytes than any header has are refused.
+        Raises BadSource for more bytes than any header has.
         """
         if stop > MAX_HEADER:
             raise self._bad(
@@ -518,11 +518,16 @@ class _HeaderReader:
             raise self._bad(f"has {noun} that is not UTF-8") from None
 
     def value(self, key: str) -> GgufValue:
-        """Read the type of a value and its bytes, which are decoded when the value is used.
+        """Return the value at the present place of the header, with its bytes undecoded.
 
-        The end of the value follows from its type and, for strings and arrays, from the lengths in
-        it. `key` is its name in messages.
+        Args:
+            key: The key of the value, for messages.
+
+        Raises:
+            BadSource: The value is damaged, or larger than in any model.
+            MoreBytesNeeded: Only the first bytes of the file were read, and the value ends later.
         """
+        # pass over the value, whose length follows from its type and the lengths inside
         kind = self._number(U32)
         start = self.at
         if kind == ARRAY:
@@ -534,15 +539,14 @@ class _HeaderReader:
         else:
             raise self._bad(f"has a value of unknown type {kind} under {key!r}")
 
-        # a limit for the bytes of all values; `_reach` raises where the view ends within this one
         length = self.at - start
         self._refuse_long(length, key)
         self.bytes_of_values += length
-        self._reach(self.at)
+        self._require_bytes(self.at)
         return GgufValue(kind, self.view[start : self.at])
 
     def _refuse_long(self, length: int, key: str) -> None:
-        """Refuse values that take more bytes than those of any model."""
+        """Raise BadSource if the values, with `length` bytes more, are larger than in any model."""
         if self.bytes_of_values + length > MAX_VALUES:
             raise self._bad(
                 f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as"
@@ -567,19 +571,19 @@ class _HeaderReader:
             raise self._bad(f"has an array of type {NAMES.get(element, element)} under {key!r}")
 
     def _skip_strings(self, count: int, key: str) -> None:
-        """Pass over the strings of an array, of which only the lengths are read.
+        """Move `self.at` behind the strings of an array, without reading their text.
 
-        A string is a length of 8 bytes, and so many bytes of text.
+        A string in GGUF is its length, in 8 bytes, and its text.
 
         Args:
-            count: How many strings the header claims.
+            count: The number of strings.
             key: The key of the array, for messages.
 
         Raises:
-            BadSource: A length leads beyond the end of the file.
-            MoreBytesNeeded: A string begins behind the end of `view`, and the file is longer.
+            BadSource: A string ends beyond the end of the file.
+            MoreBytesNeeded: `self.view`, the bytes of the file that were read, ends too early.
         """
-        # even empty strings take 8 bytes each, so the claimed number is checked before the loop
+        # a wrong count, such as 2**60, is refused before the loop: each string takes 8 bytes
         most_bytes = min(self.size - self.at, MAX_VALUES)
         if count * 8 > most_bytes:
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
@@ -587,11 +591,11 @@ class _HeaderReader:
         # vocabularies have some hundred thousand strings, and local names take half the time
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
         view = self.view
-        at = self.at  # where the next string begins, with its length
-        last_start_in_view = len(self.view) - 8  # from here on, a length is not all in the view
+        at = self.at  # where the next string begins
+        last_readable = len(view) - 8  # the last place where a length can be read
         for _ in range(count):
-            if at > last_start_in_view:
-                self._raise_for_string_behind_view(at, key)
+            if at > last_readable:
+                self._raise_for_missing_length(at, key)
             (length,) = unpack(view, at)
             at += 8 + length
 
@@ -599,27 +603,27 @@ class _HeaderReader:
             raise self._bad(f"is cut off within {key!r}, or a length there is wrong")
         self.at = at
 
-    def _raise_for_string_behind_view(self, at: int, key: str) -> None:
-        """Raise the exception for a string of an array whose length is not in the view.
+    def _raise_for_missing_length(self, string_start: int, key: str) -> None:
+        """Raise an exception because the length of a string is behind the bytes that were read.
 
-        For a file on the Hub, the view may have only the first bytes. Then MoreBytesNeeded says how
-        many bytes are needed, and its catcher reads them and begins again.
+        For a file on the Hub, only the first bytes are read. MoreBytesNeeded has the number of
+        bytes to read before the header is parsed again.
 
         Args:
-            at: Where the string begins, with its length.
-            key: The key of the array, whose strings begin at `self.at`.
+            string_start: The place of the string, which begins with its length.
+            key: The key of the array. The first of its strings is at `self.at`.
 
         Raises:
             BadSource: The file ends before the string, or the strings before it are longer than
-                all values of a model, so that one of their lengths must be wrong.
-            MoreBytesNeeded: The file is long enough for the string.
+                in any model, since one of their lengths is wrong.
+            MoreBytesNeeded: The file has the string.
         """
-        end_of_length = at + 8
+        end_of_length = string_start + 8
         if end_of_length > self.size:
             raise self._bad(f"is cut off within {key!r}")
-        bytes_before = at - self.at
-        self._refuse_long(bytes_before, key)
-        self._reach(end_of_length)
+        bytes_of_strings_before = string_start - self.at
+        self._refuse_long(bytes_of_strings_before, key)
+        self._require_bytes(end_of_length)
 
     def _alignment(self, value: GgufValue | None) -> int:
         """Return the alignment of tensors in bytes, from the value of general.alignment.

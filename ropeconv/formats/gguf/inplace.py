@@ -101,7 +101,7 @@ def change_by_phases(
     head = head_bytes(rewritten, header, edit, keep_data=True)
     shift = len(head) - header.data_start
     size = _final_size(header, edit, rewritten, shift)
-    places = _places(header, edit, rewritten)
+    places = _ranges_to_overwrite(header, edit, rewritten)
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
 
     # under the lock: the file must still be the one for which the change was planned, and the
@@ -190,27 +190,30 @@ def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, shif
     return max(header.size + shift, end_of_tensors)
 
 
-def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[Place]:
-    """The ranges of a file that an edit overwrites or cuts off, as (first byte, length).
+def _ranges_to_overwrite(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[Place]:
+    """Return the ranges of a file that an edit overwrites or cuts off, as (first byte, length).
 
     Args:
-        header: The header before.
-        edit: The changes. One that restores an earlier file has its `layout`.
-        rewritten: The header after, which knows the size of the data that stays (`kept_size`).
+        header: The header before the edit.
+        edit: The changes.
+        rewritten: The header after the edit.
     """
-    places = [(0, header.data_start)]  # the header
+    data_start = header.data_start
+    ranges = [(0, data_start)]  # the header
+
+    # tensors with new contents
     for name in edit.changes:
         if name not in edit.removed:
             info = header.tensors[name]
-            places.append((header.data_start + info.offset, info.size))
+            ranges.append((data_start + info.offset, info.size))
 
-    # all bytes behind the last tensor that stays: removed tensors, or padding, where added tensors
-    # go or the end of the file is cut off
+    # The end of the file, behind the last tensor that stays: tensors are added or removed there. An
+    # edit that restores an earlier file (`layout`) gives the end the length of the earlier one.
     changes_end = edit.added or edit.removed or edit.layout
     if changes_end:
-        end_of_kept = header.data_start + rewritten.kept_size
-        places.append((end_of_kept, header.size - end_of_kept))
-    return places
+        end_of_kept_tensors = data_start + rewritten.kept_size
+        ranges.append((end_of_kept_tensors, header.size - end_of_kept_tensors))
+    return ranges
 
 
 @contextmanager
@@ -393,28 +396,29 @@ def _write_journal(
 def _journal_body(
     file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a journal behind its digest.
+    """Yield the content of a journal, from which a change to a file can be undone.
 
-    A journal has what an undo needs: the size of the file, the bytes that the change overwrites,
-    and the text beside the file.
+    The journal begins with a magic string and the SHA-256 of this content, which the caller writes.
 
     Args:
         file: Descriptor of the file, which has not changed yet.
-        shift: Bytes that will be inserted at its front, negative where they are removed.
-        places: The ranges that are overwritten or cut off, as (first byte, length).
-        neighbour: The text that changes together with the file; None without one.
+        shift: The number of bytes that will be inserted at the front of the file; negative if
+            bytes will be removed there.
+        places: The ranges that the change overwrites or cuts off, as (first byte, length).
+        neighbour: A small text beside the file, such as its Modelfile, that changes with it; None
+            without such a text.
     """
-    # the inode of the file, its size, by how much its data will move, and how many ranges follow
+    # the file: its inode and its size, then the shift and the number of ranges
     status = os.fstat(file)
     yield FIXED_FIELDS.pack(status.st_ino, status.st_size, shift, len(places))
 
-    # each range: its place, and the bytes that the file has there now
+    # for each range its place, its length, and the bytes that the file has there now
     for place, length in places:
         yield ENTRY_FIELDS.pack(place, length)
         for _, block in pieces_of(file, place, length):
             yield block
 
-    # the text beside the model, as JSON
+    # the text beside the file before and after the change, as JSON
     if neighbour is not None:
         yield msgspec.json.encode(neighbour)
 
@@ -508,7 +512,7 @@ def _read_journal(path: Path, file: int, journal_file: int) -> KeptChange:
 
 
 def _read_neighbour(path: Path, journal_file: int, at: int, length: int) -> KeptNeighbour | None:
-    """The neighbour at the end of a journal; None where the bytes are not one."""
+    """Return the text beside the file from the end of a journal; None for other bytes."""
     if not 0 < length <= MAX_NEIGHBOUR:
         return None
     try:
@@ -699,35 +703,34 @@ def recover(path: Path) -> bool:
 def _undo(path: Path, file: int, journal_file: int) -> None:
     """Restore a file from its journal, and remove the journal.
 
-    A kill in between does no harm: the same steps from the beginning give the same file.
+    After a kill, the same steps can run again from the beginning.
 
     Args:
         path: The file.
-        file: Its locked descriptor.
+        file: Descriptor of the file, which is locked.
         journal_file: Descriptor of the journal.
     """
-    # the size before the change, the bytes that it inserted at the front (negative where it removed
-    # some), the ranges that it overwrote, and the text that it changed beside the file
+    # `shift` is the number of bytes that the change inserted at the front of the file, negative for
+    # removed bytes. `neighbour` is a small text beside the file that changed with it.
     old_size, shift, entries, neighbour = _read_journal(path, file, journal_file)
 
-    # First the data moves back by -shift, if the change had moved it. Then the file has another
-    # size than before the change: `_refuse_not_undoable` refuses changes that would keep the size.
-    has_other_size = os.fstat(file).st_size != old_size
-    if shift != 0 and has_other_size:
-        # Without the bytes that the change has added at the end, the file has its old size again
-        # after the move. So a kill after the move does not let the data move a second time.
-        size_with_shift = old_size + shift
-        os.ftruncate(file, size_with_shift)
+    # Move the data back. A file with its old size is not moved: the change had not moved the data
+    # yet, or an undo that was killed has moved it back. (`_refuse_not_undoable` refuses changes
+    # that move the data and keep the size.)
+    has_old_size = os.fstat(file).st_size == old_size
+    if shift != 0 and not has_old_size:
+        # cut off the bytes that were added at the end, so that the move alone gives the old size
+        os.ftruncate(file, old_size + shift)
         move_data(file, -shift)
     os.ftruncate(file, old_size)
 
-    # then the bytes that were overwritten, which are at `place_in_journal`
+    # write the old bytes of each range, which the journal has at `place_in_journal`
     for place, length, place_in_journal in entries:
         for done, block in pieces_of(journal_file, place_in_journal, length):
             write_at(file, block, place + done)
     os.fsync(file)
 
-    # at last the text beside the file, and the journal is not needed any more
+    # restore the text beside the file, and remove the journal
     if neighbour is not None:
         _undo_neighbour(path.with_name(neighbour.name), neighbour)
     journal_of(path).unlink()
@@ -758,20 +761,20 @@ def _undo_failed(path: Path, file: int, journal_file: int, problem: BaseExceptio
 
     Args:
         path: The file.
-        file: Its locked descriptor.
-        journal_file: Descriptor of its journal.
+        file: Descriptor of the file, which is locked.
+        journal_file: Descriptor of the journal.
         problem: The error that ended the change.
     """
-    # The journal is there from before the first byte of the file changes until the last one is
-    # restored. So a file without a journal has its old content.
+    # A file without a journal has its old content: the journal is written before the first byte of
+    # the file changes, and is removed after the last byte is restored.
     reason = _reason_of(problem)
     journal = journal_of(path)
     try:
         if journal.exists():
             _undo(path, file, journal_file)
     except (OSError, RopeconvError) as undo_problem:
-        # An error that comes after the journal is removed (the sync of its folder) does no harm:
-        # the old content is restored then.
+        # if the journal is removed already, only the sync of its folder has failed, and the old
+        # content is restored
         is_not_restored = journal.exists()
         if is_not_restored:
             why_not = getattr(undo_problem, "strerror", None) or undo_problem
@@ -781,7 +784,7 @@ def _undo_failed(path: Path, file: int, journal_file: int, problem: BaseExceptio
                 f" {journal.name}"
             )
 
-    # the draft of a journal that was not completed may be left, and is removed
+    # an error while the journal was written leaves its draft, a file with another name
     draft = _draft_of(path)
     with suppress(OSError):
         draft.unlink()

@@ -110,43 +110,43 @@ class Fit:
 
     @property
     def sentence(self) -> str:
-        """Whether the model fits, in a line.
+        """Whether the model fits into the memory, and the longest context that fits, in a line.
 
-        For instance `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`, or `no, 30.1 of
-        24.0 GiB RAM in llama.cpp; up to 8,192 tokens, 16,384 with OPTIONS`. The options are those
-        for a smaller type of the cache.
+        For instance "yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens", or "no, 30.1 of
+        24.0 GiB RAM in llama.cpp; up to 8,192 tokens, 16,384 with --cache-type-k q8_0".
         """
-        # such as "12.3 of 24.0 GiB RAM in llama.cpp"
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
-        share = f"{_gib_without_unit(self.need.total)} of {where}"
+        used_memory = f"{_gib_without_unit(self.need.total)} of {where}"
+        longest_context = self._longest_in_words  # such as "8,192"
+
+        # without weights to count, only the cache and the activations are known
         if not self.is_known:
-            return f"unknown without weights; the rest takes {share}"
+            return f"unknown without weights; the rest takes {used_memory}"
+
         if self.fits:
-            text = f"yes, {share}"
+            text = f"yes, {used_memory}"
             if self.devices > 1:
                 text += f", over {self.devices} of them"
-            text += f"; up to {self._up_to} tokens"
-            if self.setting:  # an option that the command lacks, such as that of the cache type
+            text += f"; up to {longest_context} tokens"
+            if self.setting:  # an option that the user has to add to the shown command
                 text += f", with {self.setting}"
             return text
 
-        # it does not fit; without the weights, the longest context that fits is only a bound
+        # too large, and without weights even larger than shown
         has_weights = self.need.weights is not None
-        answer = f"no, {share}" if has_weights else f"no, without weights already {share}"
-        no_length_fits = self.longest == 0
-        if no_length_fits:
-            what_fits = self._why_no_length_fits
+        text = f"no, {used_memory}" if has_weights else f"no, without weights already {used_memory}"
+        if self.longest == 0:
+            text += f"; {self._why_no_length_fits}"
         elif has_weights:
-            what_fits = f"up to {self._up_to} tokens"
+            text += f"; up to {longest_context} tokens"
         else:
-            what_fits = f"at most {self._up_to} tokens"
+            text += f"; at most {longest_context} tokens"
 
-        # more tokens fit with a smaller type of the cache, such as q8_0
-        with_smaller_cache = ""
+        # a smaller type of the cache, such as q8_0, if more tokens fit with it
         smaller_cache = self.thrift
         if smaller_cache:
-            with_smaller_cache = f", {smaller_cache.longest:,} with {smaller_cache.option}"
-        return f"{answer}; {what_fits}{with_smaller_cache}"
+            text += f", {smaller_cache.longest:,} with {smaller_cache.option}"
+        return text
 
     @property
     def _why_no_length_fits(self) -> str:
@@ -161,8 +161,9 @@ class Fit:
         return f"not even {STEP} tokens fit"
 
     @property
-    def _up_to(self) -> str:
-        """The longest context for people; layers that all have a window fit any."""
+    def _longest_in_words(self) -> str:
+        """The longest context for people, such as "8,192"."""
+        # if all layers have a sliding window, the cache stops growing, and any number fits
         return "any number of" if self.longest >= MOST_TOKENS else f"{self.longest:,}"
 
     @property
@@ -274,19 +275,19 @@ def find_fit(
         shape: The model.
         tokens: The length of one sequence.
         machine: The machine.
-        cache_type: The type of the cache; empty for the usual one.
+        cache_type: The type of the key-value cache, such as "q8_0"; empty for the usual type.
 
     Raises:
-        UsageError: The runtime does not have that type.
+        UsageError: The runtime does not have the type.
     """
     formulas = MEMORY[runtime]
     need = needed(formulas, shape, tokens, machine, cache_type)
-    devices = _devices(formulas, need, machine)
+    devices = _devices(formulas, need, machine)  # how many the model needs; 0 if it does not fit
+    longest = _longest(formulas, shape, machine, need.cache_type)  # in tokens
 
-    # a smaller type of the cache is named where the context does not fit, and nobody chose a type
-    longest = _longest(formulas, shape, machine, need.cache_type)
+    # if the context does not fit, advise a smaller type, unless the user has chosen a type
     smaller_cache = None
-    if not devices and not cache_type:
+    if devices == 0 and not cache_type:
         smaller_cache = _find_smaller_cache(formulas, shape, machine, longest)
     return Fit(
         runtime=formulas,
@@ -356,7 +357,7 @@ def _longest(runtime: RuntimeMemory, shape: ModelShape, machine: Machine, cache_
 def _find_smaller_cache(
     runtime: RuntimeMemory, shape: ModelShape, machine: Machine, longest: int
 ) -> Thrift | None:
-    """Return the first type of the cache with which a longer context fits; None without one."""
+    """Return the first type of the cache with which a longer context fits, or None."""
     for name, option in runtime.cache_options.items():
         dtype = runtime.cache_types(shape)[name]
         if any(group.keys % dtype.block or group.values % dtype.block for group in shape.layers):

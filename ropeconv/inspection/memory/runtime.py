@@ -13,7 +13,7 @@ from ...errors import UsageError
 from ...formats.gguf.header import TensorType
 from ...models.config import CachedLayers
 from ...rope.registry import Registry
-from ..kv_cache import OF_CHECKPOINTS
+from ..kv_cache import CACHE_DTYPES
 from .machine import GIB, Machine
 from .shape import ModelShape
 
@@ -48,14 +48,14 @@ class RuntimeMemory(ABC):
 
     def width(self, shape: ModelShape) -> int:
         """Return the bytes of a number in that type."""
-        return OF_CHECKPOINTS.get(self.compute_dtype(shape), OF_CHECKPOINTS["bfloat16"]).size
+        return CACHE_DTYPES.get(self.compute_dtype(shape), CACHE_DTYPES["bfloat16"]).size
 
     def cache_types(self, shape: ModelShape) -> dict[str, TensorType]:
         """Return the types that the cache can have, the usual one first."""
         dtype = self.compute_dtype(shape)
-        types = {dtype: OF_CHECKPOINTS.get(dtype, OF_CHECKPOINTS["bfloat16"])}
+        types = {dtype: CACHE_DTYPES.get(dtype, CACHE_DTYPES["bfloat16"])}
         for name in self.cache_options:
-            types[name] = OF_CHECKPOINTS[name]
+            types[name] = CACHE_DTYPES[name]
         return types
 
     def cache_type(self, shape: ModelShape, name: str = "") -> tuple[str, TensorType]:
@@ -142,7 +142,9 @@ def pad(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def numbers(layers: Iterable[CachedLayers], kept: Callable[[CachedLayers], int]) -> int:
+def count_cached_numbers(
+    layers: Iterable[CachedLayers], kept: Callable[[CachedLayers], int]
+) -> int:
     """Return how many numbers a cache has.
 
     Args:

@@ -165,7 +165,7 @@ class ModelShape:
 
 
 def config_shape(config: Config, family: Family, cache: KvCache | None) -> ModelShape | None:
-    """Return the sizes of a checkpoint that its memory follows from, such as its hidden size.
+    """Return the sizes of a checkpoint on which its memory depends, such as its hidden size.
 
     Args:
         config: The content of config.json.
@@ -242,19 +242,19 @@ def _mlp_kind(family: Family) -> Mlp:
 
 
 def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShape | None:
-    """Return the shape of a GGUF model without its weights.
+    """Return the sizes of a GGUF model on which its memory depends, without its weights.
 
     Args:
-        keys: The keys of its header.
-        arch: Its architecture.
-        cache: Its key-value cache; None where it has none.
+        keys: The keys of the header.
+        arch: The architecture of the model.
+        cache: The key-value cache of the model; None for a model without a cache.
 
     Returns:
-        The shape; None where the header leaves out what the memory depends on.
+        The sizes; None if the header lacks a size, or the model has no cache.
     """
     if cache is None or not cache.layers:
         return None
-    # sizes are 0 where the header has no such key
+    # `_whole` gives 0 for a missing key
     file = ArchKeys(keys, arch)
     vocabulary = _gguf_vocabulary(keys, file)
     hidden = _whole(file.get("embedding_length"))
@@ -262,17 +262,17 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
     if 0 in (vocabulary, hidden, heads):
         return None
 
-    # the width of all queries; with multi-head latent attention (MLA), a head of queries has
-    # dimensions that rotate (rope) and others (nope)
+    # the numbers in the queries of all heads; with multi-head latent attention (MLA), the queries
+    # of a head have dimensions that rotate (rope) and dimensions that do not (nope)
     head_dim = _whole(file.get("attention.key_length")) or hidden // heads
     queries = heads * head_dim
     latent = _gguf_latent(file, head_dim)
     if latent is not None:
         queries = heads * (latent.nope + latent.rope)
 
-    # A model with experts may have an ordinary MLP in some of its layers. A header without
-    # expert_feed_forward_length, as that of Mixtral, has the width of its experts in
-    # feed_forward_length.
+    # The widths of the MLPs. In a model with experts, only dense layers have an ordinary MLP, and
+    # only some models have dense layers. Mixtral has the width of its experts in
+    # feed_forward_length, most others in expert_feed_forward_length.
     experts = _whole(file.get("expert_used_count"))
     expert_width = _whole(file.get("expert_feed_forward_length"))
     mlp_width = _whole(file.get("feed_forward_length"))
@@ -284,7 +284,7 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
     return ModelShape(
         family=arch.name,
         layers=cache.layers,
-        states=cache.states,
+        states=cache.states,  # layers with a state of fixed size, such as Mamba
         dtype="float32",
         vocabulary=vocabulary,
         hidden=hidden,

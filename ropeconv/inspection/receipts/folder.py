@@ -40,10 +40,10 @@ LONGEST_NAME = 240
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Check that a record from a receipt is one that ropeconv writes.
+    """Check that the record in a receipt is safe, since anybody can publish a model with a receipt.
 
-    The record says in which files an output folder differs from its source, so that the source can
-    be restored: e.g. renamed = {"model.safetensors": "model-00001-of-00001.safetensors"}.
+    The record has the files in which an output folder differs from the original, the model before
+    ropeconv changed it. The original is restored from the output and the record.
 
     Args:
         record: The record.
@@ -54,20 +54,21 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
         BadSource: The record names files outside the folder, files that `ropeconv apply` never
             writes, or a name twice.
     """
-    # Anybody can publish a model with a receipt. Its names must not lead out of the folder, and its
-    # texts must not become code or settings that ropeconv never writes. Files that the output has
-    # added or left out are not written by a restore, so a safe name is enough for them.
+    # files that only the output has, or only the original: a restore does not write them, so their
+    # names must only stay inside the folder
     for name in (*record.added, *record.skipped):
         if not safe_name(name):
             raise _distrust(reference, f"names a file {name!r}, outside it")
-    # files that a restore writes must not be hidden either, nor have names that are too long
+    # files that a restore writes under another name, or with another text: they must not be hidden,
+    # and their names must not be too long
     texts = [text.name for text in record.texts]
     for name in (*record.renamed, *record.renamed.values(), *texts):
         if not _is_plain_name(name):
             shown_name = name[:LONGEST_NAME]
             raise _distrust(reference, f"names a file {shown_name!r}, outside it or hidden")
 
-    # only weights are renamed, and the model card, in whose place the output has its own
+    # ropeconv renames only weights, and the model card of the original (to SOURCE_CARD, since
+    # README.md is the card of the output)
     for name_in_output, original_name in record.renamed.items():
         both_names = (name_in_output, original_name)
         are_weights = all(name.endswith(WEIGHTS_SUFFIX) for name in both_names)
@@ -78,6 +79,7 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
                 f"says that {original_name!r} is now {name_in_output!r}, and only weights are"
                 " renamed",
             )
+    # the receipt and the weights have no recorded text
     for name in texts:
         if name == RECEIPT or name.endswith(WEIGHTS_SUFFIX):
             raise _distrust(reference, f"has another text of {name!r}")
@@ -226,16 +228,18 @@ class OriginalSource(Source):
     """A checkpoint that ropeconv wrote, with texts, file names and tensors of its first source."""
 
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
-        """Restore the texts of a model from before ropeconv changed it; nothing is written.
+        """Present an output as the original, the model before ropeconv changed it.
+
+        The texts of the original are restored in memory. Nothing is written.
 
         Args:
             inner: The output.
-            receipt: Its receipt, from which come the family, and the first source for messages.
-            record: The difference between the output and its first source.
+            receipt: The receipt of the output.
+            record: The record in the receipt: how the output differs from the original.
 
         Raises:
             BadSource: The record has names of files that ropeconv never writes, or texts cannot be
-                recovered.
+                restored.
         """
         self.inner = inner
         self.receipt = receipt
@@ -244,24 +248,23 @@ class OriginalSource(Source):
         self.reference = inner.reference
         self.commit = inner.commit
         self.treat_as = inner.treat_as or receipt.source.family
-        # a receipt may be written by anybody, so the names in its record are checked
+        # anybody can have written the record
         names_in_output = {file.name for file in inner.files()}
         check_folder(record, names_in_output, inner.reference)
 
-        # The texts of the first source, by name; and for files that the output has renamed, the
-        # name in the output by the name in the first source.
+        # the texts of the original that the output has changed, by name
         self._texts = {text.name: self._restore(text) for text in record.texts}
+        # the names of renamed files: {name in the original: name in the output}
         self._inner_names = {
             original_name: name_in_output
             for name_in_output, original_name in record.renamed.items()
         }
 
-        # A source on the Hub has the kind "hub", and the Hub copies its unchanged files into a new
-        # repository, by their names in this one. Renamed files have other names in the first
-        # source, so that it has the kind "folder", whose files are uploaded.
+        # Files of the kind "hub" are copied by the Hub, under the names that they have there. A
+        # renamed file has another name here, so the kind is "folder", whose files are uploaded.
         self.kind = inner.kind
-        has_renamed_files = bool(names_in_output & record.renamed.keys())
-        if has_renamed_files:
+        renamed_files = names_in_output & record.renamed.keys()
+        if renamed_files:
             self.kind = "folder"
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -346,7 +349,7 @@ class OriginalSource(Source):
         return tuple(names)
 
     def _restore(self, record: TextRecord) -> str:
-        """The text of a file in the first source: that of the output with the recorded middle."""
+        """The text of a file in the original: the output's text with the recorded middle part."""
         text_in_output = self.inner.text(record.name) or ""
         content = record.restore(text_in_output.encode())
         if hashlib.sha256(content).hexdigest() != record.sha256:
@@ -391,7 +394,7 @@ def folder_record(
     skipped: tuple[str, ...],
     multiplied: tuple[str, ...],
 ) -> FolderRecord:
-    """Return the record of an output folder: in what it differs from its first source.
+    """Return the record of an output folder: how it differs from the original.
 
     `ropeconv restore` needs that. Where the source is an output too, it differs from the first
     source already, and both differences are combined:
@@ -466,32 +469,30 @@ def original_record(
     folder: FolderRecord | None = None,
     gguf: GgufRecord | None = None,
 ) -> OriginalRecord:
-    """Return the record of the model that an output comes from, for the receipt of the output.
+    """Return the record of the original for the receipt of an output.
 
-    This is the first source, the model before the first run of `ropeconv apply`. Say that llama was
-    extended to llama-yarn2, and that llama-yarn2 is extended to llama-yarn4 now. Then the record of
-    llama-yarn4 names llama, and has the run that made llama-yarn2 (its `steps`).
+    The original is the model before the first run of ropeconv. An example: an earlier run made
+    llama-yarn2 from llama, and this run makes llama-yarn4 from llama-yarn2. The record of
+    llama-yarn4 names llama as the original, and has the run that made llama-yarn2 (`steps`).
 
     Args:
-        source: The source of the output; its receipt names the first source where it has one.
-        record: The record of `source`.
-        folder: The parts of a folder that the output changes.
-        gguf: The parts of a GGUF file that the output changes.
+        source: The source of the output, llama-yarn2 in the example.
+        record: The record of the source.
+        folder: How the output differs from the original, if both are folders.
+        gguf: How the output differs from the original, if it is a GGUF file.
     """
-    # The receipt of the source. With --replace, the source is an OriginalSource: an output that is
-    # read as its first source, so that no earlier run is a step of the new output.
     if isinstance(source, OriginalSource):
+        # with --replace, the output is made from the original, without earlier runs
         receipt: Receipt | None = source.receipt
-        earlier_steps: tuple[StepRecord, ...] = ()
+        earlier_runs: tuple[StepRecord, ...] = ()
     else:
-        receipt = valid_receipt(source)
-        earlier_steps = receipt.steps if receipt is not None else ()
+        receipt = valid_receipt(source)  # None for a model that ropeconv did not write
+        earlier_runs = receipt.steps if receipt is not None else ()
 
-    # without a receipt, the source is not an output of ropeconv, so it is the first source
-    first_source = record
+    original = record
     if receipt is not None and receipt.original is not None:
-        first_source = receipt.original.source
-    return OriginalRecord(source=first_source, folder=folder, gguf=gguf, steps=earlier_steps)
+        original = receipt.original.source
+    return OriginalRecord(source=original, folder=folder, gguf=gguf, steps=earlier_runs)
 
 
 def _text_record(name: str, old: bytes, new: bytes) -> TextRecord:

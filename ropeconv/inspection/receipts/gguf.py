@@ -1,8 +1,7 @@
-"""A GGUF file that ropeconv wrote, as its first source.
+"""The original of a GGUF file that ropeconv wrote: the file before the first run of ropeconv.
 
-The first source is the file before the first bake: each output carries a record (`GgufRecord`) of
-what was changed since. `earlier` makes the edit that restores the first source from the record, and
-the `record_of_...` functions make the record.
+Each output has a record (`GgufRecord`) of what was changed since. `original_of` makes the edit that
+restores the original from the record, and the `record_of_...` functions make the record.
 """
 
 import base64
@@ -98,23 +97,21 @@ def _distrust(file: GgufFile, fault: str) -> BadSource:
 def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     """Yield what is wrong with a record, such as "has no general.architecture".
 
-    Each fault is the end of a sentence that begins with "the receipt of FILE". The caller stops at
-    the first one: later checks rely on earlier ones.
+    A fault is the end of a sentence that begins with "the receipt of FILE". The caller stops at the
+    first fault, since later checks need a record that has passed the earlier checks.
 
     Args:
-        record: The record from the receipt in the file, by which the file can be restored as it was
-            before the first run of `ropeconv apply`. It has the names of all keys of that file
-            (`keys`), the values that were changed since (`values`), and those that ropeconv wrote
-            in their place (`written`).
-        file: The file.
+        record: The record in a receipt, from which the original is restored: the file before
+            ropeconv changed it. Anybody can have written the record.
+        file: The file with the receipt.
     """
-    # the layout of the first source: the byte where data began, and the bytes behind all data
+    # where tensor data began in the original, and how many bytes were behind the data (`tail`)
     if record.version not in (2, 3):
         yield f"says GGUF version {record.version}"
     if record.data_start < 0 or not 0 <= record.tail <= MOST_SMALL_BYTES:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
 
-    # the names of its keys
+    # the names of all keys of the original
     has_repeated_keys = len(set(record.keys)) != len(record.keys)
     has_long_keys = any(len(key.encode()) > LONGEST_KEY for key in record.keys)
     if has_repeated_keys or has_long_keys:
@@ -125,8 +122,9 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     if _changes_alignment(record, file.header.alignment):
         yield f"has another {ALIGNMENT}"
 
-    # Its values. A text of nothing but spaces is recorded by their number (`spaces`), which is 0
-    # for all other values. A restore makes these texts in memory, so their sum has a limit.
+    # The values of the original that ropeconv has changed (`values`), and the new values in the
+    # file (`written`). A text of spaces is recorded as the number of spaces. A restore makes these
+    # texts in memory, so their sum has a limit.
     recorded_values = [*record.values.values(), *record.written.values()]
     numbers_of_spaces = [value.spaces for value in recorded_values]
     sum_of_spaces = sum(numbers_of_spaces)
@@ -139,23 +137,22 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
 
 
 def _changes_alignment(record: GgufRecord, alignment: int) -> bool:
-    """Whether the first source in a record has another alignment than the file.
+    """Whether the original in a record has another alignment of tensors than the file.
 
-    `ropeconv apply` never changes the alignment of tensors, so such a record is not of ropeconv.
+    ropeconv never changes the alignment, so ropeconv has not written such a record.
 
     Args:
-        record: The record.
+        record: The record in the receipt of the file. `record.keys` has the names of all keys of
+            the original, and `record.values` only values that were changed.
         alignment: The alignment of the file, in bytes.
     """
-    # a changed value is recorded, and an unchanged one is not
-    has_recorded_value = ALIGNMENT in record.values
-    if has_recorded_value:
+    # the record says that the value was changed
+    if ALIGNMENT in record.values:
         return True
-    # a first source with the key has the value that the file has
-    first_source_has_key = ALIGNMENT in record.keys
-    if first_source_has_key:
+    # the original has the key with the same value as the file
+    if ALIGNMENT in record.keys:
         return False
-    # a first source without the key had the default
+    # the original has no key, and with it the default alignment
     return alignment != DEFAULT_ALIGNMENT
 
 
@@ -189,14 +186,14 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
-    # projections whose rows were reordered within each head
+    # projections whose rows were reordered within each head, which has `record.head_dim` rows
     for name in record.interleaved:
         fault = f"says that the rows of {name} were reordered by {record.head_dim}"
-        if name in ROPE_TENSORS:  # a rope tensor has no rows
+        if name in ROPE_TENSORS:  # a vector, which has no rows
             yield fault
             continue
         tensor = file.tensors.get(name)
-        if tensor is None:  # a missing tensor is refused with a message of its own, when it is used
+        if tensor is None:  # refused with another message when the tensor is restored
             continue
         if not _has_heads(tensor, record.head_dim):
             yield fault
@@ -226,8 +223,8 @@ FREQUENCY_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """The first source of a GGUF file."""
+class OriginalGguf:
+    """The original of a GGUF file: the file before ropeconv changed it."""
 
     edit: Edit
     """The edit that restores its keys and tensors."""
@@ -265,7 +262,7 @@ def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
 
 
 def _readable_receipt(file: GgufFile) -> Receipt | None:
-    """Return the receipt in a file, whatever RoPE the file has; None without a readable one."""
+    """Return the receipt in a file; None if the file has no receipt that can be read."""
     text = file.get(RECEIPT)
     if not isinstance(text, str):
         return None
@@ -276,56 +273,55 @@ def _readable_receipt(file: GgufFile) -> Receipt | None:
 
 
 def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
-    """Return the RoPE of the first source of a file; None if the receipt lacks it."""
+    """Return the RoPE that a file had before ropeconv changed it; None if the receipt lacks it."""
     try:
-        before = earlier(file, receipt)
+        before = original_of(file, receipt)
         return read(before.header, before.vectors, arch_of_header(before.header)).spec
     except RopeconvError:
         return None
 
 
-def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
-    """Return the edit that makes of a file what it was before ropeconv changed it, for `--replace`.
-
-    A receipt counts as none if it does not say what was before (`original`), or if the file now has
-    another RoPE than it says.
+def edit_to_original(file: GgufFile, spec: RopeSpec) -> Edit | None:
+    """Return the edit that undoes all changes of ropeconv in a file, for `--replace`.
 
     Args:
         file: The file.
         spec: The RoPE of the file.
 
     Returns:
-        The edit; None for files that ropeconv did not write.
+        The edit; None for a file that ropeconv did not write, or whose receipt has no record of the
+        original, the file before all changes.
 
     Raises:
-        BadSource: The file cannot be restored, or a key that ropeconv wrote was edited since.
+        BadSource: The changes cannot be undone, or a key that ropeconv wrote was edited since.
     """
     receipt = _readable_receipt(file)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
         return None
-    # A key that ropeconv wrote and that was edited since is refused first. Beside such keys,
-    # ropeconv may have folded or reordered weights, so that another method cannot start from the
-    # file.
+
+    # Refuse edited keys before the RoPE is compared: another RoPE would mean "not of ropeconv",
+    # although ropeconv may have changed the weights of this file.
     record = receipt.original.gguf
     first_fault = next(_faults_of_values(record.written), None)
     if first_fault is not None:
         raise _distrust(file, first_fault)
-    _refuse_edited_keys(file, record, receipt.first.described)
+    source_in_words = receipt.first.described
+    _refuse_edited_keys(file, record, source_in_words)
 
-    # A receipt of an early version does not list the keys that ropeconv wrote, so that the check
-    # above finds nothing. Then the RoPE of the file is compared with that of its receipt.
+    # the file has another RoPE than its receipt, which is only possible for receipts of early
+    # versions: they do not list the keys that ropeconv wrote
     if valid_gguf_receipt(file, spec) is None:
         return None
-    return earlier(file, receipt, whole=True).edit
+    return original_of(file, receipt, whole=True).edit
 
 
 def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: bool) -> None:
-    """Refuse a file whose first source cannot be made from it and its receipt.
+    """Refuse a file from which the original cannot be restored.
 
     Args:
         file: A file that ropeconv wrote.
         record: The record of the changes, from its receipt.
-        first: The first source in words, for messages.
+        first: The source of the original in words, for messages.
         whole: Whether all tensors must be restored, and not only the keys and RoPE tensors; edited
             keys are then refused too.
 
@@ -352,22 +348,21 @@ def _refuse_unrestorable(file: GgufFile, record: GgufRecord, first: str, whole: 
         )
 
 
-def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
-    """Return the first source of a file: how it was before the first run of `ropeconv apply`.
+def original_of(file: GgufFile, receipt: Receipt, whole: bool = False) -> OriginalGguf:
+    """Return the original of a file: its header and RoPE tensors before ropeconv changed it.
 
-    It is computed from the file and from its receipt, which records what the first source had in
-    place of each key and tensor that was changed. The result has the edit that turns the file back
-    into its first source, and the header and RoPE tensors that this gives; nothing is written.
+    The receipt of the file records the keys and tensors of the original that were changed. The
+    result has also the edit that turns the file back into the original. Nothing is written.
 
     Args:
         file: A file that ropeconv wrote.
-        receipt: Its receipt.
+        receipt: The receipt of the file.
         whole: Whether to refuse a file with tensors that cannot be restored, or with edited keys
             whose edits would be lost.
 
     Raises:
-        BadSource: The receipt has no original, or is not one that ropeconv writes, or keys or
-            tensors are missing or cannot be restored.
+        BadSource: The receipt has no record of the original, or was not written by ropeconv, or
+            keys or tensors are missing or cannot be restored.
     """
     record = receipt.original.gguf if receipt.original else None
     if record is None:
@@ -375,22 +370,21 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"the receipt of {file.name} does not say what its source had; take the source again, "
             f"{receipt.source.described}"
         )
-    first = receipt.first.described  # the first source in words, for messages
-    _refuse_unrestorable(file, record, first, whole)
+    source_in_words = receipt.first.described  # for messages
+    _refuse_unrestorable(file, record, source_in_words, whole)
 
-    # the edit: all keys of the first source, the tensors that were changed, and without those that
-    # were added
+    # the edit restores keys and changed tensors, and removes the tensors that ropeconv has added
     edit = Edit(
-        base=_first_values(file, record, first),
-        changes=_first_tensors(file, record, first),
+        base=_original_values(file, record, source_in_words),
+        changes=_original_tensors(file, record, source_in_words),
         removed=frozenset(record.added),
     )
 
-    # The header that the edit gives. An edit with a layout restores a file, so that `rewrite` keeps
-    # all of its keys, also a key of blanks that ropeconv had reserved for later keys.
+    # The header of the original. With a layout, `rewrite` keeps all keys of the original, also a
+    # reserve, a key of spaces that keeps a place for later keys.
     layout = Layout(version=record.version, data_start=record.data_start, tail=record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
-    # it is only read and never a file, so it has neither a size nor a place where data begins
+    # the header of no file on the disk: it has no size, and no place where data begins
     header = GgufHeader(
         version=record.version,
         values=rewritten.values,
@@ -400,66 +394,63 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
         size=0,
     )
 
-    # the rope tensors (float32) that the first source had, with their restored contents
+    # the RoPE tensors of the original, float32
     vectors = {}
     for name, vector in rope_tensors(file).items():
         if name in edit.removed:
             continue
         vectors[name] = vector
         if name in edit.changes:
-            restored = edit.changes[name].apply(b"")  # from the receipt, whatever the file has
+            # the bytes are in the receipt, so the present bytes (b"") do not matter
+            restored = edit.changes[name].apply(b"")
             vectors[name] = np.frombuffer(restored, "<f4").astype(np.float64)
-    return Earlier(edit, header, vectors)
+    return OriginalGguf(edit, header, vectors)
 
 
-def was_written(record: GgufRecord, header: GgufHeader) -> bool:
-    """Return whether the first source of a file, with the same shards, was a file on the disk.
+def original_was_file(record: GgufRecord, header: GgufHeader) -> bool:
+    """Return whether the original was on the disk in the form in which it would be restored.
 
-    The first source is the file without the changes of ropeconv. There are two cases without such a
-    file on the disk:
-
-    - The present file was split or merged since, so that it has other shards than the first source.
-    - It was converted from a checkpoint and extended at once, so that the conversion without
-      scaling was never written. The record then has 0 for the byte where its data began.
+    The original is the file before ropeconv changed it.
 
     Args:
-        record: The record from the receipt of the file.
+        record: The record in the receipt of the file.
         header: The header of the file.
     """
+    # A checkpoint that is converted and extended at once: the conversion before the extension is
+    # never written, so the record has 0 for the place where its data began.
+    was_on_disk = record.data_start > 0
+    # a file that was split or merged since: the restored file has other shards than the original
     recorded_split_keys = {key for key in record.keys if key.startswith(SPLIT)}
     has_same_shards = split_keys(header).keys() == recorded_split_keys
-    was_a_file = record.data_start > 0
-    return was_a_file and has_same_shards
+    return was_on_disk and has_same_shards
 
 
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
-    """Return where data began in the first source of a file, and the bytes behind its end.
+    """Return where tensor data begins in the original, and how many bytes are behind the data.
 
-    The first source is the file as it was before ropeconv changed it. A GGUF file is a header, then
-    the data of the tensors. Space between the two, and behind the last tensor, is padding, of which
-    writers use different amounts; with the same layout, the restored file is the same byte by byte.
+    The original is the file before ropeconv changed it. Writers of GGUF files put different amounts
+    of padding before and behind the data. With the layout, every byte of the original is restored.
 
     Args:
-        record: The record from the receipt of the file.
+        record: The record in the receipt of the file.
         header: The header of the file.
-        edit: The edit that brings the first source back.
+        edit: The edit that restores the original.
 
     Raises:
-        BadSource: The header of the first source ends long before that place.
+        BadSource: The receipt has a place that is too far behind the header.
     """
-    # A first source that was never on the disk has no layout to restore. It gets the one that
-    # gguf-py writes, with padding to the alignment in front of the data and behind the last tensor.
-    if not was_written(record, header):
+    # an original that was not on the disk gets the layout of gguf-py: padding to the alignment
+    if not original_was_file(record, header):
         rewritten = rewrite(header, edit)
         padding = -rewritten.data_size % rewritten.alignment
         return Layout(version=3, data_start=len(rewritten.plain()), tail=padding)
 
-    # The data begins behind the header and its padding, and not later: a receipt with a later place
-    # was edited.
+    # Data begins at the first aligned place behind the header. A receipt with a later place was
+    # edited.
     layout = Layout(version=record.version, data_start=record.data_start, tail=record.tail)
-    restored = rewrite(header, replace(edit, layout=layout))
-    latest_data_start = len(restored.plain())
-    if record.data_start > latest_data_start:
+    restored_header = rewrite(header, replace(edit, layout=layout))
+    first_aligned_place = len(restored_header.plain())
+    if record.data_start > first_aligned_place:
         raise BadSource(
             "the receipt of this file has another place for its data than its header can have; take"
             " its source again"
@@ -474,19 +465,19 @@ def _rename_arch(key: str, old: str, new: str) -> str:
     return key
 
 
-def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
-    """The metadata keys of a file as it was before ropeconv changed it, with their values.
+def _original_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
+    """Return the keys and values of the original, the file before ropeconv changed it.
 
     Args:
         file: A file that ropeconv wrote.
-        record: The record in its receipt: all keys of the first source, and the values that were
-            changed since. The others are still in the file.
-        first: The first source in words, for messages.
+        record: The record in the receipt of the file. `record.keys` are all keys of the original,
+            and `record.values` are the values that were changed.
+        first: The source of the original in words, for messages.
 
     Raises:
-        BadSource: A key of the first source is not in the file any more.
+        BadSource: A key of the original is not in the file any more.
     """
-    # `ropeconv apply` can change the architecture, with which the names of keys begin
+    # ropeconv can change the architecture, with which the names of keys begin
     new_arch = str(file.get(ARCH))
     old_arch = new_arch
     if ARCH in record.values:
@@ -494,23 +485,27 @@ def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, G
 
     values: dict[str, GgufValue] = {}
     for key in record.keys:
+        # changed by ropeconv: the old value is in the record
         if key in record.values:
             values[key] = value_of(record.values[key])
             continue
+
+        # unchanged: the value is in the file
         key_in_file = _rename_arch(key, old_arch, new_arch)
         value = file.header.values.get(key_in_file)
         if value is not None:
             values[key] = value
             continue
-        # A conversion that was extended at once was never a file (its `data_start` is 0). Its list
-        # has keys that llama.cpp's quantiser may add, and those need not be there.
-        was_a_file = record.data_start > 0
-        if was_a_file:
+
+        # Missing. Only a conversion that was extended at once, and never on the disk before
+        # (`data_start` is 0), lists keys that may be missing: keys of llama.cpp's quantiser.
+        was_on_disk = record.data_start > 0
+        if was_on_disk:
             raise BadSource(
                 f"{file.name} has no {key_in_file} any more; take the source again, {first}"
             )
 
-    # keys that other programs have added since, and those about shards, are as in the present file
+    # keys that other programs have added since, and keys about shards
     for key in keys_of_others(file, record):
         values[key] = file.header.values[key]
     return values | split_keys(file.header, frozenset(record.added))
@@ -522,7 +517,7 @@ def _refuse_edited_keys(file: GgufFile, record: GgufRecord, first: str) -> None:
     Args:
         file: A file that ropeconv wrote.
         record: The record in its receipt.
-        first: The first source in words, for the message.
+        first: The source of the original in words, for the message.
 
     Raises:
         BadSource: A key has another value than ropeconv wrote, or is gone.
@@ -540,14 +535,11 @@ def _refuse_edited_keys(file: GgufFile, record: GgufRecord, first: str) -> None:
 def keys_of_others(file: GgufFile, record: GgufRecord) -> tuple[str, ...]:
     """Return the keys that other programs have added to a file since ropeconv wrote it.
 
-    These are keys that ropeconv has not written, and that the first source, the file before
-    ropeconv changed it, did not have.
-
     Args:
         file: A file that ropeconv wrote.
-        record: The record in its receipt.
+        record: The record in the receipt of the file.
     """
-    # receipts of earlier versions do not say which keys ropeconv wrote, so nothing can be said
+    # a receipt of an early version does not say which keys ropeconv wrote
     if not record.written:
         return ()
     new_arch = str(file.get(ARCH))
@@ -555,14 +547,15 @@ def keys_of_others(file: GgufFile, record: GgufRecord) -> tuple[str, ...]:
     if ARCH in record.values:
         old_arch = str(value_of(record.values[ARCH]).decode())
 
-    # Keys of the first source that ropeconv has not changed. `record.values` has the old values of
-    # the others, which are in `record.written`, or which the file lacks.
+    # the keys that ropeconv has not changed, by their names in the file: with another architecture,
+    # qwen2.block_count is llama.block_count there
     unchanged = []
-    for key in record.keys:
-        if key not in record.values:
-            # with another architecture, qwen2.block_count is llama.block_count in the file
+    for key in record.keys:  # all keys of the original, the file before ropeconv changed it
+        is_changed = key in record.values
+        if not is_changed:
             unchanged.append(_rename_arch(key, old_arch, new_arch))
 
+    # all other keys, without the keys about the file, such as the receipt
     known = {*record.written, *unchanged}
     added_by_others = []
     for key in file.header.values:
@@ -577,11 +570,11 @@ def _describes_file(key: str) -> bool:
 
 
 def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dict[str, GgufValue]:
-    """Return the keys about shards, which follow the present file and not its first source.
+    """Return the keys about shards, which stay as in the present file when it is restored.
 
     Args:
         header: The header of the present file.
-        removed: Names of tensors that its first source does not have.
+        removed: Names of tensors that the original does not have.
     """
     keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
     if COUNT in keys and removed:
@@ -594,14 +587,14 @@ def _replace_by(data: bytes) -> Change:
     return Change(len(data), lambda old: data)
 
 
-def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
+def _original_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
     """Return the changes that undo what ropeconv has changed in the tensors of a file, by name.
 
     Args:
         file: A file that ropeconv wrote.
         record: The record in its receipt, with the contents of small tensors in base64 and the
             names of tensors whose rows were reordered.
-        first: The first source in words, for messages.
+        first: The source of the original in words, for messages.
 
     Raises:
         BadSource: Such a tensor is gone, or has another size.
@@ -629,34 +622,32 @@ QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """Return the record for the receipt of an output, from which its source can be made again.
+    """Return the record for the receipt of an output, from which its source can be restored.
 
-    The source is a file that ropeconv has not changed before. The record has the values of its keys
-    that the output changes, such as llama.context_length, and its small tensors that change.
+    The record has the values and the small tensors of the source that the output changes, such as
+    llama.context_length.
 
     Args:
-        file: The source.
-        edit: The edit that makes the output from it.
+        file: The source, a file that ropeconv has not changed before.
+        edit: The edit that makes the output.
     """
-    # The bytes after the last tensor. Where they are few and all zeros, they are padding, whose
-    # length is recorded. One byte more than "few" is read, to see that there are more.
+    # the padding behind the last tensor, a few zeros; one byte more is read to see longer data
     header = file.header
     first_shard = file.shards[0]
-    end = header.data_start + header.data_size
-    tail = first_shard.read(end, min(header.size, end + MOST_SMALL_BYTES + 1))
+    end_of_data = header.data_start + header.data_size
+    tail = first_shard.read(end_of_data, min(header.size, end_of_data + MOST_SMALL_BYTES + 1))
     is_padding = len(tail) <= MOST_SMALL_BYTES and not any(tail)
 
-    # The digest of the header lets `restore` show that it wrote every byte again. That only works
-    # where ropeconv writes the keys of this header to the same bytes; another tool may pad it
-    # otherwise.
+    # A digest of the header, by which `restore` proves that every byte is the same again. There is
+    # none if ropeconv would write this header otherwise, such as with other padding.
     header_bytes = first_shard.read(0, header.data_start)
     layout = Layout(version=header.version, data_start=header.data_start, tail=0)
-    written_again = rewrite(header, Edit(base=header.values, layout=layout))
+    rewritten_header = rewrite(header, Edit(base=header.values, layout=layout))
     digest = ""
-    if written_again.bytes_as_before(layout) == header_bytes:
+    if rewritten_header.bytes_as_before(layout) == header_bytes:
         digest = hashlib.sha256(header_bytes).hexdigest()
 
-    # the record of the file without changes, and then with the changes of the output
+    # a record without changes, and then the changes of the output
     unchanged = GgufRecord(
         keys=tuple(header.values),
         version=header.version,
@@ -664,59 +655,58 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
         tail=len(tail) if is_padding else 0,
         sha256=digest,
     )
-    changed_tensors = _sort_changes(unchanged, file.tensors, file.read, edit.changes)
-    return _add_differences(
+    changed_tensors = _sort_changed_tensors(unchanged, file.tensors, file.read, edit.changes)
+    return _record_differences(
         unchanged,
-        first_header=header,
-        header_before_run=header,  # the same, since this is the first run of ropeconv
+        original_header=header,
+        header_before_run=header,  # the same header, since this is the first run
         output_header=rewrite(header, edit),
         changed_tensors=changed_tensors,
     )
 
 
 def record_of_output(
-    file: GgufFile, input_record: GgufRecord, before: Earlier, edit: Edit, replaced: bool
+    file: GgufFile, input_record: GgufRecord, before: OriginalGguf, edit: Edit, replaced: bool
 ) -> GgufRecord:
     """Return the record for the receipt of an output whose source ropeconv has written too.
 
-    Say that model-64k.gguf was made from model.gguf, and that model-128k.gguf is made from
-    model-64k.gguf now. The record of model-128k.gguf then says how it differs from model.gguf, the
-    first of the three, so that `ropeconv restore` can make that again.
+    The record has the differences between the output and the original. An example: an earlier run
+    made model-64k.gguf from model.gguf, and this run makes model-128k.gguf from model-64k.gguf.
+    `ropeconv restore model-128k.gguf` makes model.gguf, the original.
 
     Args:
         file: The source, model-64k.gguf.
-        input_record: The record in its receipt: how model-64k.gguf differs from model.gguf.
-        before: The header of model.gguf, which was restored with that record.
-        edit: The edit that gives the header and the tensors of model-128k.gguf. It is applied to
-            model.gguf with `--replace`, and to model-64k.gguf otherwise.
+        input_record: The record in the receipt of the source.
+        before: The original, model.gguf, as restored from this record.
+        edit: The edit that makes the output. With `--replace` it is applied to the original, and
+            otherwise to the source.
         replaced: Whether the output is made with `--replace`.
     """
-    first_header = before.header  # of model.gguf
-    changed_tensors = _sort_changes(input_record, file.tensors, file.read, edit.changes)
+    original_header = before.header
+    changed_tensors = _sort_changed_tensors(input_record, file.tensors, file.read, edit.changes)
 
-    # with --replace, the output is made from model.gguf: it has none of the changes of the earlier
-    # run, nor the values that this has written
+    # with --replace, the output has no changes and no values of the earlier run
     if replaced:
-        return _add_differences(
-            msgspec.structs.replace(input_record, written={}),
-            first_header=first_header,
-            header_before_run=first_header,
-            output_header=rewrite(first_header, edit),
+        without_earlier_run = msgspec.structs.replace(input_record, written={})
+        return _record_differences(
+            without_earlier_run,
+            original_header=original_header,
+            header_before_run=original_header,
+            output_header=rewrite(original_header, edit),
             changed_tensors=changed_tensors,
         )
 
-    # without it, the output has the changes of the earlier run too
+    # without --replace, the output has the changes of both runs
     changed_tensors = _add_earlier_changes(input_record, changed_tensors, edit.changes)
 
-    # The values that this run has written are those that differ from model-64k.gguf. (A value that
-    # the user has edited there by hand is not one of them.) A receipt of an early version of
-    # ropeconv does not list the values that the earlier run has written. Then those of both runs
-    # are found by a comparison with model.gguf.
+    # This run has written the values that differ from the source. A receipt of an early version of
+    # ropeconv does not list the values of the earlier run. Then all values that differ from the
+    # original count as written by this run.
     lists_earlier_values = bool(input_record.written)
-    header_before_run = file.header if lists_earlier_values else first_header
-    return _add_differences(
+    header_before_run = file.header if lists_earlier_values else original_header
+    return _record_differences(
         input_record,
-        first_header=first_header,
+        original_header=original_header,
         header_before_run=header_before_run,
         output_header=rewrite(file.header, edit),
         changed_tensors=changed_tensors,
@@ -732,28 +722,26 @@ def record_of_export(
 ) -> GgufRecord:
     """Return the record for a GGUF file that is converted from a checkpoint and extended at once.
 
-    From the file and this record, `ropeconv restore` makes the conversion without scaling, although
-    that was never a file.
+    From the file and this record, `ropeconv restore` makes the conversion without the extension,
+    the original, which was never written to the disk.
 
     Args:
-        plain: The header of the conversion without scaling.
-        header: The same header, but with the name that the model has with the method.
+        plain: The header of the original.
+        header: The same header with the name of the extended model, such as "Qwen3 8B YaRN 4".
         read: Returns the bytes of a converted tensor.
-        edit: The edit from `header` to the header of the output.
-        later_keys: Keys that are added to the output afterwards, such as those of llama.cpp's
-            quantiser.
+        edit: The edit that makes the header of the output from `header`.
+        later_keys: Keys that are added to the output later, such as those of llama.cpp's quantiser.
     """
-    # The record of the conversion without scaling has the names of its keys, each once. Since the
-    # conversion was never a file, it has no byte where data began, and no digest of its header.
+    # a record without changes has the keys of the original, each once; `data_start` and `sha256`
+    # stay empty, since the original is not on the disk
     keys = tuple(dict.fromkeys((*plain.values, *later_keys)))
-    record_of_conversion = GgufRecord(keys)
+    unchanged = GgufRecord(keys)
 
-    # the record of the output adds the differences to the conversion, which is its first source
-    changed_tensors = _sort_changes(record_of_conversion, header.tensors, read, edit.changes)
-    return _add_differences(
-        record_of_conversion,
-        first_header=plain,
-        header_before_run=plain,  # the same, since no earlier run has changed the conversion
+    changed_tensors = _sort_changed_tensors(unchanged, header.tensors, read, edit.changes)
+    return _record_differences(
+        unchanged,
+        original_header=plain,
+        header_before_run=plain,  # the same header, since this is the first run
         output_header=rewrite(header, edit),
         changed_tensors=changed_tensors,
     )
@@ -764,19 +752,19 @@ class _ChangedTensors:
     """The tensors that an output changes, by how `restore` gets them back."""
 
     contents: Mapping[str, str]
-    """Small tensors, whose bytes in the first source are in the receipt, in base64."""
+    """The bytes of small tensors in the original, in base64."""
 
     interleaved: tuple[str, ...]
     """Tensors whose rows were reordered, which is undone."""
 
     head_dim: int
-    """The rows of a head of these."""
+    """The rows of a head in these tensors."""
 
     lost: tuple[str, ...]
-    """Other tensors, which cannot be restored."""
+    """Tensors that cannot be restored."""
 
 
-def _sort_changes(
+def _sort_changed_tensors(
     input_record: GgufRecord,
     tensors: Mapping[str, TensorInfo],
     read: Callable[[str], bytes],
@@ -784,15 +772,11 @@ def _sort_changes(
 ) -> _ChangedTensors:
     """Sort the tensors that an output changes by how `ropeconv restore` can undo the change.
 
-    A small tensor is kept in the receipt as it was. Rows that were only reordered can be put back.
-    A large tensor whose numbers were multiplied and rounded is lost.
-
     Args:
-        input_record: The record of the file that is changed: what earlier runs of `ropeconv apply`
-            changed in it.
+        input_record: The record of the file that is changed, with the changes of earlier runs.
         tensors: The tensors of the file.
         read: Returns the bytes of a tensor of the file.
-        changes: The new tensors of the output.
+        changes: The changes of this run, by the name of the tensor.
     """
     contents: dict[str, str] = {}
     reordered = []
@@ -800,24 +784,27 @@ def _sort_changes(
     head_dim = 0
     remaining_bytes = MOST_SMALL_BYTES
     for name, change in changes.items():
-        # a tensor that an earlier run added is removed again, whatever is in it
+        # a tensor that an earlier run has added: `restore` removes it
         if name in input_record.added:
             continue
-        # a change that reorders rows has the rows of a head in `change.interleaved`; another has 0
-        reorders_rows = change.interleaved > 0
+
+        # `change.interleaved` is the number of rows of a head if the change only reorders rows
+        only_reorders_rows = change.interleaved > 0
         head_dim = max(head_dim, change.interleaved)
         size = tensors[name].size
-        was_reordered = name in input_record.interleaved
+        is_small = size <= remaining_bytes
+        was_reordered_before = name in input_record.interleaved
         if name in input_record.contents:
-            # an earlier run has recorded the bytes from before all changes
+            # an earlier run has recorded the original bytes
             contents[name] = input_record.contents[name]
-        elif reorders_rows:
+        elif only_reorders_rows:
             reordered.append(name)
-        elif size <= remaining_bytes and not was_reordered:
+        elif is_small and not was_reordered_before:
+            # the present bytes are the original bytes, and are recorded
             contents[name] = base64.b64encode(read(name)).decode()
             remaining_bytes -= size
         else:
-            # its numbers were rounded, and its bytes are too many for a header
+            # the change rounds the numbers, and the original bytes are not recorded
             lost.append(name)
     return _ChangedTensors(
         contents=contents,
@@ -830,27 +817,25 @@ def _sort_changes(
 def _add_earlier_changes(
     input_record: GgufRecord, of_this_run: _ChangedTensors, changes: Mapping[str, Change]
 ) -> _ChangedTensors:
-    """Return all tensors that were changed by this run of `ropeconv apply` and by earlier ones.
-
-    They are sorted by how `ropeconv restore` gets them back: small tensors have their old contents
-    in the record, reordered rows are put back, and others are lost.
+    """Return all tensors that this run and earlier runs have changed, by how they are restored.
 
     Args:
-        input_record: The record of the file that is changed. For the tensors that earlier runs
-            changed it has the fields `contents`, `interleaved` (reordered) and `changed` (lost).
-        of_this_run: The tensors that this run changes, sorted.
+        input_record: The record of the file that is changed, with the changes of earlier runs.
+        of_this_run: The tensors that this run changes.
         changes: The changes of this run, by the name of the tensor.
     """
-    # where both have contents of a tensor, those from before the first run count
+    # small tensors, whose original bytes are recorded: an earlier run has recorded them first
     contents = {**of_this_run.contents, **input_record.contents}
 
-    # a tensor whose contents are kept needs no reordering; `fromkeys` leaves each name once
+    # tensors with reordered rows (`interleaved`), each name once; recorded bytes are simpler
     all_reordered = dict.fromkeys((*input_record.interleaved, *of_this_run.interleaved))
     reordered = [name for name in all_reordered if name not in contents]
 
-    # rows that an earlier run has reordered cannot be put back after a further change
+    # tensors that cannot be restored (`record.changed`); rows that an earlier run has reordered
+    # cannot be put back if this run changes the tensor again
+    lost_before = input_record.changed
     reordered_and_changed = [name for name in input_record.interleaved if name in changes]
-    lost = dict.fromkeys((*input_record.changed, *of_this_run.lost, *reordered_and_changed))
+    lost = dict.fromkeys((*lost_before, *of_this_run.lost, *reordered_and_changed))
     return _ChangedTensors(
         contents=contents,
         interleaved=tuple(reordered),
@@ -859,39 +844,39 @@ def _add_earlier_changes(
     )
 
 
-def _add_differences(
+def _record_differences(
     input_record: GgufRecord,
-    first_header: GgufHeader,
+    original_header: GgufHeader,
     header_before_run: GgufHeader,
     output_header: RewrittenHeader,
     changed_tensors: _ChangedTensors,
 ) -> GgufRecord:
-    """Return the record of an output, with its differences to its first source.
+    """Return the record of an output: how it differs from the original.
 
-    The first source is the file before the first run of `ropeconv apply`. `ropeconv restore` makes
-    it again from the output and this record.
+    The original is the file before the first run of ropeconv, which `ropeconv restore` makes again
+    from the output and the record.
 
     Args:
-        input_record: The record of the file that is changed, which has the keys and the layout of
-            the first source.
-        first_header: The header of the first source: values that differ from it are recorded as
-            they were there.
-        header_before_run: The header that this run changes: values of the output that differ from
-            it count as written by this run.
+        input_record: The record of the source, which has the keys and the layout of the original.
+        original_header: The header of the original.
+        header_before_run: The header of the source. Values of the output that differ from this
+            header were written by this run.
         output_header: The header of the output.
-        changed_tensors: The tensors of the output that differ from those of the first source, by
-            how they are restored.
+        changed_tensors: The changed tensors of the output, by how they are restored.
     """
-    added_tensors = output_header.tensors.keys() - first_header.tensors.keys()
+    added_tensors = output_header.tensors.keys() - original_header.tensors.keys()
     return msgspec.structs.replace(
         input_record,
-        values=_changed_values(first_header, output_header.values),
+        # old values of keys that differ, and new values by ropeconv
+        values=_changed_values(original_header, output_header.values),
         written=_written_values(input_record, header_before_run, output_header.values),
+        # tensors that the original does not have
         added=tuple(sorted(added_tensors)),
+        # changed tensors: with recorded bytes, with reordered rows, and lost
         contents=dict(changed_tensors.contents),
         interleaved=changed_tensors.interleaved,
         head_dim=changed_tensors.head_dim,
-        changed=changed_tensors.lost,  # changed, and impossible to restore
+        changed=changed_tensors.lost,
     )
 
 
@@ -901,7 +886,7 @@ def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict
     An output with llama.context_length 131072 in place of 32768 gives the value 32768.
 
     Args:
-        header: The header of the first source, the file before ropeconv changed it.
+        header: The header of the original, the file before ropeconv changed it.
         values: The values of the output, by key.
     """
     # qwen2.block_count is llama.block_count in an output that became a llama
@@ -919,38 +904,39 @@ def _written_values(
     header_before_run: GgufHeader,
     output_values: Mapping[str, GgufValue],
 ) -> dict[str, ValueRecord]:
-    """The values that this run or an earlier one has written into an output, by key.
+    """Return the values that this run and earlier runs of ropeconv have written, by key.
 
-    A key that was edited by hand between two runs keeps the value of the earlier run here, so that
-    `ropeconv restore` still sees the edit.
+    A value that was edited by hand between two runs is not one of these values: the record keeps
+    the value of the earlier run, so that `ropeconv restore` notices the edit.
 
     Args:
-        input_record: The record of the file that is changed, with the values that earlier runs
-            wrote (`written`).
-        header_before_run: The header before this run: values that differ from it were written by
-            this run.
+        input_record: The record of the source, with the values that earlier runs have written.
+        header_before_run: The header of the source. Values that differ from this header were
+            written by this run.
         output_values: The values of the output, by key.
     """
-    # the values before this run, by the keys that they have in the output: with another
-    # architecture, qwen2.block_count is llama.block_count there
+    # the values of the source, by the keys of the output: with another architecture,
+    # qwen2.block_count is llama.block_count there
     old_arch = header_before_run.values[ARCH].decode()
     new_arch = output_values[ARCH].decode()
     values_before_run = {}
     for key, value in header_before_run.values.items():
         values_before_run[_rename_arch(key, old_arch, new_arch)] = value
 
-    # first those of earlier runs, and then those of this one
-    records = {}
+    # written by earlier runs
+    written = {}
     for key, record in input_record.written.items():
-        records[_rename_arch(key, old_arch, new_arch)] = record
-    for key, value in output_values.items():
-        # the receipt, the reserve and keys about shards are not part of the model
-        if values_before_run.get(key) != value and not _describes_file(key):
-            records[key] = _record_value(value)
+        written[_rename_arch(key, old_arch, new_arch)] = record
 
-    # without keys that this run has removed
+    # written by this run, without keys about the file, such as the receipt and keys about shards
+    for key, value in output_values.items():
+        is_new = values_before_run.get(key) != value
+        if is_new and not _describes_file(key):
+            written[key] = _record_value(value)
+
+    # without the keys that this run has removed
     removed = values_before_run.keys() - output_values.keys()
-    return {key: record for key, record in records.items() if key not in removed}
+    return {key: record for key, record in written.items() if key not in removed}
 
 
 def _record_value(value: GgufValue) -> ValueRecord:

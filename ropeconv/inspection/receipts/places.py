@@ -138,20 +138,21 @@ def _digest_note(kind: str, sha256: str) -> Path:
 def find_source(output: Path, use_state: bool = True) -> str:
     """Return the source from which an output was made, as a command line names it.
 
-    It is looked for on the Hub, then where it was on this machine, then by its name near the
-    output. A wrong one is noticed by `validate`, which compares frequencies and weights.
+    The source on the Hub comes first, then the place that `apply` has noted on this machine, then a
+    model of the same name near the output. `validate` notices a wrong source, since it compares
+    frequencies and weights.
 
     Args:
         output: An output with a receipt.
-        use_state: Whether to use the notes of `remember_source` too.
+        use_state: Whether to use the notes on this machine (`remember_source`).
 
     Returns:
-        The source; an empty text where it is not found.
+        The source, such as "Qwen/Qwen3-8B@9c925d6"; "" if it is not found.
 
     Raises:
         BadSource: The output has no receipt.
     """
-    # the surest place is looked at first: the commit on the Hub
+    # on the Hub
     receipt = read_receipt(output)
     source = receipt.source
     if source.repository:
@@ -161,27 +162,29 @@ def find_source(output: Path, use_state: bool = True) -> str:
             return revision
         return f"{revision}/{file[3]}"  # the third group is the name of a file in the repository
 
-    # then the place that was noted when this output was made
+    # where the source was when this output was made
     output_path = os.path.abspath(output)
-    noted = _read_notes(receipt) if use_state else []
-    of_output = next((place for place in noted if place.output == output_path), None)
-    if of_output is not None and of_output.is_there:
-        return of_output.source
+    noted_places = _read_notes(receipt) if use_state else []
+    place_of_output = None
+    for place in noted_places:
+        if place.output == output_path:
+            place_of_output = place
+            break
+    if place_of_output is not None and place_of_output.is_there:
+        return place_of_output.source
 
-    # then a model of its name nearby
-    near = _find_nearby(output, receipt)
-    if near is not None:
-        return str(near)
+    # near the output
+    path_nearby = _find_nearby(output, receipt)
+    if path_nearby is not None:
+        return str(path_nearby)
 
-    # Then the noted sources of other outputs with an equal receipt, as this output may be a copy of
-    # one. If a source was noted for this output, only one with the same files counts: outputs of
-    # two fine-tunes with the same names and settings have equal receipts too.
-    for place in noted:
-        is_output_itself = place.source == output_path
-        if not place.is_there or is_output_itself:
+    # Where the source was when another output with the same receipt was made, since this output may
+    # be a copy. Two fine-tunes with the same names and settings give the same receipt: if the files
+    # of this output's source were noted, the other source must have the same files.
+    for place in noted_places:
+        if not place.is_there or place.source == output_path:
             continue
-        may_be_source = of_output is None or place.contents == of_output.contents
-        if may_be_source:
+        if place_of_output is None or place.contents == place_of_output.contents:
             return place.source
     return ""
 
@@ -204,30 +207,30 @@ def _find_nearby(output: Path, receipt: Receipt) -> Path | None:
 
 
 def why_not_found(output: Path) -> str:
-    """Return why `find_source` finds nothing, as a sentence without its full stop, with the fix.
+    """Return why the source of an output is not found, with the fix, as a sentence without a stop.
 
     Raises:
         BadSource: The output has no receipt.
     """
     receipt = read_receipt(output)
-    # a file that has the name of its source was changed in place
-    paths = _possible_paths(output.parent, receipt)
-    has_name_of_source = any(path.exists() and output.samefile(path) for path in paths)
-    if output.is_file() and has_name_of_source:
-        again = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
+    # a file that was changed in place has the path of its source
+    paths_of_source = _possible_paths(output.parent, receipt)
+    has_path_of_source = any(path.exists() and output.samefile(path) for path in paths_of_source)
+    if output.is_file() and has_path_of_source:
+        restore = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
         return (
-            f"{output} was changed in place, and is its own source; `{again}` writes that for"
+            f"{output} was changed in place, and is its own source; `{restore}` writes that for"
             " --against"
         )
 
-    # `apply` may have noted where the source was. `find_source` looks there, so that a source which
-    # was not found has been moved, removed or changed.
-    changed = ""
-    noted = _read_notes(receipt)
-    if noted:
-        changed = f", and {noted[0].source}, from which it was made, was changed or removed since"
+    # `apply` has noted where the source was, but the source is not there any more
+    reason = ""
+    noted_places = _read_notes(receipt)  # the newest first
+    if noted_places:
+        path = noted_places[0].source
+        reason = f", and {path}, from which it was made, was changed or removed since"
     return (
-        f"the source of {output} is not beside it{changed}; add --against SOURCE, its path or its"
+        f"the source of {output} is not beside it{reason}; add --against SOURCE, its path or its"
         " name on the Hub"
     )
 

@@ -546,16 +546,15 @@ class LayersRecord(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The end of a sentence: which layers were compared, or why none was.
+        """The end of a sentence: which layers were compared, or why no layer was compared.
 
-        Such as `, and the attention of layers 0 and 5 is that of the method up to position 8,191`.
-        Where that is not the last position of the context, the reason follows in brackets.
+        An example: ", and the attention of layers 0 and 5 is that of the method up to position
+        8,191 (REASON)". The reason is why the positions end before the context does.
         """
         if self.reason:
             return f"; no layer was run, since {self.reason}"
 
-        # A layer has a record for each run. Its field `layer` is its number, with the layer type
-        # where that says more: "0" or "0 (full_attention)".
+        # the layers, each once; a record has "0" or "0 (full_attention)" as its `layer`
         numbers: list[str] = []
         for record in self.layers:
             number, _, _ = record.layer.partition(" ")
@@ -565,12 +564,12 @@ class LayersRecord(msgspec.Struct, frozen=True):
         names = f"{noun} {' and '.join(numbers)}"
 
         last = f"position {self.reached:,}"
-        if self.ends_early:
-            last += f" ({self.ends_early})"
+        reason_for_early_end = self.ends_early  # a text, or ""
+        if reason_for_early_end:
+            last += f" ({reason_for_early_end})"
 
-        # To show that the comparison can fail, the source was run too, without the method. If the
-        # source passes, the comparison shows nothing about the method (`is_distinguished` is
-        # false). If the source has the method already (`unchanged`), it was not run.
+        # The source without the method was run too, as a control, which must differ
+        # (`is_distinguished`). A source that has the method already is no control (`unchanged`).
         shows_method = self.unchanged or self.is_distinguished
         if shows_method:
             return f", and the attention of {names} is that of the method up to {last}"
@@ -652,29 +651,30 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
             tensors = f"{begin} and end as in the source"
         else:
             tensors = f"{counted(self.tensors, 'tensor is', 'tensors are')} there as planned"
-        run = self._sentence_of_runs()
-        if not run:
+        runs = self._what_llamacpp_did()
+        if not runs:
             return f"{header}; {tensors}."
-        return f"{header}; {tensors}; {self.llama_cpp} {run}."
+        return f"{header}; {tensors}; {self.llama_cpp} {runs}."
 
-    def _sentence_of_runs(self) -> str:
-        """The runs of llama.cpp in words, after its name; empty where it ran nothing."""
+    def _what_llamacpp_did(self) -> str:
+        """The runs of llama.cpp in words, such as "decoded 8 tokens"; "" if it ran nothing."""
         runs = []
         if self.decoded:
             runs.append(f"decoded {self.decoded} tokens")
-        layers = self.layers
-        if layers is not None and layers.layers:
-            # llama.cpp runs the first layers together, so there is one record for all of them, with
-            # the number "0" or "0-3"
-            first_record = layers.layers[0]
-            numbers = first_record.layer
+
+        # the comparison of the attention of the first layers
+        comparison = self.layers
+        if comparison is not None and comparison.layers:
+            # llama.cpp runs these layers together, so all records have the same `layer`: "0" or
+            # "0-3"
+            numbers = comparison.layers[0].layer
             noun = "layers" if "-" in numbers else "layer"
             names = f"{noun} {numbers}"
-            last = f"position {layers.reached:,}"
-            # To show that the comparison can fail, the source was run too, without the method. If
-            # the source passes, the comparison shows nothing about the method (`is_distinguished`
-            # is false). If the source has the method already (`unchanged`), it was not run.
-            shows_method = layers.unchanged or layers.is_distinguished
+            last = f"position {comparison.reached:,}"
+            # The source without the method was run too, as a control, which must differ
+            # (`is_distinguished`). A source that has the method already is no control
+            # (`unchanged`).
+            shows_method = comparison.unchanged or comparison.is_distinguished
             if shows_method:
                 runs.append(f"computes the method in {names} up to {last}")
             else:

@@ -4,29 +4,36 @@ from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks
 from ..schema import Flag, Flags, Layers, positive_int
 
-SWITCHES_NOT_IN_GGUF = ("enable_double_loop_split", "loop_share_kv", "enable_depth_attention")
+SWITCHES_LLAMA_CPP_IGNORES = (
+    "enable_double_loop_split",
+    "loop_share_kv",
+    "enable_depth_attention",
+)
 """Switches that neither conversion/nanbeige.py of llama.cpp nor mlx-lm reads."""
 LOSS_WEIGHTS = "loop_loss_weights"
 """A weight of the training's loss for each run of the layers but one."""
 
 
 class Hooks(FamilyHooks):
-    keys = {"num_loops": Layers, LOSS_WEIGHTS: Flags, **dict.fromkeys(SWITCHES_NOT_IN_GGUF, Flag)}
+    keys = {
+        "num_loops": Layers,
+        LOSS_WEIGHTS: Flags,
+        **dict.fromkeys(SWITCHES_LLAMA_CPP_IGNORES, Flag),
+    }
 
     def refusal(self, part: JsonObject) -> str:
-        """Return why a config cannot be extended; empty where it can.
-
-        The model runs its layers num_loops times. The training weights the loss after each run but
-        the last, so that loop_loss_weights has num_loops - 1 entries.
-        """
-        for key in SWITCHES_NOT_IN_GGUF:
+        """Return why a config cannot be extended, or "" if it can."""
+        # switches that change what the model computes, and that llama.cpp ignores
+        for key in SWITCHES_LLAMA_CPP_IGNORES:
             if part.get(key):
                 return (
                     f"config.json has {key} = true, which llama.cpp does not compute, so nothing"
                     " can be baked for it; give a model without it"
                 )
-        # all layers run equally often; layer 0 stands for them
-        num_loops = self.runs(part, layer=0)
+
+        # The model runs all its layers num_loops times. The list loop_loss_weights has a weight for
+        # each run without the last, so both keys must agree.
+        num_loops = self.runs(part, layer=0)  # the same for every layer
         loss_weights = part.get(LOSS_WEIGHTS)
         if not loss_weights:
             return ""

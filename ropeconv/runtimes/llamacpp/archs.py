@@ -15,7 +15,7 @@ import msgspec
 from ...errors import BadSource
 from ...formats.gguf.file import GgufFile
 from ...formats.package_data import package_data
-from ...models.schema import DIFFUSION
+from ...models.schema import ADVICE_FOR_IMAGE_MODELS
 from ...rope.errors import shown
 from ...rope.schedule import QueryScaling
 
@@ -396,8 +396,7 @@ def other_kind(file: GgufFile) -> str:
             " and give the vector to that unchanged"
         )
     if arch in DENOISERS:  # architectures of image and video models
-        advice = DIFFUSION  # says that a language model is needed
-        return f"has the architecture {arch}; {advice}"
+        return f"has the architecture {arch}; {ADVICE_FOR_IMAGE_MODELS}"
     if kind == "imatrix" or any(name.endswith(".in_sum2") for name in file.tensors):
         return "is an importance matrix and no model; give the model itself"
     if arch is None:

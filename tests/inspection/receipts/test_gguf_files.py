@@ -13,7 +13,12 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, string, u32
-from ropeconv.inspection.receipts.gguf import earlier, layout_of, record_of_file, valid_gguf_receipt
+from ropeconv.inspection.receipts.gguf import (
+    layout_of,
+    original_of,
+    record_of_file,
+    valid_gguf_receipt,
+)
 from ropeconv.inspection.receipts.receipt import (
     GgufRecord,
     OriginalRecord,
@@ -58,7 +63,7 @@ def bake(file: GgufFile, edit: Edit) -> GgufFile:
 
 def back(file: GgufFile, record: GgufRecord) -> bytes:
     """The bytes of the first source of a file, as a new file."""
-    edit = earlier(file, receipt(record)).edit
+    edit = original_of(file, receipt(record)).edit
     edit = replace(edit, layout=layout_of(record, file.header, edit))
     out = file.path.with_name("back.gguf")
     write_new(file, 0, edit, out)
@@ -123,7 +128,7 @@ KEYS = ("general.architecture",)
 )
 def test_what_cannot_be_brought_back(file: GgufFile, record: GgufRecord | None, words: str) -> None:
     with pytest.raises(BadSource, match=words):
-        earlier(file, receipt(record), whole=True)
+        original_of(file, receipt(record), whole=True)
 
 
 # Whether a receipt is of the file as it is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....formats.gguf.header import TYPES, TensorType
 from ....models.config import CachedLayers
 from ..machine import GIB, Machine
-from ..runtime import RuntimeMemory, in_bytes, numbers, pad, register
+from ..runtime import RuntimeMemory, count_cached_numbers, in_bytes, pad, register
 from ..shape import ModelShape
 
 CELLS = 256
@@ -71,7 +71,7 @@ class LlamaCppMemory(RuntimeMemory):
         def kept(group: CachedLayers) -> int:
             return self.cells(tokens, group.window)
 
-        return in_bytes(numbers(shape.layers, kept), dtype)
+        return in_bytes(count_cached_numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
         step = min(MICRO_BATCH, pad(tokens, CELLS))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ....formats.gguf.header import TensorType
 from ....models.config import CachedLayers
-from ...kv_cache import OF_CHECKPOINTS
+from ...kv_cache import CACHE_DTYPES
 from ..machine import Machine
-from ..runtime import RuntimeMemory, in_bytes, numbers, pad, register
+from ..runtime import RuntimeMemory, count_cached_numbers, in_bytes, pad, register
 from ..shape import ModelShape
 
 STEP = 256
@@ -38,7 +38,7 @@ class MlxLmMemory(RuntimeMemory):
 
     def cache_types(self, shape: ModelShape) -> dict[str, TensorType]:
         dtype = self.compute_dtype(shape)
-        return {dtype: OF_CHECKPOINTS.get(dtype, OF_CHECKPOINTS["bfloat16"]), **QUANTISED}
+        return {dtype: CACHE_DTYPES.get(dtype, CACHE_DTYPES["bfloat16"]), **QUANTISED}
 
     def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
         def kept(group: CachedLayers) -> int:
@@ -46,7 +46,7 @@ class MlxLmMemory(RuntimeMemory):
                 return pad(tokens, STEP)
             return min(tokens, group.window + PREFILL - 1)
 
-        return in_bytes(numbers(shape.layers, kept), dtype)
+        return in_bytes(count_cached_numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
         step = min(PREFILL, tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....formats.gguf.header import TensorType
 from ....models.config import CachedLayers
 from ..machine import GIB, Machine
-from ..runtime import RuntimeMemory, in_bytes, numbers, register
+from ..runtime import RuntimeMemory, count_cached_numbers, in_bytes, register
 from ..shape import ModelShape
 
 WINDOW_SHARE = 0.8
@@ -38,7 +38,7 @@ class SglangMemory(RuntimeMemory):
                 return tokens
             return int(WINDOW_SHARE * tokens)
 
-        return in_bytes(numbers(shape.layers, kept), dtype)
+        return in_bytes(count_cached_numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
         """Return the bytes that SGLang reserves on a GPU for all but weights and cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....formats.gguf.header import TensorType
 from ....models.config import CachedLayers
 from ..machine import GIB, Machine
-from ..runtime import SYSTEM, RuntimeMemory, in_bytes, numbers, register
+from ..runtime import SYSTEM, RuntimeMemory, count_cached_numbers, in_bytes, register
 from ..shape import ModelShape
 
 CUDA_CONTEXT_BYTES = GIB // 2
@@ -38,24 +38,21 @@ class TransformersMemory(RuntimeMemory):
     measured = True
 
     def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
-        def kept(group: CachedLayers) -> int:
-            return _kept_tokens(group, tokens)
+        def cached_tokens(group: CachedLayers) -> int:
+            return _tokens_in_cache(group, tokens)
 
-        return in_bytes(numbers(shape.layers, kept), dtype)
+        return in_bytes(count_cached_numbers(shape.layers, cached_tokens), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
-        """Return the most bytes that activations take at once, while a layer runs on the prompt.
-
-        These are the hidden states, cosines and sines, masks, and the tensors of one layer, each
-        for every token of the prompt, and keys and values that windows no longer need.
+        """Return the most bytes that activations take at once, when a layer runs on the prompt.
 
         Args:
             shape: The sizes of the model, such as its hidden size and its layers.
-            tokens: The tokens of the prompt.
-            machine: Where it runs: attention takes other memory on a CPU.
+            tokens: The number of tokens of the prompt.
+            machine: The machine: on a CPU, attention takes other memory than on a GPU.
         """
-        # The bytes for each token. Four hidden states are kept at once: embeddings, input of the
-        # layer, residual, and result of the norm.
+        # Tensors for each token of the prompt. There are four hidden states at once: embeddings,
+        # input of the layer, residual, and result of the norm.
         bytes_of_number = self.width(shape)
         hidden_states = bytes_of_number * 4 * shape.hidden
         cos_and_sin = bytes_of_number * 2 * _cos_sin_pairs(shape) * shape.head_dim
@@ -67,14 +64,13 @@ class TransformersMemory(RuntimeMemory):
         layer = max(mlp, vectors + scores)
         bytes_of_token = hidden_states + cos_and_sin + masks + layer
 
-        # The bytes for the whole prompt. A layer with a window drops the keys and values of older
-        # tokens only when the first token is added after the prompt, so they count here too.
-        # `numbers` adds up the keys and values of all layers, for so many tokens in each.
+        # Keys and values outside the sliding windows. They are not part of the cache, but they stay
+        # in memory until the first new token (DynamicSlidingWindowLayer in cache_utils.py).
         def tokens_outside_window(group: CachedLayers) -> int:
-            return tokens - _kept_tokens(group, tokens)
+            return tokens - _tokens_in_cache(group, tokens)
 
-        older_keys_and_values = bytes_of_number * numbers(shape.layers, tokens_outside_window)
-        return tokens * bytes_of_token + older_keys_and_values
+        numbers_outside_windows = count_cached_numbers(shape.layers, tokens_outside_window)
+        return tokens * bytes_of_token + numbers_outside_windows * bytes_of_number
 
     def usable(self, machine: Machine) -> int:
         if machine.kind == "ram":
@@ -82,8 +78,9 @@ class TransformersMemory(RuntimeMemory):
         return max(0, machine.bytes - CUDA_CONTEXT_BYTES)
 
 
-def _kept_tokens(group: CachedLayers, tokens: int) -> int:
-    """Return the tokens that a layer keeps; the newest token is not in the cache of a window."""
+def _tokens_in_cache(group: CachedLayers, tokens: int) -> int:
+    """Return the number of tokens whose keys and values a layer caches."""
+    # the cache of a sliding window does not have the newest token
     if group.window is None:
         return tokens
     return min(tokens, group.window - 1)
@@ -108,46 +105,46 @@ def _mask_bytes(shape: ModelShape, tokens: int, width: int) -> int:
 
 
 def _attention_bytes(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tuple[int, int]:
-    """Return the bytes that attention takes for each token, as (its vectors, its scores).
+    """Return the bytes that attention takes for each token, as (vectors, scores).
 
-    Vectors are queries, keys and values. Scores are there where attention runs as plain matrix
-    products, and not in a fused kernel.
+    Vectors are the queries, keys and values. Scores are 0 for a fused kernel, which does not keep
+    them.
 
     Args:
         shape: The model.
-        tokens: The length of the sequence, over which the scores of a token go.
+        tokens: The length of the sequence: each token has a score for each token.
         width: The bytes of a number.
-        on_cpu: Whether it runs on a CPU.
+        on_cpu: Whether the model runs on a CPU.
     """
+    # multi-head latent attention (modeling_deepseek_v3.py)
     if shape.latent is not None:
-        # Queries, keys and values of every head are computed from the latent vector. A head of
-        # queries or keys has `head` dimensions: those that rotate (rope) and the others (nope).
         latent = shape.latent
-        head = latent.nope + latent.rope
-        # modeling_deepseek_v3.py has queries before and after the rotation, and keys (3); the
-        # result of kv_b_proj, which is unrotated keys and values; and the result of attention
-        numbers_of_head = 3 * head + (latent.nope + latent.value) + latent.value
-        vectors = width * shape.heads * numbers_of_head
+        head_dim = latent.nope + latent.rope  # dimensions that do not rotate, and that rotate
+        queries = 2 * head_dim  # before and after the rotation
+        keys = head_dim
+        result_of_kv_b_proj = latent.nope + latent.value
+        output = latent.value
+        vectors = width * shape.heads * (queries + keys + result_of_kv_b_proj + output)
         if not on_cpu:
             return vectors, 0
 
-        # On a CPU, _scaled_dot_product_attention_math computes in float32: queries, keys and
-        # values; two copies of the scores, with a byte for each that says whether it is -inf; and
-        # the mask of a token.
-        vectors += 3 * FLOAT32_BYTES * shape.heads * head
+        # On a CPU, _scaled_dot_product_attention_math copies queries, keys and values to float32.
+        # It has two copies of the scores, a byte for each score (is it -inf?), and a mask.
+        vectors += 3 * FLOAT32_BYTES * shape.heads * head_dim
         bytes_of_score = 2 * FLOAT32_BYTES + 1
         mask = FLOAT32_BYTES * tokens
         return vectors, shape.heads * tokens * bytes_of_score + mask
 
-    # queries before and after the rotation, and the result of attention, which is as wide (3); keys
-    # and values, each twice beside those in the cache
-    vectors = width * (3 * shape.queries + 2 * (shape.keys + shape.values))
-    # most classes have a kernel that does not keep the scores
+    # ordinary attention: queries before and after the rotation, the output, which is as wide, and
+    # two copies of keys and values in addition to the cache
+    queries_and_output = 3 * shape.queries
+    keys_and_values = 2 * (shape.keys + shape.values)
+    vectors = width * (queries_and_output + keys_and_values)
     if not shape.eager:
         return vectors, 0
 
-    # the others (eager_attention_forward) keep the scores, and their softmax in float32 and in the
-    # type of the model; those with a learned sink (gpt-oss) have no float32 copy
+    # classes without a fused kernel (eager_attention_forward): the scores, and the softmax in
+    # float32 and in the type of the model; with learned sinks (gpt-oss), there is no float32 copy
     bytes_of_score = 2 * width + FLOAT32_BYTES
     if shape.sinks:
         bytes_of_score = 3 * width

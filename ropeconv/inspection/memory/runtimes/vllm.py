@@ -70,17 +70,22 @@ class VllmMemory(RuntimeMemory):
 
     def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
         """Return the bytes of all blocks of vLLM's key-value cache that a sequence needs."""
-        # The tokens of a block, and the bytes of a block in all layers of a group. On a CPU,
-        # kernels of attention want larger blocks, and those of latent attention do not.
+        # the tokens of a block: kernels of attention on a CPU have larger blocks, but not those of
+        # multi-head latent attention (`latent`)
         block_tokens = 16
         if machine.on_cpu and shape.latent is None:
             block_tokens = 128
+
+        # The bytes of a block. Layers with the same window are in groups, and a block has the keys
+        # and values of all layers of a group. All groups take blocks from one pool, so a block is
+        # large enough for the largest group.
         groups = group_layers(shape)
-        bytes_in_layer = block_tokens * (shape.keys + shape.values) * dtype.size // dtype.block
+        numbers_in_layer = block_tokens * (shape.keys + shape.values)
+        bytes_in_layer = numbers_in_layer * dtype.size // dtype.block  # `size` bytes per `block`
         block_bytes = max(group.layers for group in groups) * bytes_in_layer
 
-        # How many blocks each group takes. A layer with a window keeps the window, and the tokens
-        # of the batches that are computed or prepared: one batch on a CPU, two on a GPU.
+        # The number of blocks. A layer with a window keeps the window, and the tokens of the
+        # batches that are computed or prepared: one batch on a CPU, two on a GPU.
         batches = 1 if machine.on_cpu else MOST_CONCURRENT_BATCHES
         batched_tokens = batches * self.batched_tokens(machine)
         blocks = 1  # the null block, which is never used
@@ -95,6 +100,7 @@ class VllmMemory(RuntimeMemory):
         return blocks * block_bytes
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
+        """Return the bytes of the forward pass of a batch or, if larger, of the sampling."""
         width = self.width(shape)
         batch = min(self.batched_tokens(machine), tokens)
         mlp = width * _mlp(shape, machine.on_cpu)

@@ -483,8 +483,8 @@ def by_export(
 ) -> ReferenceLogits:
     """Run a checkpoint in transformers, and the quantised weights of its export in llama.cpp.
 
-    The checkpoint is the reference. The quantised weights with the right RoPE show the noise: how
-    much quantisation alone changes the logits.
+    The checkpoint is the reference. The quantised weights with the right RoPE show the noise, which
+    is how much the quantisation changes the logits.
 
     Args:
         comparison: The output and its source.
@@ -681,8 +681,8 @@ class DequantisedExport:
         """Run the checkpoint and the dequantised weights of the output, both in transformers.
 
         The returned logits compare the output with the checkpoint. The dequantised weights with the
-        same RoPE as the checkpoint show how much quantisation alone changes the logits. All logits
-        of the dequantised weights are stored in `self.computed`, for `run_output_weights`.
+        same RoPE as the checkpoint show how much the quantisation changes the logits. All logits of
+        the dequantised weights are stored in `self.computed`, for `run_output_weights`.
 
         Args:
             runs: A single run, which has every position from 0 on. It is in a list because all

@@ -312,12 +312,12 @@ class _Comparison:
     def run(self) -> LayersRecord:
         """Compare one layer of each kind of the output with the same layer of the source.
 
-        Gemma 3 has two kinds of layers: with a sliding window, and without a window. Each layer
-        runs alone. The layer of the source gets the RoPE that the output must have, and the
-        outputs of both attention modules are compared.
+        Gemma 3 has two kinds of layers: with a sliding window, and without a window. A layer runs
+        without the layers before it. The layer of the source gets the RoPE that the output must
+        have, and the outputs of both attention modules are compared.
 
         Raises:
-            NoLayerRuns: No layer can run alone.
+            NoLayerRuns: No layer can run without the layers before it.
         """
         # one run over the trained context, and a second one over a longer new context
         vocabulary = min(self.source.vocabulary, self.output.vocabulary)

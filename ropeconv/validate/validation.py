@@ -649,8 +649,8 @@ def with_noise(
 ) -> BucketResult:
     """Judge a range of positions by two references that differ only by rounding.
 
-    The KL between the two references is the noise. A right output is about as far from each of them
-    as they are from each other. The mean KL of the output, averaged over both references, may be
+    The KL between the two references is the noise. A right output has about the same KL from each
+    reference. Its mean KL, averaged over both references, may be at most
 
         max(tolerance + 1.1 * mean(noise) + 4 * standard_error(noise), control_kl / 1000)
 

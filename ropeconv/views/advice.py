@@ -74,7 +74,7 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     # a narrow terminal leaves these columns out, the first column first
     optional = list(reversed(format_columns))
 
-    # With a result of `ropeconv eval`, the losses are from that result. "price" is the loss that the
+    # With a result of `ropeconv eval`, the losses are from that result. "price" is the loss that a
     # method costs within the trained length, and "holds to" the length up to which it works.
     if advice.ranking:
         optional.append("without training")

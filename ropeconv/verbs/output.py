@@ -173,13 +173,12 @@ def finish_output(
     Returns:
         The output, with the commands that the user may run next.
     """
-    # `done.uncomputed` says why the installed transformers does not compute the frequencies of this
-    # output. It is empty if transformers computes them. An output that it does not compute cannot
-    # agree with its source, and is not validated.
+    # If the installed transformers does not compute the frequencies of this output, as it was found
+    # when the output was written (`uncomputed`), the output cannot agree and is not validated.
     result = None
     has_device = validation.device != ""
-    is_computed = done.uncomputed == ""
-    if has_device and is_computed:
+    is_computed_here = not done.uncomputed
+    if has_device and is_computed_here:
         result = validate_written(plan, done.path, validation, reporter)
 
     # the Modelfile; a file with the right contents is left unchanged

@@ -160,7 +160,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE_SUFFIX)
     if not has_classes or not is_ours:
         return False
-    first_difference = next(_unlike_ours(folder, config), None)
+    first_difference = next(_differences_from_written_code(folder, config), None)
     if first_difference is not None:
         raise permission_error(folder, first_difference)
     return True
@@ -173,12 +173,12 @@ class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_n: LogN | None = None
 
 
-def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
+def _differences_from_written_code(folder: Path, config: JsonObject) -> Iterator[str]:
     """Yield, in words, how a checkpoint's code differs from what `--encoding buffers` writes.
 
-    That encoding stores inv_freq in the weights and writes a modelling file that uses them. Anyone
-    can give a config the model type of that encoding, so the type proves nothing: the code is made
-    again from the config and compared with the file.
+    `--encoding buffers` stores inv_freq in the weights and writes a modelling file that uses them.
+    Anyone can write such a model type into a config, so the type proves nothing: the code is
+    generated again from the config and compared with the file.
     """
     # the model type is the name of a family with an ending: "llama_stored_rope"
     family_name = str(config["model_type"]).removesuffix(STORED_ROPE_SUFFIX)
@@ -186,13 +186,15 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
         return
+
     # model_type, architectures and auto_map, which name the classes that transformers loads
     for key, value in class_keys(family).items():
         if config.get(key) != value:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
 
-    # The modelling file is the same for all models of a family, but for log-n. The numbers that it
-    # reads are in the config, with the key "stored_rope" (SETTINGS_KEY).
+    # All models of a family have the same modelling file. With log-n, which scales queries by the
+    # logarithm of their position, the file has a few lines more. The numbers that the file reads
+    # are in the config, with the key "stored_rope" (SETTINGS_KEY).
     settings = config.get(SETTINGS_KEY)
     try:
         stored = msgspec.convert(settings, StoredSettings)
@@ -201,53 +203,53 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
         yield f"{SETTINGS_KEY} of its config.json is {str(settings)[:200]}"
         return
     path = folder / f"{MODELLING_MODULE}.py"  # modeling_stored_rope.py
-    # the size first, so that a file of many gigabytes is not read
+    # the size is compared first, so that a file of many gigabytes is not read
     has_same_size = path.is_file() and path.stat().st_size == len(code.encode())
     if not has_same_size or read_text(path, path.name) != code:
         yield f"{path.name} has other contents"
-    # other files that transformers may run or load
-    yield from _other_code(folder)
+    yield from _untrusted_files(folder)
 
 
-def _other_code(folder: Path) -> Iterator[str]:
-    """Yield, in words, what else transformers may run or load from a folder with our code.
+def _untrusted_files(folder: Path) -> Iterator[str]:
+    """Yield a sentence for each file of a checkpoint that may make transformers run unknown code.
 
-    Such as "evil.py is a file of code that ropeconv did not write", or an adapter that transformers
-    loads on top of the model.
+    For example "evil.py is a file of code that ropeconv did not write". The modelling file of
+    `--encoding buffers` is not reported, since the caller has compared its contents.
 
     Args:
-        folder: The checkpoint, in which the modelling file of `--encoding buffers` is expected.
+        folder: The checkpoint.
     """
     own_code = folder / f"{MODELLING_MODULE}.py"  # modeling_stored_rope.py
-    for place, subfolders, names in os.walk(folder):
+    for parent, subfolders, names in os.walk(folder):
+        # links to folders: `os.walk` does not follow them, and transformers does
         for name in subfolders:
-            path = Path(place, name)
-            if path.is_symlink():  # `os.walk` does not look into it, and transformers may
+            path = Path(parent, name)
+            if path.is_symlink():
                 yield f"{path.relative_to(folder)} is a link to another folder"
+
+        # code, such as .py and .so
         for name in names:
-            path = Path(place, name)
-            is_code = path.suffix in CODE_SUFFIXES  # such as .py and .so
-            if is_code and path != own_code:
+            path = Path(parent, name)
+            if path.suffix in CODE_SUFFIXES and path != own_code:
                 yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
 
-    # transformers loads an adapter that is beside the model (adapter_config.json), and code that
-    # the auto_map of another config names, such as tokenizer_config.json
     for path in folder.glob("*config*.json"):
+        # an adapter (adapter_config.json), which transformers loads on top of the model
         if path.name == ADAPTER_CONFIG:
             yield f"{path.name} names an adapter"
+
+        # other configs, such as tokenizer_config.json, whose auto_map may name code
         elif path.name != "config.json":
-            # the entries of its objects at every level
             keys_of_all_levels = [key for key, _value in entries_of_all_levels(read_json(path))]
             if AUTO_MAP in keys_of_all_levels:
                 yield f"{path.name} has an auto_map"
 
 
 def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -> CheckRecord:
-    """Compare the frequencies that transformers computes from an output with the planned ones.
+    """Check that transformers computes the planned frequencies and attention factor for an output.
 
-    The planned ones, with the attention factor, are the schedule, which follows from the recipe and
-    the source. The installed transformers reads the config.json of the output in another process,
-    without weights.
+    The installed transformers loads the config.json of the output in another process, without
+    weights. The planned frequencies were computed from the recipe and the source.
 
     Args:
         comparison: The output and its source.
@@ -257,8 +259,8 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
         BadSource: For an unknown encoding.
         Disagreement: If transformers computes other frequencies.
     """
-    # The receipt says how the schedule was written into the config: by which encoding, and with
-    # which factors.
+    # The receipt, a record that apply writes beside the output, says which encoding was used and
+    # which factors are in the config.
     baked = comparison.baked
     receipt = comparison.receipt
     config_record = receipt.in_config
@@ -268,17 +270,20 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
             " apply again"
         )
 
-    # The config may have smaller factors than the schedule: a fold multiplies weights by the rest.
-    # Only the config is read here, so its factors are expected.
+    # Some outputs have a part of the attention factor multiplied into their weights. The config
+    # then has a smaller factor than the planned one. transformers reads only the config here, so
+    # the factors of the config are expected.
     schedule_of_config = replace(
         comparison.schedule,
         attention_factor=config_record.attention_factor,
         softmax_scale=config_record.softmax_scale,
     )
 
-    # transformers loads a model type that it does not know as the one that --family names
+    # With --family, transformers loads a model type that it does not know as another model type,
+    # such as "llama". Without --family `loaded_as` is empty.
     loaded_as = comparison.loaded_as
-    model_type = loaded_as or str(read_json(baked / "config.json").get("model_type", ""))
+    type_in_config = str(read_json(baked / "config.json").get("model_type", ""))
+    model_type = loaded_as or type_in_config
     trust = needs_trust(baked, trust_remote_code)
     context = schedule_of_config.context
     answer = ProbeCache().answer(baked, model_type, context, trust, loaded_as)

@@ -143,17 +143,17 @@ class Comparison:
         return family.text_type if family.assumed else ""
 
     def checkpoint_or_dequantised(
-        self, cannot: str = "cannot be dequantised", with_tokenizer: bool = False
+        self, failure: str = "cannot be dequantised", with_tokenizer: bool = False
     ) -> Source:
         """Return the source as a checkpoint, with the weights of a GGUF file dequantised.
 
         Args:
-            cannot: The words after the name of a GGUF file that cannot be converted, in the message
-                "source.gguf cannot be dequantised (reason); give ...".
-            with_tokenizer: Whether its tokenizer is made too.
+            failure: The predicate of the error message for a GGUF file that cannot be converted,
+                as in "source.gguf cannot be dequantised (reason); give ...".
+            with_tokenizer: Whether to convert the tokenizer of a GGUF file too.
 
         Raises:
-            BadSource: A GGUF file cannot be converted.
+            BadSource: The source is a GGUF file that cannot be converted.
         """
         if not isinstance(self.source, GgufSource):
             return self.source
@@ -162,8 +162,8 @@ class Comparison:
             checkpoint.files()  # raises where a tensor of the file cannot be converted
         except RopeconvError as problem:
             raise BadSource(
-                f"{self.against} {cannot} ({problem}); give --against the safetensors checkpoint of"
-                " that model"
+                f"{self.against} {failure} ({problem}); give --against the safetensors checkpoint"
+                " of that model"
             ) from None
         return checkpoint
 
@@ -205,12 +205,11 @@ class Comparison:
     def remark(self) -> str:
         """A sentence on what the comparison left out; empty where it compares everything.
 
-        It begins with a space, to follow another sentence. There are two such cases. YaRN mixes
-        scaled and unscaled frequencies along a ramp, and an output may have the ramp of llama.cpp
-        in place of the model's own. And a checkpoint may ask for dual chunk attention
-        (Qwen2.5-1M), which transformers does not compute.
+        The sentence begins with a space, since it follows another sentence of the report.
         """
-        # the ramp of llama.cpp, which the reference has too (see `open`)
+        # YaRN with the ramp of llama.cpp. YaRN mixes scaled and unscaled frequencies along a ramp,
+        # which llama.cpp computes a little differently. The output and the reference both have the
+        # ramp of llama.cpp, so the comparison does not show this difference.
         ramp = self.receipt.ramp_approximation
         if ramp is not None:
             return (
@@ -218,13 +217,14 @@ class Comparison:
                 f" {ramp.distance}."
             )
 
-        # a GGUF file has no key for dual chunk attention
+        # A GGUF file has no key for dual chunk attention, so nothing was left out.
         source = self.source
         output_is_gguf = is_gguf(self.baked)
         if output_is_gguf or isinstance(source, GgufSource):
             return ""
-        # Dual chunk attention has no reference: transformers ignores its key, and vLLM and SGLang
-        # fail with it. It is plain attention up to `chunk_size - local_size` tokens.
+
+        # Dual chunk attention (Qwen2.5-1M). Nothing computes it for a reference: transformers
+        # ignores its key, and vLLM and SGLang fail with it.
         was_dropped = self.receipt.target.dual_chunk == "drop"
         has_dual_chunk = bool(text_part(source.config(), source.family).get(DUAL_CHUNK))
         if was_dropped or not has_dual_chunk:
@@ -267,39 +267,36 @@ class Comparison:
 
 
 def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
-    """Open the source of an output, in the same form as when the output was made from it.
-
-    `ropeconv apply` may have converted the source first. The receipt, the record that it writes
-    beside the output, says how.
+    """Open the source of an output, converted as `ropeconv apply` converted it for this output.
 
     Args:
         against: The path or Hub id that the user gave for the source.
         baked: The output, a folder or a GGUF file.
-        receipt: The receipt of the output.
+        receipt: The record that apply wrote beside the output. It says how the source was
+            converted.
 
     Returns:
-        A checkpoint, or a GGUF file where the output is one too.
+        A checkpoint; or a GGUF file, if the output was made from a GGUF file and is a GGUF file.
     """
     source = open_source(against, receipt.source.family)
 
-    # a folder that was made from a GGUF file: the file was read as a checkpoint
+    # GGUF file to folder: apply read the GGUF file as a checkpoint.
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")
 
-    # An output that one run of apply made from the model as it was published. The user may have
-    # given another output of that model, which `apply --as-is` only converted, say from Meta's
-    # layout. The receipt of that other output says where the published model is.
+    # Published model to output, in one run of apply. The user may instead have given a folder that
+    # `apply --as-is` converted from the published model, for example from Meta's layout. The
+    # receipt in that folder says where the published model is, which is opened here.
     was_made_in_one_run = receipt.original is not None and len(receipt.steps) == 1
-    is_from_published = was_made_in_one_run and not receipt.target.replace
-    if isinstance(source, Source) and is_from_published:
+    is_from_published_model = was_made_in_one_run and not receipt.target.replace
+    if isinstance(source, Source) and is_from_published_model:
         source = first_source(source)
 
-    # a GGUF file that was exported from a checkpoint: weights in FP8 became the floats that they
-    # stand for
+    # Checkpoint to GGUF file: apply dequantised weights in FP8 before the export.
     if isinstance(source, Source) and is_gguf(baked) and source.weights():
         source = dequantised(source)
 
-    # a draft model, for speculative decoding, is accepted where the output is a draft
+    # Draft model for speculative decoding: without this, a draft model is refused.
     source.as_draft = bool(receipt.target.drafts_for)
     return source
 
@@ -340,15 +337,17 @@ class Settings(ValidateOptions):
         return min(512, max(64, self.length // 256))
 
     def place(self, stored: str = "float32", loaded_as: str = "") -> DeviceSpec:
-        """Return where and how the models run: on an available device, in a precision.
+        """Return the device and the precision in which the models run.
 
         Args:
-            stored: The precision of the checkpoint, which "auto" means on a GPU.
-            loaded_as: A model type, such as "llama", that --family names for a model whose own
-                type transformers does not know; empty for a known type.
+            stored: The dtype of the weights on the disk, such as "bfloat16". On a GPU it is used
+                for --dtype auto.
+            loaded_as: The model type that --family names, such as "llama", for a model that
+                transformers does not know; empty for a known model.
 
         Raises:
-            UsageError: The device is not available, or options contradict each other.
+            UsageError: The device is not available, or --layer-by-layer is combined with
+                --device-map.
         """
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")

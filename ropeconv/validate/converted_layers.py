@@ -103,36 +103,48 @@ def answer(given: JsonObject) -> JsonObject:
 
 
 def _run_source(question: ConversionQuestion) -> ConversionAnswer:
-    """Return the logits of the first layers of a checkpoint, twice.
-
-    With the schedule they are the reference, to which a right conversion is near. With all tokens
-    at position 0 they are the control, which has no RoPE, and from which it is far away.
+    """Run the first layers of a checkpoint in transformers, with the new RoPE and without RoPE.
 
     Args:
-        question: The checkpoint, its first layers, the tokens, and the numbers of the schedule.
+        question: The checkpoint, the numbers of its first layers, the tokens, and the new RoPE
+            (`numbers`: its frequencies and attention factor).
+
+    Returns:
+        The logits, or with `question.states` the hidden states of an encoder. A right conversion is
+        near to `reference`, which has the new RoPE, and far from `control`, which has none.
     """
-    shapes, read = question.source.reader()
+    shapes, read_tensor = question.source.reader()
     model = load_first_layers(
         folder=Path(question.source.config),
         shapes=shapes,
-        read=read,
+        read=read_tensor,
         loaded_as=question.source.loaded_as,
         layers=question.layers,
         states=question.states,
     )
     ids = question.ids
-    count = len(ids)
+    token_count = len(ids)
+
+    # with the new RoPE: the rotary modules of the model are patched, and then restored
     with ExitStack() as stack:
-        schedule = schedule_of(question.numbers)
-        undo = patch(model, schedule, question.mla, scale=None, queries=question.queries)
-        stack.callback(undo)
-        reference = run_first_layers(model, ids, range(count), question.states)
-    # all tokens at position 0 are not rotated
-    control = run_first_layers(model, ids, [0] * count, question.states)
+        undo_patch = patch(
+            model,
+            schedule_of(question.numbers),
+            question.mla,
+            scale=None,
+            queries=question.queries,  # the end of the name of the module that outputs queries
+        )
+        stack.callback(undo_patch)
+        reference = run_first_layers(model, ids, range(token_count), question.states)
+
+    # without RoPE: at position 0 nothing is rotated
+    control = run_first_layers(model, ids, [0] * token_count, question.states)
+
+    text_config = model.config.get_text_config()
     return ConversionAnswer(
         reference=tuple(map(tuple, reference.tolist())),
         control=tuple(map(tuple, control.tolist())),
-        layers=model.config.get_text_config().num_hidden_layers,
+        layers=text_config.num_hidden_layers,  # the layers that were loaded
     )
 
 

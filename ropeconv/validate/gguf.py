@@ -137,8 +137,11 @@ class ReferenceLogits:
     second: Tensor | None = None
     """A second reference, with the same schedule and other rounding; None where there is none."""
 
-    second_has_output_weights: bool = False
-    """Whether `second` has the weights of the output, and `reference` others."""
+    second_is_noise_only: bool = False
+    """Whether `second` only shows the noise, and is not compared with the output.
+
+    An example: `second` has the weights of the output, so that it is always near to the output.
+    """
 
     control_in_llamacpp: Tensor | None = None
     """The control in llama.cpp, where `control` ran in transformers; None where not needed."""
@@ -334,19 +337,18 @@ def load_checkpoint(
 ) -> Iterator[TransformersEngine]:
     """Load the source in transformers on the CPU, with its original RoPE, for a with block.
 
-    It reads all tokens of the run in one pass.
-
     Args:
         comparison: The output and its source.
         checkpoint: The source as a checkpoint.
-        dtype: The precision.
-        run: The tokens.
-        all_keys: Whether attention sees all keys. Else an indexer chooses some of them, in models
-            that have one (DeepSeek-V3.2).
+        dtype: The precision, such as "float32".
+        run: The tokens. The model reads all of them in one pass.
+        all_keys: Whether attention sees all keys in a model whose indexer would choose some of
+            them (DeepSeek-V3.2). Other models always see all keys.
     """
     with folder_of(checkpoint, dtype) as folder, ExitStack() as stack:
-        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, loaded_as=comparison.loaded_as))
-        engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
+        cpu = DeviceSpec("cpu", dtype, loaded_as=comparison.loaded_as)
+        device = choose_place(checkpoint, cpu)
+        engine = TransformersEngine.load(folder, device, chunk=len(run.ids))
         if all_keys:
             choose_all_keys(stack, engine.model)
         yield engine
@@ -371,25 +373,27 @@ def by_patch(
     progress: Progress,
     all_keys: bool = False,
 ) -> ReferenceLogits:
-    """Run a checkpoint in transformers, unscaled and with the schedule of the output.
+    """Run a checkpoint in transformers, first unscaled and then with the RoPE of the output.
 
-    For the schedule its rotary modules are patched: they get its frequencies and its factor.
+    For the second pass the rotary modules are patched: they get the frequencies and the attention
+    factor that the output must have.
 
     Args:
         comparison: The output and its source.
         checkpoint: The source as a checkpoint.
-        dtype: The precision.
-        runs: A list with one run, which has every position from 0 on.
+        dtype: The precision, such as "float32".
+        runs: A single run, which has every position from 0 on. It is in a list because all
+            references have the same parameters.
         progress: Callbacks, which are called while tokens are read.
-        all_keys: Whether attention sees all keys, also in a model with an indexer, which else
-            chooses some of them (DeepSeek-V3.2).
+        all_keys: Whether attention sees all keys in a model whose indexer would choose some of
+            them (DeepSeek-V3.2).
     """
     (run,) = runs
     with load_checkpoint(comparison, checkpoint, dtype, run, all_keys) as engine:
-        control = engine.logits(run.ids, run.kept, progress)
+        unscaled_logits = engine.logits(run.ids, run.kept, progress)
         patch_engine(engine, comparison)
-        reference = engine.logits(run.ids, run.kept, progress)
-    return ReferenceLogits(control, reference)
+        patched_logits = engine.logits(run.ids, run.kept, progress)
+    return ReferenceLogits(control=unscaled_logits, reference=patched_logits)
 
 
 def run_perturbed(
@@ -400,41 +404,42 @@ def run_perturbed(
     progress: Progress,
     all_keys: bool = False,
 ) -> list[Tensor]:
-    """Run a patched checkpoint in transformers, with weights that have errors of rounding.
+    """Run a checkpoint in transformers three times, with small random errors in its weights.
 
-    Where two experts of a mixture have almost the same score, rounding decides which one runs. It
-    may be another expert in llama.cpp, and the later tokens attend to what that expert returns.
-    Small random errors of the weights show which tokens are so, and how much the logits change.
+    The logits show how much rounding changes a mixture of experts. Where two experts have almost
+    the same score, rounding decides which expert runs, and llama.cpp may run another expert than
+    transformers.
 
     Args:
-        comparison: The output and its source.
+        comparison: The output and its source. The checkpoint is patched to the RoPE of the output.
         checkpoint: The source as a checkpoint.
-        dtype: The precision.
-        runs: A list with one run, which has every position from 0 on.
+        dtype: The precision, such as "float32".
+        runs: A single run, which has every position from 0 on. It is in a list because all
+            references have the same parameters.
         progress: Callbacks, which are called while tokens are read.
-        all_keys: Whether attention sees all keys, also in a model with an indexer, which else
-            chooses some of them (DeepSeek-V3.2).
+        all_keys: Whether attention sees all keys in a model whose indexer would choose some of
+            them (DeepSeek-V3.2).
 
     Returns:
-        PERTURBED_RUNS logits of the run, [positions, vocabulary]. Each has one error more than the
-        one before, since the errors are multiplied into the same weights.
+        The logits of each pass, [positions, vocabulary]. The errors add up: the first pass has one
+        random error in each weight, the second pass two, and so on.
     """
     import torch
 
     (run,) = runs
     generator = torch.Generator().manual_seed(0)
 
-    def disturb(name: str, weight: Tensor) -> Tensor:
+    def add_random_error(name: str, weight: Tensor) -> Tensor:
         noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32)
         return weight * (1 + WEIGHT_ERROR * noise.to(weight.dtype))
 
-    logits_of_runs = []
+    logits_of_passes = []
     with load_checkpoint(comparison, checkpoint, dtype, run, all_keys) as engine:
         patch_engine(engine, comparison)
         for _ in range(PERTURBED_RUNS):
-            change_weights(engine.model, disturb)
-            logits_of_runs.append(engine.logits(run.ids, run.kept, progress))
-    return logits_of_runs
+            change_weights(engine.model, add_random_error)  # in place
+            logits_of_passes.append(engine.logits(run.ids, run.kept, progress))
+    return logits_of_passes
 
 
 def by_dequantising(
@@ -444,16 +449,18 @@ def by_dequantising(
     runs: list[TokenRun],
     progress: Progress,
 ) -> ReferenceLogits:
-    """Run a source in GGUF in transformers, with its weights dequantised.
+    """Run the source, a GGUF file, in transformers with dequantised weights, and in llama.cpp.
 
-    The output runs in llama.cpp, whose kernels round otherwise. The unscaled source shows how much:
-    it runs in both programs (`control` in transformers, `control_in_llamacpp` in llama.cpp).
+    transformers runs the source unscaled (control) and with the RoPE of the output (reference). The
+    output itself runs in llama.cpp, which rounds differently. So llama.cpp runs the unscaled source
+    too: the difference between both controls shows how much the rounding changes the logits.
 
     Args:
         comparison: The output and its source.
         source: The GGUF file as a checkpoint, with its dequantised weights.
-        dtype: The precision in transformers.
-        runs: A list with one run, which has every position from 0 on.
+        dtype: The precision in transformers, such as "float32".
+        runs: A single run, which has every position from 0 on. It is in a list because all
+            references have the same parameters.
         progress: Callbacks, which are called while tokens are read.
     """
     checkpoint = source.in_dtype(dtype)
@@ -461,7 +468,7 @@ def by_dequantising(
     progress.note(
         f"The weights of {comparison.against} take {size} as {dtype}, on the disk and in memory."
     )
-    gguf_file = checkpoint.inner  # llama.cpp reads the file itself
+    gguf_file = checkpoint.inner
     control_in_llamacpp = logits_of(LlamaCppEngine(gguf_file.path), runs, progress)
     logits = by_patch(comparison, checkpoint, dtype, runs, progress)
     return replace(logits, control_in_llamacpp=control_in_llamacpp)
@@ -476,34 +483,36 @@ def by_export(
 ) -> ReferenceLogits:
     """Run a checkpoint in transformers, and the quantised weights of its export in llama.cpp.
 
-    A right output differs from the checkpoint only by the quantisation of its weights, and a wrong
-    one by its RoPE too. The second reference shows how much the quantisation does: it has the
-    weights of the output with the right frequencies. llama.cpp computes these by dividing those of
-    another base than the output has (`run_with_divisors`).
+    The checkpoint is the reference. The quantised weights with the right RoPE show the noise, which
+    is how much the quantisation changes the logits.
 
     Args:
         comparison: The output and its source.
         source: The checkpoint that was exported.
         output: The exported GGUF file.
-        runs: A list with one run, which has every position from 0 on.
+        runs: A single run, which has every position from 0 on. It is in a list because all
+            references have the same parameters.
         progress: Callbacks, which are called while tokens are read.
     """
-    of_checkpoint = by_patch(comparison, source, "float32", runs, progress)
-    of_quantised_weights = _logits_by_divisors(
+    checkpoint_logits = by_patch(comparison, source, "float32", runs, progress)
+
+    # The RoPE keys of the output are not used here, since they may be wrong. The right frequencies
+    # are given to llama.cpp in another way: as another base and a tensor of divisors.
+    quantised_logits = _logits_by_divisors(
         output.file, comparison.spec, comparison.schedule, REFERENCE_BASE_RATIO, runs, progress
     )
 
-    # The logits do not show weights whose rows are in another order: where rounding changes the
-    # logits much, such weights do not change them more. So the weights are compared too.
-    wrong_weights = ""  # the name of a weight with such rows
+    # An export may have written the rows of a weight in a wrong order. Beside the effect of
+    # quantisation the logits may not show that, so the weights themselves are compared too.
+    name_of_wrong_weight = ""
     output_weights = open_output_weights(source, output)
     if output_weights is not None:
-        wrong_weights = find_wrong_rows(source, output_weights)
+        name_of_wrong_weight = find_wrong_rows(source, output_weights)
     return replace(
-        of_checkpoint,
-        second=of_quantised_weights,
-        second_has_output_weights=True,
-        wrong_weights=wrong_weights,
+        checkpoint_logits,
+        second=quantised_logits,
+        second_is_noise_only=True,
+        wrong_weights=name_of_wrong_weight,
     )
 
 
@@ -531,31 +540,34 @@ class OutputWeights(GgufCheckpoint):
 
 
 def open_output_weights(source: Source, output: GgufSource) -> OutputWeights | None:
-    """Return the weights of an export as a checkpoint; None where they cannot become one.
+    """Return the weights of an exported GGUF file as a checkpoint, with the config of its source.
 
     Args:
         source: The checkpoint that was exported.
         output: The exported GGUF file.
+
+    Returns:
+        The checkpoint; None if a tensor cannot be converted back, or for a model that also reads
+        images.
     """
-    # a checkpoint that also reads images has other names of weights than its text model
+    # Gemma 3: in a model that also reads images, weights have other names than in its text model.
     config = source.config()
     if text_part(config, source.family) is not config:
         return None
 
+    # `files` is called for its errors: it raises RopeconvError if a tensor cannot be converted.
     output_weights = OutputWeights(output, config)
     try:
-        output_weights.files()  # raises where a tensor of the file cannot be converted
+        output_weights.files()
     except RopeconvError:
         return None
     return output_weights
 
 
 def unscaled_keys(comparison: Comparison, output: GgufSource) -> dict[str, Override] | None:
-    """Return the metadata keys with which llama.cpp runs an output with the RoPE of its source.
+    """Return the metadata keys that give an output the RoPE of its source again in llama.cpp.
 
-    They replace keys of the file when it is loaded. Layers with a sliding window have their own
-    base, and its key is replaced too: a wrong base in the file would else be in both runs, and its
-    effect would count as rounding.
+    llama.cpp accepts such keys when it loads a file, and ignores the same keys in the file.
 
     Args:
         comparison: The output and its source.
@@ -564,16 +576,22 @@ def unscaled_keys(comparison: Comparison, output: GgufSource) -> dict[str, Overr
     Returns:
         The keys, such as llama.rope.scaling.type; None if no keys express the RoPE of the source.
     """
-    # keys cannot undo scaled query norms, or hold the two lists of LongRoPE
-    unscaled = comparison.spec.current()  # the RoPE of the source
-    scales_norms = output.file.get(WINDOW_NORM) is not None
-    if scales_norms or unscaled.short_inv_freq is not None:
+    unscaled = comparison.spec.current()
+
+    # Gemma 3 with an attention factor: the factor is in the weights of the query norms.
+    if output.file.get(WINDOW_NORM) is not None:
         return None
+    # LongRoPE (Phi-3): the two lists of factors are tensors.
+    if unscaled.short_inv_freq is not None:
+        return None
+
     arch = arch_of(output.file)
     keys = overrides(unscaled, arch.name)
     if keys is None:
         return None
 
+    # Layers with a sliding window may have a base of their own. Its key is replaced too, so that a
+    # wrong base in the file shows as a difference between the output and its unscaled variant.
     local_key = f"{arch.name}.rope.freq_base_swa"
     local_form = comparison.spec.local_form
     if output.file.get(local_key) is not None and isinstance(local_form, Plain):
@@ -662,40 +680,45 @@ class DequantisedExport:
     def run_with_checkpoint(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
         """Run the checkpoint and the dequantised weights of the output, both in transformers.
 
-        The first reference is the checkpoint with the schedule. The second one is the same with the
-        weights of the output, so that the two differ only by quantisation.
+        The returned logits compare the output with the checkpoint. The dequantised weights with the
+        same RoPE as the checkpoint show how much the quantisation changes the logits. All logits of
+        the dequantised weights are stored in `self.computed`, for `run_output_weights`.
 
         Args:
-            runs: A list with one run, which has every position from 0 on.
+            runs: A single run, which has every position from 0 on. It is in a list because all
+                references have the same parameters.
             progress: Callbacks, which are called while tokens are read.
         """
-        # the checkpoint, unscaled and with the schedule
         (run,) = runs
+
+        # the checkpoint in transformers, unscaled and with the RoPE that the output must have
         with load_checkpoint(self.comparison, self.source, "float32", run) as engine:
-            rows_of_source = project_rows(engine.model)
-            control = engine.logits(run.ids, run.kept, progress)
+            checkpoint_rows = project_rows(engine.model)  # a summary of the rows of all weights
+            unscaled_logits = engine.logits(run.ids, run.kept, progress)
             patch_engine(engine, self.comparison)
-            reference = engine.logits(run.ids, run.kept, progress)
+            patched_logits = engine.logits(run.ids, run.kept, progress)
 
-        # the weights of the output in transformers, and then the output in llama.cpp: kept for
-        # `run_output_weights`
+        # the dequantised weights in transformers: unscaled, with the right RoPE, and with RoPEs
+        # that are a little wrong
         with load_checkpoint(self.comparison, self.output_weights, "float32", run) as engine:
-            rows_of_output = project_rows(engine.model)
-            of_output_weights = self._run_schedules(engine, run, progress)
-        output = self.output_weights.inner  # the GGUF file
-        output_logits = logits_of(LlamaCppEngine(output.path), runs, progress)
-        unscaled_output = run_unscaled(output, self.keys, runs, progress)
-        self.computed = replace(
-            of_output_weights, control_in_llamacpp=unscaled_output, of_output=output_logits
-        )
+            output_rows = project_rows(engine.model)
+            dequantised = self._run_schedules(engine, run, progress)
 
-        limit = rounding_limit(output.file)
+        # the output in llama.cpp, with its RoPE and unscaled
+        gguf_output = self.output_weights.inner
+        output_logits = logits_of(LlamaCppEngine(gguf_output.path), runs, progress)
+        unscaled_output_logits = run_unscaled(gguf_output, self.keys, runs, progress)
+
+        self.computed = replace(
+            dequantised, control_in_llamacpp=unscaled_output_logits, of_output=output_logits
+        )
+        limit = rounding_limit(gguf_output.file)
         return ReferenceLogits(
-            control=control,
-            reference=reference,
-            second=of_output_weights.reference,
-            second_has_output_weights=True,
-            wrong_weights=find_wrong_weights(rows_of_source, rows_of_output, limit),
+            control=unscaled_logits,
+            reference=patched_logits,
+            second=dequantised.reference,
+            second_is_noise_only=True,
+            wrong_weights=find_wrong_weights(checkpoint_rows, output_rows, limit),
             of_output=output_logits,
         )
 
@@ -714,35 +737,37 @@ class DequantisedExport:
         return self.computed
 
     def run_in_float32(self, runs: list[TokenRun], progress: Progress) -> ReferenceLogits:
-        """Run a copy of the output in llama.cpp with dequantised weights, in float32.
+        """Return the logits of `run_output_weights`, with less rounding in llama.cpp.
 
-        With quantised weights llama.cpp rounds activations to 8 bits too. The copy has the same
-        RoPE keys and the same weights, without that noise. The reference remains that of
-        `run_output_weights`.
+        llama.cpp rounds activations to 8 bits where weights are quantised. So it runs a copy of the
+        output, with the same RoPE keys and the same weights in float32. The logits of transformers
+        are not computed again.
 
         Args:
             runs: The run of `run_with_checkpoint`.
             progress: Callbacks, which are called while tokens are read.
         """
         logits = self.run_output_weights(runs, progress)
-        output = self.output_weights.inner  # the GGUF file
-        weights = sum(math.prod(info.shape) for info in output.file.tensors.values())
-        size = human(4 * weights)  # 4 bytes of float32 each
+        gguf_output = self.output_weights.inner
+        tensors = gguf_output.file.tensors
+        weight_count = sum(math.prod(info.shape) for info in tensors.values())
+        size = human(4 * weight_count)  # 4 bytes for each weight in float32
         progress.note(
             "Rounding hides a fault, so the output is run with dequantised weights too, which take"
             f" {size} on the disk and in memory."
         )
         with scratch() as folder:
-            path = folder / "floats.gguf"
-            dequantise(output.path, path)
-            output_logits = logits_of(LlamaCppEngine(path), runs, progress)
-            unscaled_output = run_unscaled(GgufSource(path), self.keys, runs, progress)
-        return replace(logits, control_in_llamacpp=unscaled_output, of_output=output_logits)
+            float32_path = folder / "floats.gguf"
+            dequantise(gguf_output.path, float32_path)
+            output_logits = logits_of(LlamaCppEngine(float32_path), runs, progress)
+            float32_output = GgufSource(float32_path)
+            unscaled_output_logits = run_unscaled(float32_output, self.keys, runs, progress)
+        return replace(logits, control_in_llamacpp=unscaled_output_logits, of_output=output_logits)
 
     def _run_schedules(
         self, engine: TransformersEngine, run: TokenRun, progress: Progress
     ) -> ReferenceLogits:
-        """Run a loaded model unscaled, with the schedule, and with slightly wrong schedules.
+        """Run the weights of the output unscaled, with the right RoPE, and with RoPEs a bit wrong.
 
         Args:
             engine: The weights of the output, loaded in transformers.
@@ -751,24 +776,27 @@ class DequantisedExport:
         """
         comparison = self.comparison
 
-        def compute(schedule: Schedule) -> Tensor:
+        def run_with_schedule(schedule: Schedule) -> Tensor:
+            """Return the logits with the frequencies and the attention factor of a schedule."""
             with ExitStack() as stack:
                 undo_patch = patch(
                     engine.model,
                     schedule,
                     comparison.spec.mla,
-                    comparison.scale,
-                    comparison.queries,
+                    comparison.scale,  # the scaling of queries by position, such as log-n
+                    comparison.queries,  # the end of the name of the module that outputs queries
                 )
                 stack.callback(undo_patch)
                 return engine.logits(run.ids, run.kept, progress)
 
-        control = engine.logits(run.ids, run.kept, progress)
-        reference = compute(comparison.schedule)
+        unscaled_logits = engine.logits(run.ids, run.kept, progress)
+        right_logits = run_with_schedule(comparison.schedule)
+
         faults = []
-        for words, wrong_schedule in slightly_wrong_schedules(comparison):
-            faults.append((words, compute(wrong_schedule)))
-        return ReferenceLogits(control, reference, faults=tuple(faults))
+        for description, wrong_schedule in slightly_wrong_schedules(comparison):
+            wrong_logits = run_with_schedule(wrong_schedule)
+            faults.append((description, wrong_logits))
+        return ReferenceLogits(unscaled_logits, right_logits, faults=tuple(faults))
 
 
 def project_rows(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -961,7 +989,7 @@ def validate_gguf(
         changes.append("dequantised weights in llama.cpp too")
     if temperature != 1:
         changes.append(f"logits divided by their spread of {temperature:.2g}")
-    sentence += _remarks(comparison, references, results, changes)
+    sentence += _explain_comparison(comparison, references, results, changes)
 
     whole_lengths = [len(run.ids) for run in all_runs if run.kind == "whole"]
     rules = [reference.rule for reference in references]
@@ -1040,7 +1068,7 @@ def _run_and_judge(
     experts_differ = False
     if reference.perturbed is not None and not all_agree:
         perturbed_logits = reference.perturbed(runs, progress)
-        logits = _with_perturbed_noise(logits, perturbed_logits)
+        logits = _replace_second(logits, perturbed_logits)
         results = _judge(runs, logits, output_logits, reference)
         experts_differ = True
 
@@ -1049,7 +1077,9 @@ def _run_and_judge(
     temperature = 1.0
     is_rounded = bool(_rounded_type(comparison))
     if not is_rounded and _power(results, schedule) < ENOUGH_POWER:
-        results, temperature = _sharpen(results, runs, logits, output_logits, reference, schedule)
+        results, temperature = _choose_temperature(
+            results, runs, logits, output_logits, reference, schedule
+        )
 
     # 3. An indexer (DeepSeek-V3.2) chooses the keys that attention sees. A tiny change of its
     # scores makes it choose others, and with equal scores it may choose any keys. Padding tokens of
@@ -1082,76 +1112,85 @@ def _run_and_judge(
 def _find_hidden_fault(
     runs: list[TokenRun], logits: ReferenceLogits, of_output: Tensor, results: list[BucketResult]
 ) -> str:
-    """Return a fault of the output's RoPE that the comparison would not notice; empty if none.
+    """Return a fault of the output's RoPE that the comparison would not notice.
 
-    An example is "a base that is twice as large", where weights in 4 bits change the logits more
-    than such a base does.
+    An example is "a base that is twice as large", if weights in 4 bits change the logits more than
+    such a base does.
 
     Args:
         runs: The tokens.
-        logits: The logits of the reference, and of schedules with a fault (`faults`).
-        of_output: The logits of the output.
-        results: The results of all ranges, with the KL that is allowed in each.
+        logits: The logits of the reference, and the logits with each fault (`logits.faults`).
+        of_output: The logits of the output, [positions, vocabulary].
+        results: The result of each range of positions, with the KL that is allowed there.
+
+    Returns:
+        The first such fault in words; empty if all faults would be noticed.
     """
-    width = min(logits.reference.shape[1], of_output.shape[1])  # one side may have padded rows
-    of_output = of_output[:, :width]
-    kl_from_right = measure(logits.reference[:, :width], of_output).kl
+    # the vocabulary of one side may be padded with more columns
+    vocabulary = min(logits.reference.shape[1], of_output.shape[1])
+    of_output = of_output[:, :vocabulary]
+    kl_from_reference = measure(logits.reference[:, :vocabulary], of_output).kl
     for fault, logits_with_fault in logits.faults:
-        # a file with the fault would fail: it is much farther from the reference than is allowed
-        is_noticed = False
+        # First test: would an output with this fault fail? In some range of positions, the KL of
+        # the fault from the reference must be NOTICED (3) times the allowed KL.
+        would_fail = False
         for (_kind, _bucket, rows), result in zip(_rows_of_buckets(runs), results, strict=True):
-            kl = measure(logits.reference[rows], logits_with_fault[rows]).kl.mean().item()
-            if kl >= NOTICED * result.tolerance:
-                is_noticed = True
-        if is_noticed:
+            kl_of_fault = measure(logits.reference[rows], logits_with_fault[rows]).kl.mean().item()
+            if kl_of_fault >= NOTICED * result.tolerance:
+                would_fail = True
+        if would_fail:
             continue
 
-        # or a paired test over the positions shows that the output does not have the fault: it is
-        # farther from the fault than from the right schedule, beyond chance
-        kl_from_fault = measure(logits_with_fault[:, :width], of_output).kl
-        farther = kl_from_fault - kl_from_right
-        standard_error = farther.std().item() / math.sqrt(len(farther))
-        if farther.mean().item() > DEVIATIONS * standard_error:
+        # Second test: is this output nearer to the reference than to the fault? The difference of
+        # its two KLs must be DEVIATIONS (4) standard errors above 0.
+        kl_from_fault = measure(logits_with_fault[:, :vocabulary], of_output).kl
+        difference = kl_from_fault - kl_from_reference  # [positions]
+        standard_error = difference.std().item() / math.sqrt(len(difference))
+        if difference.mean().item() > DEVIATIONS * standard_error:
             continue
         return fault
     return ""
 
 
-def _remarks(
+def _explain_comparison(
     comparison: Comparison,
     references: list[GgufReference],
     results: list[BucketResult],
     changes: Sequence[str],
 ) -> str:
-    """Return the sentences that follow the conclusion: how the comparison was made.
+    """Return the text that follows the verdict in the report: how the comparison was made.
 
-    Each sentence begins with a space, so that they can be added to the conclusion.
+    Every sentence of the text begins with a space.
 
     Args:
         comparison: The output and its source.
-        references: One or two ways of comparing: first with the source, and then with the weights
-            of the output, which run with the right schedule.
-        results: The results of all ranges of positions.
-        changes: Phrases on settings that were changed.
+        references: The computations with which the output was compared. The first one runs the
+            source with the right RoPE. The second one, if any, runs the weights of the output with
+            the right RoPE.
+        results: The result of each range of positions.
+        changes: Settings that were changed, such as "attention to all keys".
     """
     schedule = comparison.schedule
-    first_reference = references[0]
-    sentences = reach_warning(results, schedule.original_context, schedule.context, "--tokens")
-    sentences += first_reference.remark + comparison.remark
+    source_reference = references[0]
+    text = reach_warning(results, schedule.original_context, schedule.context, "--tokens")
 
-    # the second reference runs the weights of the output: dequantised in transformers, or in
-    # llama.cpp
-    if first_reference.with_output_weights is not None:
-        sentences += first_reference.with_output_weights.remark
+    # each of these remarks is one sentence, or empty
+    text += source_reference.remark
+    text += comparison.remark
+
+    # the second reference, in transformers or in llama.cpp
+    if source_reference.with_output_weights is not None:
+        text += source_reference.with_output_weights.remark
     elif len(references) > 1:
-        sentences += (
+        text += (
             " Up to the new context, llama.cpp is compared with itself on the weights of the"
             " output."
         )
-    sentences += describe_changes(changes)
+
+    text += describe_changes(changes)
     if isinstance(comparison.scale, QueryScaling):
-        sentences += " The output and the reference scale queries in steps, in place of log-n."
-    return sentences
+        text += " The output and the reference scale queries in steps, in place of log-n."
+    return text
 
 
 def _choose_references(
@@ -1163,7 +1202,7 @@ def _choose_references(
         return [first, first.with_output_weights]
     if first.allows_gaps or settings.tokens:
         return [first]
-    second = _in_llamacpp(comparison, output, is_output=True)
+    second = _reference_in_llamacpp(comparison, output, is_output=True)
     if second is None or not second.allows_gaps:
         return [first]
     return [first, second]
@@ -1179,27 +1218,36 @@ def _allowance(reference: GgufReference) -> str:
 def _plan_runs(
     comparison: Comparison, settings: Settings, references: list[GgufReference]
 ) -> list[tuple[GgufReference, list[TokenRun]]]:
-    """Return each reference with the tokens that it and the output read.
+    """Choose the tokens that each reference reads; the output reads the same tokens.
 
     Args:
         comparison: The output and its source.
         settings: The number of tokens, and the seed.
-        references: One or two ways of comparing.
-    """
-    # The dequantised weights of the output read the tokens of the first reference, which computes
-    # the logits of both. Any other second reference reads tokens of its own, at higher positions.
-    first_reference = references[0]
-    shares_runs = first_reference.with_output_weights is not None
-    has_longer = len(references) > 1 and not shares_runs
-    first_runs = _choose_runs(comparison, settings, first_reference, has_longer)
+        references: One or two computations with which the output is compared.
 
-    planned = [(first_reference, first_runs)]
-    for reference in references[1:]:
-        runs = first_runs
-        if not shares_runs:
-            runs = _choose_runs(comparison, settings, reference, has_longer)
-        planned.append((reference, runs))
-    return planned
+    Returns:
+        Pairs of a reference and its runs, in the order of `references`.
+    """
+    first_reference = references[0]
+    second_references = references[1:]  # none, or one
+
+    # a single reference
+    if not second_references:
+        runs = _choose_runs(comparison, settings, first_reference, tests_extension_too=False)
+        return [(first_reference, runs)]
+    second_reference = second_references[0]
+
+    # The first reference computes the logits of the second one too, in transformers. Both need the
+    # same tokens.
+    if first_reference.with_output_weights is not None:
+        runs = _choose_runs(comparison, settings, first_reference, tests_extension_too=False)
+        return [(first_reference, runs), (second_reference, runs)]
+
+    # The second reference runs in llama.cpp, at positions up to the new context. The first one may
+    # then be shorter.
+    first_runs = _choose_runs(comparison, settings, first_reference, tests_extension_too=True)
+    second_runs = _choose_runs(comparison, settings, second_reference, tests_extension_too=True)
+    return [(first_reference, first_runs), (second_reference, second_runs)]
 
 
 def _count_tokens(runs: list[TokenRun]) -> int:
@@ -1208,19 +1256,16 @@ def _count_tokens(runs: list[TokenRun]) -> int:
 
 
 def _choose_runs(
-    comparison: Comparison, settings: Settings, reference: GgufReference, has_longer: bool
+    comparison: Comparison, settings: Settings, reference: GgufReference, tests_extension_too: bool
 ) -> list[TokenRun]:
     """Return the tokens that the output and a reference read, each with its position.
 
-    They are blocks spread up to the new context where the reference can run positions with gaps,
-    else every position up to a length.
-
     Args:
         comparison: The output and its source.
-        settings: The number of tokens, 0 for the usual one, and the seed.
-        reference: The way of comparing, with the number of its passes over the tokens.
-        has_longer: Whether a second comparison goes beyond the trained context. This one may then
-            stay within it.
+        settings: The number of tokens, 0 for the usual number, and the seed.
+        reference: The computation with which the output is compared.
+        tests_extension_too: Whether another reference tests positions beyond the trained context.
+            The tokens for this reference may then end within the trained context.
     """
     import torch
 
@@ -1229,19 +1274,22 @@ def _choose_runs(
     original = schedule.original_context
     context = schedule.context
     vocabulary = file.tensors["token_embd.weight"].shape[1]
+
+    # Gaps between positions: blocks of tokens are spread over the new context.
     if reference.allows_gaps and not settings.tokens:
         return block_runs(original, context, vocabulary, settings.seed, POSITIONS_PER_RANGE)
 
-    # A run of the usual length may end inside the trained context. If a second comparison tests the
-    # extension, this one need not be longer, and a short run is enough.
-    is_extended = original < context
-    ends_inside = is_extended and usual_length(original, context) <= original
+    # Without gaps: one run from position 0 on. How long is it?
+    usual = usual_length(original, context)
+    usual_shows_no_extension = usual <= original < context
     if settings.tokens:
         length = min(context, settings.tokens)
-    elif has_longer and ends_inside:
-        length = SHORT_LENGTH
+    elif tests_extension_too and usual_shows_no_extension:
+        length = SHORT_LENGTH  # 1024
     else:
-        length = _affordable_length(comparison, reference.passes)
+        length = _choose_affordable_length(comparison, reference.passes)
+
+    # random tokens, of which some positions in each range of positions are compared
     generator = torch.Generator().manual_seed(settings.seed)
     ids = torch.randint(vocabulary, (length,), generator=generator).tolist()
     buckets = tail_buckets(original, length, POSITIONS_PER_RANGE)
@@ -1261,26 +1309,25 @@ def _note_work(runs: list[TokenRun], reference: GgufReference, progress: Progres
     )
 
 
-def _affordable_length(comparison: Comparison, passes: int) -> int:
-    """Choose the number of tokens of a run over every position, by its memory and its time.
+def _choose_affordable_length(comparison: Comparison, passes: int) -> int:
+    """Choose how many tokens to run from position 0 on, by the free memory and a measured time.
 
     Args:
         comparison: The output and its source.
-        passes: How often the tokens are run: by the output, by the reference and by the unscaled
-            source, say.
+        passes: How often the tokens are run; 3 for the output, the reference and the control.
     """
     schedule = comparison.schedule
     output = GgufSource(comparison.baked)
     original = schedule.original_context
     context = schedule.context
 
-    # the KV cache of a run that goes a little beyond the trained context; it is in float32, which
-    # takes twice the bytes of f16
+    # the bytes of the KV cache for a run that ends a quarter beyond the trained context
     cache_bytes = 0
     cache = gguf_cache(output.file, arch_of(output.file))
     if cache is not None:
-        bytes_by_dtype = cache.bytes(length_beyond(original, context))
-        cache_bytes = 2 * bytes_by_dtype.get("f16", 0)
+        longer_length = length_beyond(original, context)
+        bytes_by_dtype = cache.bytes(longer_length)
+        cache_bytes = 2 * bytes_by_dtype.get("f16", 0)  # float32 takes twice the bytes of f16
 
     def time_sample() -> float:
         """Return the seconds that SAMPLE tokens (256) take in all passes."""
@@ -1288,20 +1335,21 @@ def _affordable_length(comparison: Comparison, passes: int) -> int:
         LlamaCppEngine(comparison.baked).logits(list(range(SAMPLE)), [SAMPLE - 1])
         return passes * (time.perf_counter() - begin)
 
+    free_memory = host_bytes()
     return affordable_length(
-        original, context, seconds=time_sample, needed=cache_bytes, free=host_bytes()
+        original, context, seconds=time_sample, needed=cache_bytes, free=free_memory
     )
 
 
 def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
-    """Return how the source of a GGUF file is made to compute the schedule of the output.
+    """Choose the computation with which the logits of a GGUF file are compared (its reference).
 
-    Its logits are what those of the output are compared with. The way is chosen whose rounding is
-    nearest to that of the output, so that the smallest error is noticed.
+    The reference runs the source of the file with the RoPE that the file must have. The choice is
+    the computation that rounds most like the output, so that small faults are noticed.
 
     Args:
         comparison: The output and its source.
-        settings: How it is run.
+        settings: How the models are run.
 
     Raises:
         BadSource: The file cannot be compared with its source.
@@ -1309,56 +1357,61 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
     rounded_type = _rounded_type(comparison)  # such as "Q4_K"; empty where nothing is rounded
     _refuse_incomparable(comparison, rounded_type)
 
-    # the source is a checkpoint: it runs in transformers
+    # The source is a checkpoint: transformers runs it.
     source = comparison.source
     if not isinstance(source, GgufSource):
         output = GgufSource(comparison.baked)
-        return _of_checkpoint(comparison, source, output, rounded=bool(rounded_type))
+        return _reference_from_checkpoint(
+            comparison, source, output, output_is_rounded=bool(rounded_type)
+        )
 
-    # the source is a GGUF file: llama.cpp runs it with the same kernels as the output, which is the
-    # sharpest way
+    # The source is a GGUF file: llama.cpp runs it with the same kernels as the output.
     if not settings.dequantised:
-        reference = _in_llamacpp(comparison, source)
+        reference = _reference_in_llamacpp(comparison, source)
         if reference is not None:
             return reference
 
-    # The last resort: its dequantised weights in transformers, which round otherwise. The tokens
-    # are run four times: by the unscaled source in llama.cpp and in transformers, whose distance is
-    # the noise, by the reference, and by the output.
+    # llama.cpp cannot run it with this RoPE: transformers runs its dequantised weights.
     checkpoint = comparison.checkpoint_or_dequantised(
-        "cannot be given this schedule at loading, and cannot be dequantised either"
+        failure="cannot be given this schedule at loading, and cannot be dequantised either"
     )
     assert isinstance(checkpoint, GgufCheckpoint)
     dtype = "float32" if settings.dtype == "auto" else settings.dtype
     return GgufReference(
         partial(by_dequantising, comparison, checkpoint, dtype),
+        # the unscaled source in llama.cpp and in transformers, the reference, and the output
         passes=4,
+        # the KL in nats that is allowed whatever the noise is
         floor=KL_FLOOR,
-        separation=math.inf,  # the noise is allowed, and no part of the control's KL
+        # The allowed KL follows from the measured noise. A finite number would also allow the KL of
+        # the unscaled source, divided by that number.
+        separation=math.inf,
         remark=DEQUANTISED,
         rule=DEQUANTISED_RULE,
     )
 
 
 def _refuse_incomparable(comparison: Comparison, rounded_type: str) -> None:
-    """Refuse a draft model, and a file that differs from its source by rounding only.
-
-    The second has the RoPE of its source. So there is no unscaled model (control) that must differ
-    from it, which would show that a wrong RoPE is noticed beside the rounding.
+    """Raise BadSource for an output that cannot be compared with its source.
 
     Args:
         comparison: The output and its source.
         rounded_type: The type of rounded weights, such as "Q4_K"; empty where nothing is rounded.
 
     Raises:
-        BadSource: The output is one of these.
+        BadSource: The output is a draft model, or has rounded weights and the RoPE of its source.
     """
+    # A draft model, such as "a set of Medusa heads": llama.cpp does not run it alone.
     if comparison.draft:
-        kind_of_draft = comparison.draft.says  # such as "a set of Medusa heads"
+        kind_of_draft = comparison.draft.says
         raise BadSource(
             f"{comparison.baked} is {kind_of_draft}, which llama.cpp runs only with its target;"
             " validate that"
         )
+
+    # Rounded weights and an unchanged RoPE: a comparison must show that a wrong RoPE is noticed
+    # beside the rounding. It runs the unscaled source (the control) to show that, which here is the
+    # same as the right model.
     if rounded_type and comparison.unchanged:
         raise BadSource(
             f"{comparison.baked} differs from its source only in the type of the weights"
@@ -1366,100 +1419,106 @@ def _refuse_incomparable(comparison: Comparison, rounded_type: str) -> None:
         )
 
 
-def _of_checkpoint(
-    comparison: Comparison, source: Source, output: GgufSource, rounded: bool
+def _reference_from_checkpoint(
+    comparison: Comparison, source: Source, output: GgufSource, output_is_rounded: bool
 ) -> GgufReference:
-    """Return how the schedule is computed from the source of an exported GGUF file, a checkpoint.
-
-    It runs in transformers, patched with the schedule. Where the export has experts, it also runs
-    with small errors of its weights, which show how much rounding changes.
+    """Return how transformers computes the reference for a GGUF file from its source checkpoint.
 
     Args:
         comparison: The output and its source.
         source: The checkpoint.
         output: The exported file.
-        rounded: Whether the weights of the file are rounded, as those of Q4_K are.
+        output_is_rounded: Whether its weights were rounded by the export, for example to Q4_K.
     """
-    if rounded:
-        return _of_rounded_export(comparison, source, output)
+    if output_is_rounded:
+        return _reference_for_rounded_export(comparison, source, output)
 
-    run_patched = partial(by_patch, comparison, source, "float32")
-    run_with_errors = None
-    if _has_experts(output.file):
-        run_with_errors = partial(run_perturbed, comparison, source, "float32")
+    # All models: the checkpoint runs unscaled, and with the RoPE of the output.
+    run_checkpoint = partial(by_patch, comparison, source, "float32")
 
-    # Some models (DeepSeek V3.2) have an indexer, which chooses the keys that attention sees:
-    # `top_k` of them
+    # Mixtures of experts: rounding may choose other experts. If the logits differ by too much, the
+    # checkpoint runs again with small errors in its weights, which show how much that changes.
+    has_experts = _has_experts(output.file)
+    run_with_errors = partial(run_perturbed, comparison, source, "float32")
+
+    # Models without an indexer are done.
     key_of_top_k = f"{arch_of(output.file).name}.attention.indexer.top_k"
     has_indexer = output.file.get(key_of_top_k) is not None
     if not has_indexer:
-        return GgufReference(logits=run_patched, perturbed=run_with_errors, floor=KL_FLOOR)
+        return GgufReference(
+            logits=run_checkpoint,
+            perturbed=run_with_errors if has_experts else None,
+            floor=KL_FLOOR,
+        )
 
-    # If this comparison fails, another one follows in which both sides see all keys, and small
-    # errors of the weights are tried in that one.
-    run_with_errors_and_all_keys = None
-    if run_with_errors is not None:
-        run_with_errors_and_all_keys = partial(run_with_errors, all_keys=True)
+    # DeepSeek-V3.2: an indexer chooses the `top_k` keys that attention sees, and rounding may
+    # choose other keys. If the logits differ by too much, both sides run again with all keys.
     with_all_keys = GgufReference(
-        logits=partial(run_patched, all_keys=True),
-        perturbed=run_with_errors_and_all_keys,
+        logits=partial(run_checkpoint, all_keys=True),
+        perturbed=partial(run_with_errors, all_keys=True) if has_experts else None,
         floor=KL_FLOOR,
-        keys={key_of_top_k: ("int", ALL)},  # a number above all contexts, for the output
+        keys={key_of_top_k: ("int", ALL)},  # for the output: a number above all contexts
     )
-    return GgufReference(logits=run_patched, floor=KL_FLOOR, with_all_keys=with_all_keys)
+    return GgufReference(logits=run_checkpoint, floor=KL_FLOOR, with_all_keys=with_all_keys)
 
 
-def _of_rounded_export(comparison: Comparison, source: Source, output: GgufSource) -> GgufReference:
-    """Return how the schedule is computed from a checkpoint, for an export with rounded weights.
+def _reference_for_rounded_export(
+    comparison: Comparison, source: Source, output: GgufSource
+) -> GgufReference:
+    """Return how the reference is computed for a GGUF file whose weights the export has rounded.
 
-    Rounded weights, as those of Q4_K, give other logits than the checkpoint although the RoPE is
-    right. There are three ways to allow for that difference, the most exact one first.
+    The logits of rounded weights (Q4_K) differ from the logits of the checkpoint also if the RoPE
+    is right. There are three ways to allow for that, the most exact way first.
 
     Args:
         comparison: The output and its source.
         source: The checkpoint.
         output: The exported file.
     """
-    # 1. llama.cpp runs the rounded weights with the right schedule, as divisors. The tokens are run
-    # four times: by the checkpoint, unscaled and with the schedule, by the rounded weights, and by
-    # the output.
-    if _in_llamacpp(comparison, output, is_output=True) is not None:
-        run_export = partial(by_export, comparison, source, output)
-        return GgufReference(run_export, passes=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
+    # 1. llama.cpp can run the rounded weights with the right RoPE, given as divisors of
+    # frequencies. This shows how much the rounding changes.
+    if _reference_in_llamacpp(comparison, output, is_output=True) is not None:
+        return GgufReference(
+            partial(by_export, comparison, source, output),
+            # the checkpoint twice (unscaled, and with the right RoPE), the rounded weights with the
+            # right RoPE, and the output
+            passes=4,
+            floor=KL_FLOOR,
+            rule=EXPORTED_RULE,
+        )
 
-    # 2. transformers runs the rounded weights, dequantised. They are compared with the checkpoint,
-    # and as a second reference with the output. Mistral becomes a Llama in GGUF, whose weights have
-    # the same names but not always all of them.
+    # 2. transformers can run the rounded weights, dequantised. Their family must be the family of
+    # the source: Mistral becomes a Llama in GGUF, which may lack some of its weights.
     output_weights = open_output_weights(source, output)
     keys = unscaled_keys(comparison, output)
     is_same_family = output_weights is not None and output_weights.family.name == source.family.name
     if output_weights is not None and is_same_family and keys is not None:
         export = DequantisedExport(comparison, source, output_weights, keys)
-        # an infinite separation allows the measured noise only, and no part of the control's KL
+        # With an infinite separation, the allowed KL follows only from the measured noise.
         in_float32 = GgufReference(export.run_in_float32, floor=KL_FLOOR, separation=math.inf)
         second_reference = GgufReference(
             export.run_output_weights,
-            passes=0,  # the first reference computes its logits too
-            in_float32=in_float32,
+            passes=0,  # `run_with_checkpoint` computes these logits too
+            in_float32=in_float32,  # used if rounding would hide a fault
             floor=KL_FLOOR,
             separation=math.inf,
             remark=OUTPUT_WEIGHTS_REMARK,
         )
-        # Six passes over the tokens: the checkpoint, the dequantised weights and the output, each
-        # unscaled and with the schedule. And one for each fault, by the dequantised weights.
-        faults = len(slightly_wrong_schedules(comparison))
+        fault_count = len(slightly_wrong_schedules(comparison))
         return GgufReference(
             export.run_with_checkpoint,
-            passes=6 + faults,
+            # the checkpoint, the dequantised weights and the output, each unscaled and with its
+            # RoPE; and the dequantised weights with each RoPE that is a little wrong
+            passes=6 + fault_count,
             floor=KL_FLOOR,
             rule=OUTPUT_WEIGHTS_RULE,
             with_output_weights=second_reference,
         )
 
-    # 3. Nothing shows how much rounding changes, so the KL of the output may be a tenth of that of
-    # the unscaled source (SEPARATION is 10)
-    run_patched = partial(by_patch, comparison, source, "float32")
-    return GgufReference(run_patched, floor=KL_FLOOR, separation=SEPARATION)
+    # 3. Nothing shows how much the rounding changes. The KL of the output may then be a tenth of
+    # the KL of the unscaled source.
+    run_checkpoint = partial(by_patch, comparison, source, "float32")
+    return GgufReference(run_checkpoint, floor=KL_FLOOR, separation=SEPARATION)
 
 
 def _has_experts(file: GgufFile) -> bool:
@@ -1468,57 +1527,58 @@ def _has_experts(file: GgufFile) -> bool:
     return isinstance(count, int) and count > 0
 
 
-def _in_llamacpp(
-    comparison: Comparison, source: GgufSource, is_output: bool = False
+def _reference_in_llamacpp(
+    comparison: Comparison, weights: GgufSource, is_output: bool = False
 ) -> GgufReference | None:
-    """Return how llama.cpp computes the schedule from a GGUF file; None where it cannot.
+    """Return how llama.cpp computes the RoPE that an output must have; None if it cannot.
 
-    There are two ways: metadata keys that replace those of the file when it is loaded (`by_keys`),
-    and the frequencies as divisors over another base (`by_divisors`). In both, the numbers follow
-    from the schedule and are not read from the output, so that they do not repeat its faults.
+    llama.cpp can get the RoPE in two ways: as metadata keys that are given when a file is loaded,
+    and as a base with a tensor that divides its frequencies. The numbers are computed from the
+    recipe and not read from the output, so that faults of the output are not repeated.
 
     Args:
         comparison: The output and its source.
-        source: The file that runs: the source of the output, or the output itself.
-        is_output: Whether it is the output. Its own scaling is then taken away.
+        weights: The file that llama.cpp runs: the source of the output, or the output itself.
+        is_output: Whether `weights` is the output.
     """
-    arch = arch_of(source.file)
+    arch = arch_of(weights.file)
     spec = comparison.spec
     schedule = comparison.schedule
 
+    # Neither keys nor divisors scale queries by position (log-n), query norms, or attention by the
+    # log multiplier of YaRN (DeepSeek-V2).
     output = GgufSource(comparison.baked)
-    if scales_otherwise(source.file, output.file, schedule):
+    if scales_otherwise(weights.file, output.file, schedule):
         return None
-    can_divide = takes_divisors(source.file, spec, schedule)
-    allows_gaps = takes_any_position(source.file, spec, schedule)
+    can_divide = takes_divisors(weights.file, spec, schedule)
+    allows_gaps = takes_any_position(weights.file, spec, schedule)
 
-    # By keys, if the output is written as keys too: the reference then rounds as the output does.
-    # Keys cannot remove a scaling that the file has: that of the output, or tensors with factors.
-    has_scaling = is_output or bool(rope_tensors(source.file))
-    is_written_as_keys = comparison.receipt.encoding == "keys"
-    prefers_keys = is_written_as_keys or not can_divide
-    if prefers_keys and not has_scaling:
-        keys = overrides(schedule, arch.name)  # None where no keys express the schedule
+    # 1. Metadata keys, if the output was written as keys: both then round in the same way. Keys
+    # cannot remove a scaling that is in the file already.
+    is_scaled_already = is_output or bool(rope_tensors(weights.file))
+    prefers_keys = comparison.receipt.encoding == "keys" or not can_divide
+    if prefers_keys and not is_scaled_already:
+        keys = overrides(schedule, arch.name)  # None if no keys express this RoPE
         if keys is not None:
-            return GgufReference(partial(by_keys, source, keys), allows_gaps=allows_gaps)
+            return GgufReference(partial(by_keys, weights, keys), allows_gaps=allows_gaps)
     if not can_divide:
         return None
 
-    # By divisors over 8 times the base of the source. With weights that are not in float32, changed
-    # frequencies also change how products round, and a router may choose another expert. A second
-    # reference over 4 times the base shows how large that noise is.
+    # 2. Divisors, over a base 8 times the base of the source. With weights below float32 and with
+    # experts, such frequencies also change the rounding. A second reference, over a base 4 times
+    # the base of the source, shows how much.
     base_ratios: tuple[float, ...] = (REFERENCE_BASE_RATIO,)
-    rule = ""
-    rounds_otherwise = bool(weights_type(source.file)) or _has_experts(source.file)
-    if rounds_otherwise:
+    rule_of_noise = ""  # for the report
+    changes_rounding = bool(weights_type(weights.file)) or _has_experts(weights.file)
+    if changes_rounding:
         base_ratios = (REFERENCE_BASE_RATIO, SECOND_BASE_RATIO)
-        rule = DIVISORS_RULE
+        rule_of_noise = DIVISORS_RULE
     return GgufReference(
-        partial(by_divisors, source, spec, schedule, base_ratios, is_output),
+        partial(by_divisors, weights, spec, schedule, base_ratios, is_output),
         passes=2 + len(base_ratios),  # the output, the unscaled file, and each reference
         allows_gaps=allows_gaps,
         remark=DIVISORS_REMARK,
-        rule=rule,
+        rule=rule_of_noise,
     )
 
 
@@ -1586,7 +1646,7 @@ def _judge(
             # A second reference with the weights of the output (`by_export`) only shows the noise.
             # It is nearer to the output than the first one, whether the RoPE is right or wrong.
             from_second = from_reference
-            if not logits.second_has_output_weights:
+            if not logits.second_is_noise_only:
                 from_second = _compare_rows(logits.second, of_output, rows, temperature)
             result = with_noise(result, from_reference, from_second, noise_of_references)
         elif reference.separation is not None:
@@ -1619,54 +1679,57 @@ def _compare_rows(left: Tensor, right: Tensor, rows: slice, temperature: float) 
     return measure(left[rows, :width], right[rows, :width], temperature=temperature)
 
 
-def _with_perturbed_noise(logits: ReferenceLogits, perturbed: list[Tensor]) -> ReferenceLogits:
-    """Return logits whose noise is shown by a run with small errors of the weights.
+def _replace_second(logits: ReferenceLogits, perturbed: list[Tensor]) -> ReferenceLogits:
+    """Return the same logits with another second reference, by which the noise is measured.
 
     Args:
         logits: The logits of the reference.
-        perturbed: The logits of several such runs. The run with the largest mean KL counts.
+        perturbed: The logits of several runs of the reference with small errors in its weights,
+            each [positions, vocabulary].
+
+    Returns:
+        The logits with the run that has the largest mean KL from the reference as `second`. Only
+        the noise is measured with that run: the output is not compared with it.
     """
 
-    def mean_kl(other: Tensor) -> float:
+    def mean_kl_from_reference(other: Tensor) -> float:
         return float(measure(logits.reference, other).kl.mean())
 
-    # the run only shows the noise, so the output is not compared with it, as where it has the
-    # weights of the output
-    farthest = max(perturbed, key=mean_kl)
-    return replace(logits, second=farthest, second_has_output_weights=True)
+    farthest = max(perturbed, key=mean_kl_from_reference)
+    return replace(logits, second=farthest, second_is_noise_only=True)
 
 
-def _sharpen(
-    judged: list[BucketResult],
+def _choose_temperature(
+    undivided_results: list[BucketResult],
     runs: list[TokenRun],
     logits: ReferenceLogits,
     of_output: Tensor,
     reference: GgufReference,
     schedule: Schedule,
 ) -> tuple[list[BucketResult], float]:
-    """Judge again with logits over a temperature, if that shows a wrong output better.
+    """Compare the output with the reference again, with all logits divided by a temperature.
 
-    Where the logits of a model are almost equal, even the KL of a wrong output is below the
-    tolerance. The temperature is the standard deviation of the logits over the vocabulary, so that
-    those of every model get the same size. The power of a judgement is the KL of the unscaled
-    source over the tolerance, and the judgement with more power is returned.
+    If the logits of a model are almost equal, its probabilities are too, and even a wrong output
+    has a small KL. The temperature is the standard deviation of the logits over the vocabulary, so
+    that the divided logits of all models have about the same size.
 
     Args:
-        judged: The results with undivided logits, that is with the temperature 1.
+        undivided_results: The results with a temperature of 1.
         runs: The tokens.
-        logits: The logits of the reference, and of the unscaled source.
-        of_output: The logits of the output.
-        reference: The way of comparing.
+        logits: The logits of the reference, and of the unscaled source (control).
+        of_output: The logits of the output, [positions, vocabulary].
+        reference: How the reference was computed, with its tolerances.
         schedule: The frequencies and factors that the output must have.
 
     Returns:
-        The better results, and their temperature.
+        The more sensitive results, and their temperature. Results are more sensitive if the KL of
+        the unscaled source is larger relative to the tolerance (`_power`).
     """
     temperature = spread_of(logits.reference)
-    judged_with_temperature = _judge(runs, logits, of_output, reference, temperature)
-    if _power(judged_with_temperature, schedule) > _power(judged, schedule):
-        return judged_with_temperature, temperature
-    return judged, 1.0
+    divided_results = _judge(runs, logits, of_output, reference, temperature)
+    if _power(divided_results, schedule) > _power(undivided_results, schedule):
+        return divided_results, temperature
+    return undivided_results, 1.0
 
 
 def _rows_of_buckets(

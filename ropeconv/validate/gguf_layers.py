@@ -192,11 +192,10 @@ def _compare(
 def _run_with_divisors(
     weights: GgufFile, layers: int, spec: RopeSpec, schedule: Schedule, runs: list[TokenRun]
 ) -> LayerLogits:
-    """Run the first layers of a file in llama.cpp with a schedule, by divisors of frequencies.
+    """Run the first layers of a file in llama.cpp, with frequencies given by a divisor tensor.
 
-    llama.cpp computes the frequencies of a base, and divides them by the tensor rope_freqs. So any
-    base gives any schedule, with the divisors that belong to it. The file is copied once, and its
-    divisors are replaced between the runs.
+    llama.cpp computes frequencies from a base, and divides them by the numbers of the tensor
+    rope_freqs. The wanted frequencies can be had from any base, with other divisors for each base.
 
     Args:
         weights: The file.
@@ -206,24 +205,27 @@ def _run_with_divisors(
         runs: The tokens.
 
     Returns:
-        The schedule over 8 times the base of the source (`reference`) and over 4 times that base
-        (`second`), which differ only by rounding; and the RoPE of the source (`control`).
+        Three computations: `reference` has the frequencies of the method, from a base 8 times the
+        base of the source; `second` has the same frequencies from 4 times that base, so that only
+        rounding differs; `control` has the frequencies of the source.
     """
+    unscaled = spec.current()
     first_divisors = compute_divisors(weights, spec, schedule, REFERENCE_BASE_RATIO)
-    with cut(weights, layers, first_divisors.tensor) as short:
+    with cut(weights, layers, first_divisors.tensor) as short_file:
 
-        def run(wanted: Schedule, base_ratio: float, runs_of_it: list[TokenRun]) -> Logits:
+        def run_with_frequencies(
+            wanted: Schedule, base_ratio: float, wanted_runs: list[TokenRun]
+        ) -> Logits:
             divisors = compute_divisors(weights, spec, wanted, base_ratio)
-            replace_divisors(short, divisors)
-            engine = LlamaCppEngine(short.path, divisors.keys, patience=LONGEST_SECONDS)
-            return run_logits(engine, runs_of_it)
+            replace_divisors(short_file, divisors)  # in place
+            engine = LlamaCppEngine(short_file.path, divisors.keys, patience=LONGEST_SECONDS)
+            return run_logits(engine, wanted_runs)
 
-        last_run = runs[-1:]
-        return LayerLogits(
-            reference=run(schedule, REFERENCE_BASE_RATIO, runs),
-            control=run(spec.current(), REFERENCE_BASE_RATIO, runs),
-            second=run(schedule, SECOND_BASE_RATIO, last_run),
-        )
+        reference = run_with_frequencies(schedule, REFERENCE_BASE_RATIO, runs)
+        control = run_with_frequencies(unscaled, REFERENCE_BASE_RATIO, runs)
+        # rounding shows most in the last run, which has the highest positions
+        second = run_with_frequencies(schedule, SECOND_BASE_RATIO, runs[-1:])
+        return LayerLogits(reference, control, second)
 
 
 def _run_with_keys(
@@ -234,113 +236,129 @@ def _run_with_keys(
     schedule: Schedule,
     runs: list[TokenRun],
 ) -> LayerLogits:
-    """Run the first layers of a file in llama.cpp with a schedule, by keys that replace its own.
+    """Run the first layers of a file in llama.cpp, with frequencies given by metadata keys.
 
-    Metadata keys are given when the file is loaded, such as llama.rope.scaling.factor. There is
-    only one set of keys for a schedule, so there is no second computation that rounds otherwise:
-    `second` is the reference itself, and the noise between the two is 0.
+    The keys, such as llama.rope.scaling.factor, are passed when llama.cpp loads the file, and
+    replace the keys that are in the file.
 
     Args:
-        weights: The source, or the output where there is no source in GGUF.
-        layers: How many of its layers run.
-        is_output: Whether it is the output, whose own keys are those of the method.
+        weights: The source as a GGUF file; the output, if the source is not a GGUF file.
+        layers: How many layers of the file run.
+        is_output: Whether `weights` is the output.
         spec: The RoPE of the source.
         schedule: The frequencies and factors to compute, and the context.
         runs: The tokens.
+
+    Returns:
+        The logits with the schedule (`reference`) and with the RoPE of the source (`control`). No
+        other keys give the same schedule with other rounding, so `second`, which shows the noise,
+        has the numbers of `reference`.
     """
-    with cut(weights, layers) as short:
-        reference = run_logits(_with_keys(short, schedule), runs)
-        unscaled = LlamaCppEngine(short.path, patience=LONGEST_SECONDS)
+    with cut(weights, layers) as short_file:
+        reference = run_logits(_with_keys(short_file, schedule), runs)
+
+        # The keys in a source are already the unscaled ones. In an output they must be replaced.
         if is_output:
-            unscaled = _with_keys(short, spec.current())
-        control = run_logits(unscaled, runs)
+            unscaled_engine = _with_keys(short_file, spec.current())
+        else:
+            unscaled_engine = LlamaCppEngine(short_file.path, patience=LONGEST_SECONDS)
+        control = run_logits(unscaled_engine, runs)
 
-    # `second` has the rows of the last run only, as `LayerLogits` says
-    rows_of_runs = [rows for _, rows in _rows_of_runs(runs)]
-    rows_of_last_run = rows_of_runs[-1]
-    return LayerLogits(reference=reference, control=control, second=reference[rows_of_last_run])
+    # the logits of the last run, which are the last rows of [tokens of all runs, vocabulary]
+    _, last_rows = list(_rows_of_runs(runs))[-1]
+    return LayerLogits(reference, control, second=reference[last_rows])
 
 
-def _choose_runs(schedule: Schedule, vocabulary: int, is_whole: bool) -> list[TokenRun]:
-    """Return the tokens to compare: blocks that are spread over a range of positions, in two runs.
+def _choose_runs(schedule: Schedule, vocabulary: int, without_gaps: bool) -> list[TokenRun]:
+    """Return one or two runs of tokens: within the trained context, and beyond it if extended.
 
-    In the first run, positions within the trained context are compared, and in the second those
-    beyond it. Some random tokens follow each other again and again, so that attention to the past
-    matters.
+    The tokens are a random phrase that is repeated, so that attention to the past matters.
 
     Args:
-        schedule: The frequencies, with the trained context and the new one.
-        vocabulary: The number of tokens that there are.
-        is_whole: Whether there are no gaps between positions, as a model with states (Mamba) needs
-            it. Then a run has at most 2,048 tokens.
+        schedule: The frequencies, with the trained context and the new context.
+        vocabulary: The number of different tokens.
+        without_gaps: Whether a run has every position from 0 on, up to 2,048 tokens, as a model
+            with recurrent states (Mamba) needs it. The runs of other models are blocks of 32
+            tokens, spread over the positions.
     """
     random = np.random.default_rng(SEED)
     context = schedule.context
-    if is_whole:
+    if without_gaps:
         context = min(context, LONGEST_RUN)
-    original = min(schedule.original_context, context)
+    trained_context = min(schedule.original_context, context)
 
     runs = []
-    for low, high in ((0, original), (original, context)):
-        if high <= low:  # the second range is empty if the context is not extended
+    for first_position, end in ((0, trained_context), (trained_context, context)):
+        is_empty = end <= first_position  # beyond the trained context, if it is not extended
+        if is_empty:
             continue
+        # `blocks` leaves no gaps if there is a token for every position before `end`
+        token_count = end if without_gaps else min(RUN_TOKENS, end)
         phrase = random.integers(vocabulary, size=PHRASE_TOKENS)
-        count = high if is_whole else min(RUN_TOKENS, high)
-        ids = np.resize(phrase, count).tolist()  # repeats the phrase
-        # with `count` equal to `high`, `blocks` returns one block without gaps
-        runs.append(TokenRun.blocks(low, high, ids, most=COMPARED_TOKENS))
+        ids = np.resize(phrase, token_count).tolist()  # repeats the phrase
+        runs.append(TokenRun.blocks(first_position, end, ids, most=COMPARED_TOKENS))
     return runs
 
 
 def _refuse_incomparable(
     output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
 ) -> None:
-    """Raise NoLayerRuns for an output that has nothing to be compared with.
+    """Raise NoLayerRuns if llama.cpp cannot compute the RoPE of an output in an independent way.
 
-    llama.cpp must compute the schedule in another way than the output does, from the source or,
-    without a source in GGUF, from the weights of the output. It has two other ways: to divide
-    frequencies, or to replace metadata keys of a file when it is loaded.
+    An independent way does not read the numbers in the output, which may be wrong. There are two:
+    a tensor that divides frequencies, and metadata keys that are passed when a file is loaded.
 
     Args:
         output: The file that is tested.
-        source: The file that it was made from; None where there is none in GGUF.
+        source: The GGUF file from which the output was made; None if the source is a checkpoint or
+            was overwritten.
         spec: The RoPE of the source.
         schedule: The frequencies and factors that the output must have.
     """
-    weights = source or output
+    weights = source or output  # the file that runs with the right RoPE
     arch = arch_of(weights)
+
+    # Encoders (EmbeddingGemma): there are no logits to compare.
     if gives_no_logits(output, arch_of(output)):
         raise NoLayerRuns("llama.cpp gives no logits of an encoder")
-    if scales_otherwise(weights, output, schedule):  # neither divisors nor keys express this
+    # log-n, scaled query norms (Gemma 3): neither divisors nor keys express these.
+    if scales_otherwise(weights, output, schedule):
         raise NoLayerRuns("llama.cpp has one way only to scale its attention")
+    # LongRoPE (Phi-3): the length of the text chooses one of two lists of frequencies.
     if has_two_lists(spec, schedule):
         raise NoLayerRuns("its layers do not run at far positions without those before")
 
-    # the first way: divisors of frequencies
+    # The first way, divisors, is enough.
     if takes_divisors(weights, spec, schedule):
         return
 
-    # the second way: keys, which cannot remove a tensor of frequencies that the file has. Without a
-    # source, the control (the unscaled model) also needs keys, which replace those of the output.
-    schedules = [schedule]
-    if source is None:
-        schedules.append(spec.current())
-    has_keys = all(overrides(wanted, arch.name) is not None for wanted in schedules)
-    if rope_tensors(weights) or not has_keys:
+    # The second way is keys. A tensor of divisors in the file would stay in force beside them.
+    if rope_tensors(weights):
         raise NoLayerRuns(f"llama.cpp has one way only to compute it for {arch.name}")
+    needed_schedules = [schedule]
+    if source is None:
+        # the output runs without its scaling too, as a control
+        needed_schedules.append(spec.current())
+    for needed_schedule in needed_schedules:
+        if overrides(needed_schedule, arch.name) is None:  # no keys express it
+            raise NoLayerRuns(f"llama.cpp has one way only to compute it for {arch.name}")
 
 
 @contextmanager
 def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile]:
-    """Yield a temporary copy of a GGUF file that ends after its first layers.
+    """Write a temporary copy of a GGUF file that has only its first layers, for a with block.
 
     Args:
         file: The file.
         layers: How many layers are kept.
-        divisors: The tensor rope_freqs of the copy; empty for that of the file.
+        divisors: The bytes of the tensor rope_freqs in the copy; empty to copy the tensor of the
+            file, if it has one.
+
+    Yields:
+        The copy.
 
     Raises:
-        NoLayerRuns: It is too large for a temporary file.
+        NoLayerRuns: The copy would be too large for a temporary file.
     """
     removed_tensors = _tensors_of_later_layers(file, layers)
     size = 0
@@ -350,31 +368,32 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
     if size > LARGEST_FILE:
         raise NoLayerRuns(f"its first {counted(layers, 'layer')} have {human(size)}")
 
-    # other divisors take the place of those in the file
+    # the tensor rope_freqs: an old one is removed where a new one is added
     added_tensors = {}
     if divisors:
         added_tensors[ROPE_FREQS] = divisors
         if ROPE_FREQS in file.tensors:
             removed_tensors.add(ROPE_FREQS)
 
-    # the metadata keys: those that change, and those that go. EmbeddingGemma has projections of its
-    # pooled output, which follow the last layer, so they are left out with their keys.
+    # metadata keys that change: the number of layers, and the number of tensors in all shards
     changed_keys = _keys_of_first_layers(file, layers)
-    if TENSOR_COUNT_KEY in file.header.values:  # the number of tensors in all shards
+    if TENSOR_COUNT_KEY in file.header.values:
         changed_keys[TENSOR_COUNT_KEY] = add_to_count(
             file.header.values[TENSOR_COUNT_KEY], -len(removed_tensors)
         )
+
+    # metadata keys that are removed: EmbeddingGemma projects its pooled output after the last
+    # layer, with tensors and keys that the copy does not need
     prefix = f"{arch_of(file).name}.{PROJECTION_PREFIX}"
     removed_keys = frozenset(key for key in file.header.values if key.startswith(prefix))
 
-    # Each shard is cut as a GGUF file of a single shard, number 0. `write_new` removes tensors from
-    # shard 0 only, and copies the other shards of a file whole.
     with scratch() as folder:
         for shard, header in zip(file.shards, file.headers, strict=True):
             edit = Edit(removed=frozenset(removed_tensors & header.tensors.keys()))
-            has_metadata = header is file.header  # only the first shard has
-            if has_metadata:
+            is_first_shard = header is file.header  # the only shard with metadata
+            if is_first_shard:
                 edit = replace(edit, values=changed_keys, dropped=removed_keys, added=added_tensors)
+            # `write_new` edits shard 0 of a file only, so each shard is opened as its own file
             single_file = GgufFile((shard,), (header,))
             write_new(single_file, shard=0, edit=edit, target=folder / shard.path().name)
         yield GgufFile.open(folder / file.path.name)

@@ -260,28 +260,29 @@ def compare_layers(question: LayerQuestion) -> LayersRecord:
 
 
 def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
-    """Raise NoLayerRuns where the source differs from itself when it is opened again.
+    """Raise NoLayerRuns if the source gives other numbers each time that it is loaded.
 
-    Then the class has made weights at random that are not in the files, and the comparison shows
-    nothing.
+    The model class then fills weights with random numbers that are not in the files, and a
+    difference between output and source proves nothing.
 
     Args:
-        question: The comparison.
-        differing: The layer at which the output differs by more than is allowed.
+        question: The comparison, with the source.
+        differing: The result of a layer in which output and source differ by more than allowed. Its
+            field `layer` is the name of a kind of layers, such as "5 (full_attention)".
     """
-    first = question.source.open(question.layers)
-    second = question.source.open(question.layers)
-    runs = _choose_runs(question.schedule, first.vocabulary)
-    longest_run = runs[-1]  # over the whole new context
-    for kind in first.kinds:
+    first_copy = question.source.open(question.layers)
+    second_copy = question.source.open(question.layers)
+    runs = _choose_runs(question.schedule, first_copy.vocabulary)
+    longest_run = runs[-1]
+    for kind in first_copy.kinds:
         if kind.name != differing.layer:
             continue
-        with first.with_weights(kind.layer), second.with_weights(kind.layer):
-            once = _attention(first, kind, longest_run, factor=1.0)
-            again = _attention(second, kind, longest_run, factor=1.0)
-        largest_kl = float(measure_states(once, again).kl.max())
-        largest_error = _relative_error(largest_kl)
-        if largest_error > differing.allowed:
+        layer_number = kind.layer
+        with first_copy.with_weights(layer_number), second_copy.with_weights(layer_number):
+            first_output = _attention(first_copy, kind, longest_run, factor=1.0)
+            second_output = _attention(second_copy, kind, longest_run, factor=1.0)
+        largest_kl = float(measure_states(first_output, second_output).kl.max())
+        if _relative_error(largest_kl) > differing.allowed:
             raise NoLayerRuns("its source computes something else each time that it is opened")
 
 
@@ -309,39 +310,45 @@ class _Comparison:
     output: FirstLayers
 
     def run(self) -> LayersRecord:
-        """Compare a layer of each kind over the trained context, and over the new one.
+        """Compare one layer of each kind of the output with the same layer of the source.
 
-        The kinds are those of the attention: in Gemma 3, layers with a sliding window and layers
-        without one. A layer runs on its own. Its attention output is compared with that of the same
-        layer of the source, patched to compute the schedule of the method.
+        Gemma 3 has two kinds of layers: with a sliding window, and without a window. A layer runs
+        without the layers before it. The layer of the source gets the RoPE that the output must
+        have, and the outputs of both attention modules are compared.
+
+        Raises:
+            NoLayerRuns: No layer can run without the layers before it.
         """
-        # one or two runs: tokens over the trained context, and over the new one if it is longer
+        # one run over the trained context, and a second one over a longer new context
         vocabulary = min(self.source.vocabulary, self.output.vocabulary)
         runs = _choose_runs(self.schedule, vocabulary)
+
         records: list[LayerRecord] = []
         left_out: list[str] = []
         problems: list[NoLayerRuns] = []
         for kind in self.source.kinds:
+            layer_number = kind.layer  # the first layer of this kind
             try:
                 with (
-                    self.source.with_weights(kind.layer),
-                    self.output.with_weights(kind.layer),
+                    self.source.with_weights(layer_number),
+                    self.output.with_weights(layer_number),
                 ):
                     records += [self._compare(kind, run) for run in runs]
             except NoLayerRuns as problem:
-                # such as the last layers of Gemma 3n, which use the keys of others
+                # Gemma 3n: the last layers use the keys of earlier layers
                 left_out.append(kind.name)
                 problems.append(problem)
 
-        if problems and not records:  # nothing was compared
+        nothing_was_compared = not records
+        if problems and nothing_was_compared:
             raise problems[0]
-        longest_run = runs[-1]
+        highest_position = max(runs[-1].positions)  # the last run reaches farthest
         return LayersRecord(
             tokens=max(len(run.ids) for run in runs),
-            reached=max(longest_run.positions),
+            reached=highest_position,
             layers=tuple(records),
             left_out=tuple(left_out),
-            unchanged=self.question.unchanged,  # the source computes the schedule already
+            unchanged=self.question.unchanged,  # whether the source has this RoPE already
         )
 
     def _compare(self, kind: LayerKind, run: TokenRun) -> LayerRecord:
@@ -365,52 +372,55 @@ class _Comparison:
         return best
 
     def _compare_with(self, kind: LayerKind, run: TokenRun, factor: float) -> LayerRecord:
-        """Compare the attention output of a layer of the output with that of the reference.
-
-        The reference is the same layer of the source, patched to compute the schedule.
+        """Compare a layer of the output with the same layer of the source and the right RoPE.
 
         Args:
-            kind: The layer, which is the first one of its kind.
+            kind: The kind of the layer, with its name and the number of its first layer.
             run: The tokens and their positions.
             factor: A factor on the attention scores of both sides.
+
+        Returns:
+            The relative error of the attention output, the error that is allowed, and the error
+            without any scaling (control).
         """
         reference = self._patched(kind, run, self.schedule, factor)
 
-        def squared_error(other: Tensor) -> float:
-            """Return half of the squared relative error that 95 % of the tokens are within.
+        def distance(other: Tensor) -> float:
+            """Return the distance of attention outputs from the reference.
 
-            It is of the size of a KL.
+            It is the 95th percentile over the tokens of half the squared relative error. Such a
+            distance can be judged by the same formula as a KL (`tolerance`).
             """
             return float(measure_states(reference, other).kl.quantile(0.95))
 
-        error_of_output = squared_error(_attention(self.output, kind, run, factor))
-        # the control: the source without the method must be further away
-        error_of_control = squared_error(_attention(self.source, kind, run, factor))
-        # the smallest fault that must be noticed: attention scores 2 % larger, if the class has a
-        # scale that can be changed
-        error_of_fault = math.inf
+        # the output, and the unscaled source
+        output_distance = distance(_attention(self.output, kind, run, factor))
+        control_distance = distance(_attention(self.source, kind, run, factor))
+
+        # the smallest fault that must be noticed: attention scores 2 % larger; infinite for a class
+        # whose scores cannot be scaled
+        fault_distance = math.inf
         if attention_modules(self.source.model):
-            larger = factor * FAINT_FAULT_FACTOR
-            error_of_fault = squared_error(self._patched(kind, run, self.schedule, larger))
-        # The noise: frequencies two steps of float32 away, and weights that are rounded as where a
-        # factor is folded (multiplied) into them. These errors are independent, so their squares
-        # add.
-        nudged_schedule = nudge(self.schedule)
-        noise = squared_error(self._patched(kind, run, nudged_schedule, factor))
+            larger_factor = factor * FAINT_FAULT_FACTOR
+            fault_distance = distance(self._patched(kind, run, self.schedule, larger_factor))
+
+        # the noise: frequencies that are two steps of float32 off
+        noise = distance(self._patched(kind, run, nudge(self.schedule), factor))
+        # the noise of an output with a factor in its weights, which rounds these; squares of
+        # independent errors add up
         if self.question.rounded:
             with self._rounded():
-                noise += squared_error(self._patched(kind, run, self.schedule, factor))
+                noise += distance(self._patched(kind, run, self.schedule, factor))
 
-        # both sides run in the same transformers, so the least error that is allowed is that of the
-        # same kernels (SAME_KERNELS)
         last_position = run.positions[-1]
-        allowed = tolerance(last_position, noise, floor=SAME_KERNELS, faint=error_of_fault)
+        # SAME_KERNELS is the smallest tolerance, for two sides that run in the same transformers
+        allowed = tolerance(last_position, noise, floor=SAME_KERNELS, faint=fault_distance)
         return LayerRecord(
             layer=kind.name,
             last=last_position,
-            error=_relative_error(error_of_output),
+            error=_relative_error(output_distance),
             allowed=_relative_error(allowed),
-            control=_relative_error(error_of_control),
+            control=_relative_error(control_distance),
         )
 
     def _patched(self, kind: LayerKind, run: TokenRun, schedule: Schedule, factor: float) -> Tensor:

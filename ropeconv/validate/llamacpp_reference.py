@@ -54,36 +54,35 @@ class Divisors:
 def compute_divisors(
     file: GgufFile, spec: RopeSpec, schedule: Schedule, base_ratio: float
 ) -> Divisors:
-    """Return a base and divisors of its frequencies by which llama.cpp computes a schedule.
+    """Return a base and divisors that make llama.cpp compute the frequencies of a schedule.
 
-    llama.cpp divides the frequencies of a base b by the tensor rope_freqs, and
-    frequency_i = b^(-2i/r) / divisor_i has a solution for every base. Here r is `rotary_dim`, and i
-    counts the pairs of dimensions.
-
-    The base is `base_ratio` times that of the source. Outputs have the base of the source or that
-    of their method. So the reference has another base and other divisors than any output, and a
-    fault in the numbers of an output is not in the reference.
+    llama.cpp computes b^(-2i/r) / divisor_i for pair i of the r rotated dimensions. The divisors
+    are the tensor rope_freqs, and the base b is a metadata key. Every base b has divisors that give
+    the wanted frequencies. A base that no output has is chosen here, so that the numbers differ
+    from the numbers in the output, which may be wrong.
 
     Args:
         file: The GGUF file of the source.
         spec: The RoPE of the source.
-        schedule: The frequencies and the attention factor to compute.
-        base_ratio: The base of the reference over that of the source, such as 8.
+        schedule: The wanted frequencies and attention factor.
+        base_ratio: The chosen base over the base of the source, such as 8.
     """
-    plain = Plain(base_ratio * spec.rope_theta)  # the form of RoPE with a base only
-    keys = overrides(replace(schedule, form=plain), arch_of(file).name)
+    # the base, as metadata keys for llama.cpp
+    plain_rope = Plain(base_ratio * spec.rope_theta)
+    keys = overrides(replace(schedule, form=plain_rope), arch_of(file).name)
     assert keys is not None, "a plain base has keys"
 
-    # divisor = frequency of the base / wanted frequency, [rotary_dim / 2]; a pair that must not
-    # rotate has a wanted frequency of 0, to which a divisor of 1e30 comes near enough
+    # the divisors: frequency of the base / wanted frequency, [rotary_dim / 2]
+    base_frequencies = plain_rope.inv_freq(spec.rotary_dim)
     rotates = schedule.inv_freq > 0
-    wanted = np.where(rotates, schedule.inv_freq, 1.0)  # no division by 0
-    divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / wanted, 1e30)
+    wanted_frequencies = np.where(rotates, schedule.inv_freq, 1.0)  # no division by 0
+    # pairs that must not rotate: a frequency divided by 1e30 is nearly 0
+    divisors = np.where(rotates, base_frequencies / wanted_frequencies, 1e30)
 
-    # llama.cpp may expect a longer tensor: in step35 as long as its layers with a window need it,
-    # which rotate more pairs; a divisor of 1 changes nothing
-    stored = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim)
-    padding = np.ones(stored - len(divisors))
+    # Step 3.5: layers with a sliding window rotate more pairs, and llama.cpp expects a tensor of
+    # their length for all layers. The divisors that are added are 1, which changes nothing.
+    stored_count = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim)
+    padding = np.ones(stored_count - len(divisors))
     divisors = np.concatenate([divisors, padding])
     return Divisors(divisors.astype("<f4").tobytes(), keys)
 
@@ -91,30 +90,33 @@ def compute_divisors(
 def write_divisors(
     file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, base_ratio: float
 ) -> LlamaCppEngine:
-    """Copy a GGUF file with other frequencies, and return llama.cpp with the copy, not yet loaded.
+    """Copy a GGUF file, with the frequencies of a schedule in place of the scaling of the file.
 
-    llama.cpp computes the frequencies of a base, and divides them by the numbers of the tensor
-    rope_freqs. The copy has that tensor, and the base is given when it is loaded, so that together
-    they give the schedule (`compute_divisors`).
+    llama.cpp computes frequencies from a base, and divides them by the tensor rope_freqs. The
+    tensor is written into the copy. The base is a metadata key that llama.cpp gets when it loads
+    the copy.
 
     Args:
-        file: The file, whose own scaling is taken away.
+        file: The file.
         spec: The RoPE of the source.
         schedule: The frequencies and the attention factor.
         folder: Where the copy is written.
-        base_ratio: The base of the copy over that of the source, such as 8.
+        base_ratio: The base for the copy over the base of the source, such as 8.
+
+    Returns:
+        An engine that will load the copy with that base.
     """
     divisors = compute_divisors(file, spec, schedule, base_ratio)
 
-    # the copy, whose rope_freqs replaces one that the file may have
-    replaced: frozenset[str] = frozenset()
+    # a tensor rope_freqs of the file is removed, since another one is added
+    removed: frozenset[str] = frozenset()
     if ROPE_FREQS in file.tensors:
-        replaced = frozenset({ROPE_FREQS})
-    edit = Edit(added={ROPE_FREQS: divisors.tensor}, removed=replaced)
+        removed = frozenset({ROPE_FREQS})
+    edit = Edit(added={ROPE_FREQS: divisors.tensor}, removed=removed)
     for shard, path in enumerate(file.paths):
         write_new(file, shard, edit, folder / path.name)
 
-    # llama.cpp loads the first shard, which names the others; metadata keys give the base
+    # llama.cpp is given the first shard, and finds the other shards by their names
     first_shard = folder / file.path.name
     return LlamaCppEngine(first_shard, divisors.keys)
 

@@ -62,31 +62,35 @@ def length_beyond(original: int, context: int) -> int:
 def affordable_length(
     original: int, context: int, seconds: Callable[[], float], needed: int, free: int
 ) -> int:
-    """Return the default length of a run over every position.
+    """Return how many tokens to run from position 0 on, if the user names no number.
 
-    It is `usual_length`: four times the trained context, up to 8192 tokens. For a model with a
-    trained context of 8192 or more, such a run would not show the extension. It is then a quarter
-    longer than the trained context (`length_beyond`), if time and memory allow that.
+    The usual length is four times the trained context, up to 8,192 tokens. For a trained context of
+    8,192 or more, such a run would end within the trained context. The length is then a quarter
+    more than the trained context, if time and memory allow that.
 
     Args:
         original: The trained context in tokens.
-        context: The new one.
-        seconds: Runs `SAMPLE` tokens in every way that is compared, and returns how long that took.
-        needed: Bytes of a cache of `length_beyond`.
+        context: The new context in tokens.
+        seconds: Runs `SAMPLE` tokens through all models, and returns the time in seconds.
+        needed: Bytes of the KV cache for the longer run (`length_beyond`).
         free: Bytes of free memory.
     """
     usual = usual_length(original, context)
-    ends_inside = usual <= original < context
-    fits = needed <= free / 2
-    if not ends_inside or not fits:
+    usual_shows_extension = usual > original or context <= original
+    if usual_shows_extension:
         return usual
 
-    # The time of a token is that of its layers without attention, as the sample shows it, and that
-    # of attention to all tokens before. At about 8,192 tokens, attention takes as long as the rest.
+    # the other half of the memory is for the weights and for what else runs on the machine
+    if needed > free / 2:
+        return usual
+
+    # The sample is so short that attention costs nearly nothing. Its cost grows with the length,
+    # and at EQUAL_COST_LENGTH tokens it equals the cost of the rest of the model.
     longer = length_beyond(original, context)
     seconds_per_token = seconds() / SAMPLE
-    estimate = longer * seconds_per_token * (1 + longer / EQUAL_COST_LENGTH)
-    if estimate > LONGEST_SECONDS:
+    cost_of_attention = longer / EQUAL_COST_LENGTH  # over the cost of the rest
+    estimated_seconds = longer * seconds_per_token * (1 + cost_of_attention)
+    if estimated_seconds > LONGEST_SECONDS:
         return usual
     return longer
 
@@ -256,43 +260,46 @@ class TokenRun:
 
     @classmethod
     def blocks(cls, low: int, high: int, ids: list[int], most: int) -> TokenRun:
-        """Return a run of blocks of 32 tokens, with gaps between their positions.
+        """Return a run of blocks of tokens, with gaps between the positions of the blocks.
 
-        llama.cpp reads only tokens that follow each other, so single tokens cannot be spread as in
-        `spread`. The first block begins at position 0, and the last one ends before `high`: 512
-        tokens are 16 blocks of 32, spread over a context of 8,192. Blocks do not overlap, since
-        there are at most `high` tokens. The kind of the run is "spread".
+        512 tokens for the positions up to 8,192 become 16 blocks of 32 tokens: at the positions 0
+        to 31, 544 to 575, and so on to 8,160 to 8,191. llama.cpp can run such blocks, and not
+        single tokens with gaps.
 
         Args:
             low: The first position whose logits may be compared.
-            high: The position after the last one.
-            ids: The tokens. With `high` of them there are no gaps: one block has all positions.
-            most: How many tokens are compared at most.
+            high: The end of the positions: the last block ends at `high - 1`.
+            ids: At most `high` tokens. If there are exactly `high`, the run is one block without
+                gaps.
+            most: The largest number of tokens whose logits are compared.
         """
-        is_complete = len(ids) >= high
-        size = high if is_complete else BLOCK
-        count = max(1, len(ids) // size)
+        has_every_position = len(ids) >= high
+        block_size = high if has_every_position else BLOCK
+        block_count = max(1, len(ids) // block_size)
 
-        # blocks begin at even distances between position 0 and `last_start`
-        last_start = high - size
-        steps = max(1, count - 1)
+        # the first block starts at position 0, the last one at `last_start`, the others between
+        # them at even distances
+        last_start = high - block_size
+        gaps = max(1, block_count - 1)
         positions: list[int] = []
-        for block in range(count):
-            start = last_start * block // steps
-            positions += range(start, start + size)
+        for block in range(block_count):
+            start = last_start * block // gaps
+            positions += range(start, start + block_size)
 
-        # The first token of a block is not compared: llama.cpp lets it see only itself, and none of
-        # the blocks before (see `LlamaModel.spread_logits`).
-        can_be_compared = []
+        # The first token of a block is not compared: llama.cpp lets it attend only to itself (see
+        # `LlamaModel.spread_logits`).
+        candidates = []
         for index, position in enumerate(positions):
-            is_first = index % size == 0
-            if position >= low and not is_first:
-                can_be_compared.append(index)
-        step = math.ceil(len(can_be_compared) / most)  # as many as are allowed, at even distances
-        kept = can_be_compared[::step]
+            is_first_of_block = index % block_size == 0
+            if position >= low and not is_first_of_block:
+                candidates.append(index)
+
+        # at most `most` of the candidates, at even distances
+        step = math.ceil(len(candidates) / most)
+        kept = candidates[::step]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
-        used = ids[: count * size]
-        return cls(kind="spread", ids=used, positions=positions, kept=kept, buckets=[bucket])
+        used_ids = ids[: block_count * block_size]
+        return cls(kind="spread", ids=used_ids, positions=positions, kept=kept, buckets=[bucket])
 
     def part(self) -> TokenRun:
         """Return a shorter spread run over the same positions, with its first 128 tokens.
@@ -321,26 +328,25 @@ class TokenRun:
         return cls(kind, ids, list(range(len(ids))), kept, buckets)
 
     def until(self, count: int) -> TokenRun:
-        """Return the run as if it ended after its first `count` compared tokens.
+        """Return the beginning of this run, up to a number of tokens whose logits are compared.
 
-        A run has tokens, their positions, and the indices `kept` of those whose logits are
-        compared. These are in buckets, one for each range of positions.
+        Args:
+            count: How many tokens with compared logits the returned run has.
         """
         if count >= len(self.kept):
             return self
-        kept = self.kept[:count]
+        kept = self.kept[:count]  # the indices of tokens whose logits are compared
         token_count = 0
         if kept:
-            last_compared = kept[-1]
-            token_count = last_compared + 1
+            token_count = kept[-1] + 1
 
-        # Each bucket keeps the positions that are among the first `count` compared ones: the first
-        # buckets all of theirs, the next one some, and the last ones none, so that they go.
+        # The buckets are ranges of positions, in their order. They hold the positions of all tokens
+        # that are compared, and here only the first `count` of them stay.
         buckets = []
-        for bucket, rows in self.parts():  # `rows.start` is the number of positions before it
-            count_in_bucket = max(0, count - rows.start)
-            positions = bucket.positions[:count_in_bucket]
-            if positions:
+        for bucket, rows in self.parts():
+            positions_before_bucket = rows.start
+            positions = bucket.positions[: max(0, count - positions_before_bucket)]
+            if positions:  # empty buckets are left out
                 buckets.append(replace(bucket, positions=positions))
         return replace(
             self,

@@ -188,80 +188,80 @@ class SourceReading:
         return False
 
     def normalise(self) -> SourceReading:
-        """Return the same runs of the source, with logits divided by their standard deviation.
+        """Return a copy whose logits are divided by their standard deviation before the softmax.
 
-        The number by which they are divided is the `temperature` of every KL that follows.
+        If all logits of a model are almost equal, its probabilities are too, and even a wrong
+        output has a small KL. After the division, the logits of all models have about the same
+        size, so that a wrong output shows.
 
-        Where logits are almost equal (flat), the KL of even a wrong output is below the tolerance;
-        divided by their spread, the logits of all models have the same size. A reading without
-        logits, of a model that has only hidden states, is returned unchanged.
+        Returns:
+            The copy, with the standard deviation as its `temperature`; the same object for a model
+            without logits, which is compared by hidden states.
         """
-        if not self.head.has_logits:
+        loaded_model = self.head
+        if not loaded_model.has_logits:
             return self
-        # The standard deviation over the vocabulary at some positions of each spread run, and the
-        # root mean square of these. Only hidden states were kept, of which the head (the last
-        # projection of the model) makes logits.
-        make_logits = self.head.head
+
+        # the variance of the logits over the vocabulary, at some positions of each run with gaps
+        # between its positions
         variances = []
-        for run, hidden in zip(self.runs, self.states.reference, strict=True):
+        for run, hidden_states in zip(self.runs, self.states.reference, strict=True):
             if run.kind == "spread":
-                logits = make_logits(hidden[:SPREAD_POSITIONS])
+                # the last projection of the model turns hidden states into logits
+                logits = loaded_model.head(hidden_states[:SPREAD_POSITIONS])
                 variances.append(spread_of(logits) ** 2)
-        spread = math.sqrt(sum(variances) / len(variances))
-        change = f"logits divided by their spread of {spread:.2g}"
-        return replace(self, temperature=spread, changes=(*self.changes, change))
+
+        standard_deviation = math.sqrt(sum(variances) / len(variances))
+        change = f"logits divided by their spread of {standard_deviation:.2g}"
+        return replace(self, temperature=standard_deviation, changes=(*self.changes, change))
 
     @cached_property
     def controls(self) -> list[Control]:
-        """How far three other computations are from the reference, for each range of positions.
+        """The KLs by which an output is judged, for each range of positions.
 
-        The reference is the source with the schedule. The others are the unscaled source, which a
-        wrong output may equal; a faint fault, attention scores 2 % larger; and the noise floor, the
-        reference with other rounding. Distances are KLs.
+        All KLs are from the reference, which is the source with the right RoPE:
 
-        All are measured in a part of the tokens of each range (`choose_parts`).
+        - the KL of the unscaled source, which a wrong output may have;
+        - the KL of a faint fault: attention scores that are 2 % larger;
+        - the noise: the KL of the reference with different rounding.
         """
-        # The tolerance is NOISE_FACTOR (5) times the noise floor. Of the KL between two precisions
-        # a fifth counts as noise, so this KL is allowed once. With a fold all of it counts, since
-        # folded weights round to other numbers in a low precision.
-        part_of_other_precision = 1 / NOISE_FACTOR
+        # Rounding in another precision changes more than rounding in the precision of the output,
+        # so a fifth of its KL counts as noise. If factors were multiplied into the weights of the
+        # output, these round to other numbers, and all of the KL counts.
+        counted_share = 1 / NOISE_FACTOR
         if self.spec.comparison.rounded_weights(self.at.dtype):
-            part_of_other_precision = 1.0
+            counted_share = 1.0
 
-        # The noise floor of a part (128 tokens) holds for the run of its range (512 tokens) too.
-        # Both have the same lowest and highest positions, with which rounding grows. And attention
-        # over fewer keys averages less rounding away. With `--yarn 4` for SmolLM2-135M, the noise
-        # of three ranges is 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in
-        # runs. Where only a run disagrees, all is measured again in runs (`checkpoint._compare`).
+        # The KLs are measured with 128 of the 512 tokens of each range. The noise is about the same
+        # as with all of them: 1.0e-6, 7.3e-6 and 1.4e-5 in three ranges against 1.2e-6, 5.2e-6 and
+        # 1.4e-5 (SmolLM2-135M with --yarn 4).
         states = self.states
         controls = []
         noise = 0.0
-        for number, unscaled in enumerate(states.control):
-            # the noise floor: the KL of the reference from itself where only rounding differs
+        for number, unscaled_states in enumerate(states.control):
+            # the noise: several runs of the reference that differ only by rounding
             percentiles = []
             worst_noise = 0.0
-            for noise_engine, hidden in states.noise_runs:
-                # None stands for the engine of the reference
-                head = self.head if noise_engine is None else noise_engine
-                kl = self._kl(number, head, hidden[number])
+            for noise_engine, noise_states in states.noise_runs:
+                engine = noise_engine or self.head  # None means the engine of the reference
+                kl = self._kl(number, engine, noise_states[number])
                 percentiles.append(kl.quantile(0.95).item())
                 worst_noise = max(worst_noise, kl.max().item())
-            # Each range has higher positions than the one before, where rounding cannot be less.
-            # If it seems so by chance, the noise of the range before is kept.
-            noise = max(noise, states.noise_floor(percentiles, part_of_other_precision))
+            # rounding grows with the position, so a range has at least the noise of the last one
+            noise = max(noise, states.noise_floor(percentiles, counted_share))
 
-            # the faint fault, a change that is barely worth finding; infinite for a class whose
-            # scores cannot be scaled
-            faint = math.inf
+            # the faint fault; infinite for a model class whose scores cannot be scaled
+            fault_kl = math.inf
             if states.faint:
-                faint = self._kl(number, self.head, states.faint[number]).mean().item()
+                fault_kl = self._kl(number, self.head, states.faint[number]).mean().item()
 
+            unscaled_kl = self._kl(number, self.head, unscaled_states).mean().item()
             last_position = self.parts[number].positions[-1]
             control = Control(
-                kl=self._kl(number, self.head, unscaled).mean().item(),
-                faint=faint,
+                kl=unscaled_kl,
+                faint=fault_kl,
                 noise=noise,
-                allowed=tolerance(last_position, noise, SAME_KERNELS, faint),
+                allowed=tolerance(last_position, noise, floor=SAME_KERNELS, faint=fault_kl),
                 worst_noise=worst_noise,
             )
             controls.append(control)
@@ -300,26 +300,27 @@ class SourceReading:
         hidden: Tensor,
         targets: Tensor,
     ) -> Measures:
-        """Compare two models at the same positions by their logits: KL, top-1, losses and others.
+        """Compare two models by their logits, or by their hidden states if they have no logits.
 
-        Both have run already, and their hidden states are given. The logits are made from these
-        here, in blocks of positions, since those of all positions would be too large. A model
-        without logits is compared by its hidden states.
+        The logits are computed from hidden states, in blocks of positions: the logits of all
+        positions together would need too much memory.
 
         Args:
-            head: The loaded model of the reference, whose last projection makes logits.
+            head: The model of the reference, for its last projection.
             reference: The hidden states of the reference, [positions, hidden_size].
-            other: The loaded model of the other side.
-            hidden: The hidden states of the other side, [positions, hidden_size].
+            other: The model that is compared, for its last projection.
+            hidden: The hidden states of the model that is compared, [positions, hidden_size].
             targets: The next tokens, [positions].
         """
+        # the last projections, which turn hidden states into logits
+        project_reference = head.head
+        project_other = other.head
 
         def compare_rows(rows: slice) -> Measures:
             if not head.has_logits:
                 return measure_states(reference[rows], hidden[rows])
-            # the method `head` of a loaded model makes logits of hidden states
-            reference_logits = head.head(reference[rows])
-            other_logits = other.head(hidden[rows])
+            reference_logits = project_reference(reference[rows])
+            other_logits = project_other(hidden[rows])
             return measure_logits(reference_logits, other_logits, targets[rows], self.temperature)
 
         # a run that was stopped early has fewer hidden states than tokens
@@ -328,51 +329,53 @@ class SourceReading:
 
 
 def count_tokens(runs: list[TokenRun], parts: list[TokenRun], is_narrow: bool) -> int:
-    """Return how many tokens a comparison reads, with all the passes of its models together.
+    """Return how many tokens all models of a comparison read together.
 
     Args:
-        runs: Sequences of tokens, one for each range of positions, and perhaps one that has every
-            position. The source with the schedule (the reference) and the output read them.
-        parts: For each range a shorter sequence over the same positions, or its run itself. Other
-            variants of the source read it.
-        is_narrow: Whether the models run in 16 bits, and so once more in float32.
+        runs: Sequences of tokens that the reference and the output read, such as 512 tokens for
+            each range of positions.
+        parts: Sequences that all variants of the source read, such as 128 tokens for each range. A
+            short run is its own part, and is then in both lists.
+        is_narrow: Whether the models run in 16 bits. The reference then runs in float32 too.
     """
-    # the reference and the output
-    passes_over_runs = 2
-
-    # the unscaled source, the source with a small fault, and two runs with other rounding
-    passes_over_parts = 4
+    main_passes = 2  # the reference, and the output
+    variant_passes = 4  # the unscaled source, a small fault, and the reference with two roundings
     if is_narrow:
-        passes_over_parts += 1  # float32
+        variant_passes += 1  # the reference in float32
 
     count = 0
     for run in runs:
-        count += passes_over_runs * len(run.ids)
+        count += main_passes * len(run.ids)
     for part in parts:
-        count += passes_over_parts * len(part.ids)
-        is_own_sequence = part not in runs
-        if is_own_sequence:  # the reference and the output read it too
-            count += 2 * len(part.ids)
+        count += variant_passes * len(part.ids)
+        was_counted_as_run = part in runs
+        if not was_counted_as_run:
+            count += main_passes * len(part.ids)
     return count
 
 
-def describe_work(work: int, at: DeviceSpec, changes: tuple[str, ...], again: bool) -> str:
-    """Return a sentence on what is going to run, for the user.
+def describe_work(token_count: int, at: DeviceSpec, changes: tuple[str, ...], again: bool) -> str:
+    """Return a sentence for the user on the models that are going to run.
+
+    Examples: "Running 12,288 tokens on cpu in float32: control, reference, noise floor, baked." and
+    "Running 12,288 tokens again, for a more sensitive test: float32."
 
     Args:
-        work: How many tokens, in all runs together.
-        at: Device and precision.
-        changes: Phrases on settings that were changed, such as "float32".
-        again: Whether other settings were tried before, so that the sentence names the changes.
+        token_count: How many tokens all models read together.
+        at: The device and the precision.
+        changes: Settings that were changed for another try, such as "float32".
+        again: Whether this is another try.
     """
     if again:
         purpose = "for a more sensitive test"
         if changes:
             purpose += f": {', '.join(changes)}"
-        return f"Running {work:,} tokens again, {purpose}."
-    # the source unscaled, with the schedule, and with other rounding; and the output
+        return f"Running {token_count:,} tokens again, {purpose}."
+
+    # control: the unscaled source; reference: the source with the new RoPE; noise floor: the
+    # reference with different rounding; baked: the output
     models = "control, reference, noise floor, baked"
-    return f"Running {work:,} tokens on {at.device} in {at.dtype}: {models}."
+    return f"Running {token_count:,} tokens on {at.device} in {at.dtype}: {models}."
 
 
 LEAST_SPREAD_TOKENS = 256
@@ -388,46 +391,47 @@ FACTOR_STEPS = (0.25, 4.0)
 def read_with_power(
     spec: ComparisonSpec, folder: Path, at: DeviceSpec, before: int = 0
 ) -> SourceReading:
-    """Run the source with settings in which a wrong output would be noticed.
+    """Run the source with more and more changed settings, until a wrong output would be noticed.
 
-    A reading is the source, run with some settings: with the schedule (the reference), without it,
-    and with a small fault. The test is sensitive enough if the KL of the unscaled source from the
-    reference is 1,000 times what is allowed for rounding, and that of the small fault 50 times.
-    Until it is, settings change (`_readings`: float32, more tokens), and the source runs again.
+    The settings are, for example, float32 and more tokens (`_readings`). With each of them the
+    source runs unscaled, with the right RoPE (reference) and with a small fault. A wrong output
+    would be noticed if rounding changes the logits far less than the missing scaling and the small
+    fault do.
 
     Args:
-        spec: The comparison: the output, its source, and how they are run.
+        spec: The comparison: the output, its source, and the settings of the user.
         folder: The folder of the source.
-        at: Device and precision.
-        before: Tokens that were read already, for the progress.
+        at: The device and the precision.
+        before: How many tokens were read already, for the progress bar.
 
     Returns:
-        The first reading that is sensitive enough, or the most sensitive one. In a low precision
-        that the user has named, a reading that shows the unscaled source clearly is enough.
+        The hidden states with the first settings that are sensitive enough; if there are none, with
+        the most sensitive settings.
     """
-    # a precision below float32, such as bfloat16, that the user has named; else empty
+    # A precision such as bfloat16 that the user asked for; empty if the user named none.
     low_precision_of_user = ""
     if spec.settings.dtype != "auto" and at.dtype != "float32":
         low_precision_of_user = at.dtype
 
-    best = None
+    most_sensitive = None
     for reading in _readings(spec, folder, at, before):
-        # An output that computes the same as its source has no unscaled source to differ from, so
-        # no settings are more sensitive than others.
+        # The output has the RoPE of its source: there is no missing scaling to notice.
         if spec.comparison.unchanged:
             return reading
-        # leave the precision of the user only where it shows nothing
-        is_as_user_wants = reading.at.dtype == low_precision_of_user
-        if is_as_user_wants and _is_clear(reading):
+
+        # The precision of the user is kept if it shows a missing scaling, and not only if it is
+        # fully sensitive.
+        has_precision_of_user = reading.at.dtype == low_precision_of_user
+        if has_precision_of_user and _is_clear(reading):
             return reading
 
-        if best is None or _sensitivity(reading) > _sensitivity(best):
-            best = reading
-        is_enough = _sensitivity(best) >= 1
-        if is_enough:  # the readings that follow take longer
+        if most_sensitive is None or _sensitivity(reading) > _sensitivity(most_sensitive):
+            most_sensitive = reading
+        is_enough = _sensitivity(most_sensitive) >= 1
+        if is_enough:
             break
-    assert best is not None
-    return best
+    assert most_sensitive is not None  # `_readings` yields at least two
+    return most_sensitive
 
 
 def _is_clear(reading: SourceReading) -> bool:
@@ -549,45 +553,56 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
 
 
 def _visibility_of_fault(spec: ComparisonSpec, engine: TransformersEngine, run: TokenRun) -> float:
-    """Return how clearly a faint fault shows: its KL from the reference over the allowed KL.
+    """Return how much a small fault changes the logits, over the change that is allowed.
 
-    The reference is the source with the schedule, and the fault attention scores 2 % larger.
+    The fault is attention scores that are 2 % larger. Changes are KLs from the source with the
+    right RoPE (reference).
 
     Args:
-        spec: The comparison, with the factor of attention scores (`score_factor`).
+        spec: The comparison, with a factor on all attention scores (`score_factor`).
         engine: The source, loaded in transformers.
         run: The tokens.
     """
     schedule = spec.comparison.schedule
-    silent_spec = replace(spec, progress=Progress())  # without progress for the user
+    silent_spec = replace(spec, progress=Progress())  # shows no progress to the user
     fault_spec = replace(silent_spec, score_factor=FAINT_FAULT_FACTOR * spec.score_factor)
     reference = silent_spec.read_patched(engine, run)
     with_fault = fault_spec.read_patched(engine, run)
 
-    # The noise: the reference with nearby frequencies, and in three chunks. Their errors are
-    # independent, so the KLs add. LongRoPE chooses its frequencies by the length of the text, so
-    # the first chunks may get other ones; a schedule with two lists is not run in chunks.
-    noise_runs = [silent_spec.read_patched(engine, run, schedule=nudge(schedule))]
+    # noise 1: frequencies that are two steps of float32 off
+    nudged = silent_spec.read_patched(engine, run, schedule=nudge(schedule))
+    noise_runs = [nudged]
+
+    # noise 2: the tokens in three chunks. LongRoPE is left out: it chooses between two lists of
+    # frequencies by the length of the text, so a chunk may get another list than the whole text.
     has_one_list = schedule.short_inv_freq is None
     if has_one_list and engine.chunked:
-        chunk = math.ceil(len(run.ids) / CHUNKS_FOR_NOISE)
-        noise_runs.append(silent_spec.read_patched(engine, run, chunk=chunk))
+        chunk_tokens = math.ceil(len(run.ids) / CHUNKS_FOR_NOISE)
+        noise_runs.append(silent_spec.read_patched(engine, run, chunk=chunk_tokens))
+
+    # the KLs of independent errors add up
     noise = 0.0
-    for hidden in noise_runs:
-        noise += _measure_over_spread(engine, reference, hidden).kl.quantile(0.95).item()
+    for noise_states in noise_runs:
+        measures = _compare_normalised(engine, reference, noise_states)
+        noise += measures.kl.quantile(0.95).item()
 
-    # both sides run in transformers, so the least KL that is allowed is that of the same kernels
-    fault_kl = _measure_over_spread(engine, reference, with_fault).kl.mean().item()
-    allowed = tolerance(run.positions[-1], noise, floor=SAME_KERNELS)
-    return float(fault_kl / allowed)
+    fault_kl = _compare_normalised(engine, reference, with_fault).kl.mean().item()
+    # SAME_KERNELS is the smallest tolerance, for two sides that run in the same transformers
+    allowed_kl = tolerance(run.positions[-1], noise, floor=SAME_KERNELS)
+    return float(fault_kl / allowed_kl)
 
 
-def _measure_over_spread(engine: TransformersEngine, reference: Tensor, hidden: Tensor) -> Measures:
-    """Compare hidden states of one model, by logits over their spread if it has logits."""
+def _compare_normalised(
+    engine: TransformersEngine, reference: Tensor, hidden_states: Tensor
+) -> Measures:
+    """Compare two results of a model by their logits over the standard deviation of the logits.
+
+    A model without logits is compared by its hidden states.
+    """
     if not engine.has_logits:
-        return measure_states(reference, hidden)
+        return measure_states(reference, hidden_states)
     logits = engine.head(reference)
-    other_logits = engine.head(hidden)
+    other_logits = engine.head(hidden_states)
     return measure_logits(logits, other_logits, targets=None, temperature=spread_of(logits))
 
 
@@ -706,35 +721,46 @@ class ComparisonSpec:
         schedule: Schedule | None = None,
         scale: LogN | QueryScaling | None = None,
     ) -> Tensor:
-        """Return hidden states of the source patched to the schedule; the patch is undone.
+        """Run the source with the RoPE that the output must have, and return its hidden states.
+
+        The model is patched for this run, and restored afterwards.
 
         Args:
             engine: The source, loaded in transformers.
             run: The tokens.
-            chunk: Tokens at a time, 0 for those of the engine.
-            schedule: A schedule in place of that of the comparison.
-            scale: A scaling of queries in place of that of the comparison.
+            chunk: How many tokens are run at a time; 0 for the number of the engine.
+            schedule: The frequencies and the attention factor; None for those of the output.
+            scale: The scaling of queries by position (log-n, or steps in its place); None for the
+                scaling of the output, if it has one.
 
         Returns:
-            [len(run.kept), hidden_size]
+            The hidden states of the compared tokens, [len(run.kept), hidden_size].
         """
         comparison = self.comparison
         schedule = schedule or comparison.schedule
-        scale = scale or comparison.scale
+        query_scaling = scale or comparison.scale
         usual_chunk = engine.chunk
-        undo_patch = patch(engine.model, schedule, comparison.spec.mla, scale, comparison.queries)
+        undo_patch = patch(
+            engine.model,
+            schedule,
+            comparison.spec.mla,
+            query_scaling,
+            comparison.queries,  # the end of the name of the module that outputs queries
+        )
         try:
             engine.chunk = chunk or usual_chunk
-            return self.plain(engine, run)  # runs the model, which is patched now
+            return self.plain(engine, run)  # runs the patched model
         finally:
             engine.chunk = usual_chunk
             undo_patch()
 
     def plain(self, engine: TransformersEngine, run: TokenRun) -> Tensor:
-        """Return hidden states of an unpatched model, [len(run.kept), hidden_size].
+        """Run a loaded model without patching it, and return its hidden states.
 
-        Only whole runs can be stopped.
+        Returns:
+            The hidden states of the compared tokens, [len(run.kept), hidden_size].
         """
+        # the user can stop runs over every position only
         progress = self.progress
         if run.kind != "whole":
             progress = Progress(advance=self.progress.advance)
@@ -748,30 +774,32 @@ class ComparisonSpec:
 def choose_parts(
     spec: ComparisonSpec, engine: TransformersEngine, at: DeviceSpec, runs: list[TokenRun]
 ) -> list[TokenRun]:
-    """Return, for each spread run, fewer tokens over the same positions, to save time.
+    """Return fewer tokens over the same positions for each run of tokens, to save time.
 
-    A spread run is 512 tokens over a range of positions, and its part has 128 tokens over the same
-    range. The unscaled source (control) and the rounding (noise floor), by which a comparison knows
-    whether it would notice a wrong output, are measured in the parts only. In some models and
-    settings the run is returned as its own part.
+    A run of 512 tokens over a range of positions becomes 128 tokens over that range. Some models
+    and settings need all tokens, and the run itself is returned.
 
     Args:
-        spec: The comparison. With `in_whole`, each run is its own part.
+        spec: The comparison. Its field `in_whole` asks for all tokens.
         engine: The source, loaded in transformers.
-        at: Device and precision.
-        runs: All runs. A whole run, which has every position, has no part.
+        at: The device and the precision.
+        runs: All runs. Runs over every position (`kind` "whole") are left out.
     """
     parts = []
     for run in runs:
         if run.kind != "spread":
             continue
+
+        # Layer by layer, weights are read from the disk in each pass. Fewer tokens do not make that
+        # faster.
+        saves_no_time = at.layer_by_layer
+
+        # Sliding windows count tokens, and not positions. In a model with a window of 256, the last
+        # of 512 tokens sees some tokens, and the last of 128 sees all.
+        has_full_attention = sees_all_keys(engine.model, len(run.ids))
+
         is_short = len(run.ids) <= PART_TOKENS
-        # weights are read from the disk in each pass, which takes as long for fewer tokens
-        saves_nothing = at.layer_by_layer
-        # windows count tokens: the last of 512 tokens sees only some of them, and the last of 128
-        # may see all, which would be another computation
-        is_masked = not sees_all_keys(engine.model, len(run.ids))
-        if spec.in_whole or is_short or saves_nothing or is_masked:
+        if spec.in_whole or is_short or saves_no_time or not has_full_attention:
             parts.append(run)
         else:
             parts.append(run.part())
@@ -784,22 +812,23 @@ def read_parts(
     parts: list[TokenRun],
     read: Callable[[TokenRun], Tensor],
 ) -> list[Tensor]:
-    """Return the hidden states of the part of each run, without reading a whole run again.
+    """Return the hidden states of each part of a run.
 
-    A run is a sequence of tokens over a range of positions, 512 say, and its part has 128 tokens
-    over the same range. A short run is its own part, and its hidden states are there already.
+    A run has, for example, 512 tokens over a range of positions, and its part 128 tokens over the
+    same range. If the part is the run itself (the same object), its hidden states are not computed
+    again.
 
     Args:
-        runs: The runs, first one for each part, in the same order. A run without a part may follow.
-        states: The hidden states of the runs, one tensor for each.
+        runs: The runs. Part number i belongs to run number i, and the last runs may have no part.
+        states: The hidden states of the runs, a tensor for each.
         parts: The parts.
-        read: Reads a run, and returns its hidden states.
+        read: A function that computes the hidden states of a part.
     """
     states_of_parts = []
-    runs_with_part = runs[: len(parts)]
-    for run, hidden, part in zip(runs_with_part, states, parts, strict=False):
-        if part is run:
-            states_of_parts.append(hidden)
+    for number, part in enumerate(parts):
+        is_whole_run = part is runs[number]
+        if is_whole_run:
+            states_of_parts.append(states[number])
         else:
             states_of_parts.append(read(part))
     return states_of_parts

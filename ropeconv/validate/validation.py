@@ -221,36 +221,31 @@ STATES = "hidden states are compared, and half of their squared relative error i
 
 
 def rule(floor: float, states: bool = False) -> str:
-    """Return the rule by which an output agrees with its reference, in words for the report.
-
-    The numbers are those of `tolerance`, `HiddenStates.noise_floor` and
-    `BucketResult.is_distinguished`:
-
-    - A bucket is a range of positions, and its KL the distance of the output from the reference.
-    - Angles are products of a position and a frequency, which float32 rounds: 2^-22 is the relative
-      error of both sides together.
-    - The noise floor is measured in runs of the reference that differ only by rounding. In other
-      chunks (tokens at a time), sums are rounded in another order. A fold multiplies weights by a
-      factor, which rounds them.
-    - The unscaled source is the control, which must differ.
+    """Return the sentence of the report that says how an output was judged.
 
     Args:
-        floor: The KL in nats that is always allowed.
-        states: Whether hidden states are compared in place of logits.
+        floor: The KL in nats that is allowed at position 0 without noise.
+        states: Whether hidden states were compared, for a model without logits.
     """
+    # A bucket is a range of positions. 2^-22 is the relative error of an angle, the product of a
+    # position and a frequency in float32, on both sides together (`tolerance`).
     agreement = (
         f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last"
         f" position * 2^-22)^2 + {NOISE_FACTOR:g} x the noise floor"
     )
+    # the unscaled source must not agree (`BucketResult.is_distinguished`)
     control = (
         f"beyond the trained context the unscaled source must have {SEPARATION:g} times that KL"
     )
+    # runs of the same model that differ only by rounding (`HiddenStates.noise_floor`); a fold is a
+    # factor that was multiplied into weights
     noise_floor = (
         "the noise floor is the sum of the KLs of the reference from itself in other chunks, with"
         " frequencies two steps of float32 away, and with weights rounded as a fold rounds them, or"
         " in low precision a fifth of the KL from float32 (all of it with a fold), the largest up"
         " to that bucket"
     )
+    # the smallest fault that must be noticed (`tolerance`)
     faint_fault = (
         "without noise, at most a hundredth of the KL of the reference with all attention scores"
         " 2 % larger is allowed"
@@ -543,23 +538,26 @@ class Validation(TableSummary):
 
 
 def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = math.inf) -> float:
-    """Return the allowed KL of a bucket in nats.
+    """Return the KL in nats that a right output may have in a range of positions.
 
     `min(floor + (last * 2^-22)^2, max(faint / 100, 1e-12)) + 5 * noise`
 
-    At position 131,071 without noise it is 1e-3 more than `floor`, since the angles of both sides
-    may be off by 131,071 * 2^-22 = 0.03 radians. A KL in float32 resolves 1e-12.
-
     Args:
-        last: Its last position.
-        noise: The noise floor in nats: the KL that rounding causes.
+        last: The last position of the range.
+        noise: The KL that rounding causes.
         floor: The KL that is allowed at position 0 without noise.
-        faint: The KL of the smallest fault that must be noticed, attention scores 2 % larger. At
-            most a hundredth of it is allowed besides noise. Infinite if it was not measured.
+        faint: The KL of the smallest fault that must be noticed: attention scores that are 2 %
+            larger. Infinite if it was not measured.
     """
-    by_angles = floor + (last * ANGLE_ERROR) ** 2
-    by_faint_fault = max(faint / ENOUGH_DETAIL, KL_RESOLUTION)  # ENOUGH_DETAIL is 100
-    return min(by_angles, by_faint_fault) + NOISE_FACTOR * noise
+    # Angles are products of a position and a frequency, which float32 rounds. At position 131,071
+    # the angles of both sides may differ by 131,071 * 2^-22 = 0.03 radians, and the KL by the
+    # square of that, 1e-3.
+    angle_error = last * ANGLE_ERROR
+    allowed_by_angles = floor + angle_error**2
+
+    # A hundredth of the smallest fault, and at least the smallest KL that float32 can show.
+    allowed_by_fault = max(faint / ENOUGH_DETAIL, KL_RESOLUTION)
+    return min(allowed_by_angles, allowed_by_fault) + NOISE_FACTOR * noise
 
 
 def bucket_result(
@@ -619,72 +617,68 @@ def _mean(values: Tensor) -> float | None:
 def with_rounded_weights(
     result: BucketResult, noise: float = 0.0, separation: float = SEPARATION
 ) -> BucketResult:
-    """Judge a bucket again by its mean KL, for an output whose weights are rounded.
+    """Judge a range of positions by its mean KL, for an output with rounded weights (Q4_K).
 
-    Rounded weights, as in Q4_K, put every position a little off, so the 95th percentile of one
-    reference does not show a wrong RoPE well. The mean KL may be
+    Rounding changes the logits at every position a little. The mean KL may be at most
 
-        max(tolerance + 2 * noise, control / separation)
+        max(tolerance + 2 * noise, control_kl / separation)
 
-    With a control of 0.05 and a separation of 10 that is at least 0.005.
+    where `control_kl` is the KL of the unscaled source from the reference.
 
     Args:
-        result: The result by the 95th percentile.
-        noise: The mean KL that rounding causes, in nats: between the two sides where both run the
-            unscaled source. 0 where it is not measured.
-        separation: How many times closer to the reference than the control, the unscaled source,
-            an output must be. Infinite where only the noise is allowed.
+        result: The result for other outputs, which are judged by the 95th percentile of the KL.
+        noise: The mean KL in nats between both programs when both run the unscaled source; 0 if it
+            was not measured.
+        separation: How many times smaller than `control_kl` the KL of the output must be. Infinite
+            to allow the noise only.
     """
-    by_noise = result.tolerance + MEAN_NOISE_FACTOR * noise
-    by_control = result.control_kl / separation
-    allowed = max(by_noise, by_control)
-
-    # this noise is one more part of the noise in the report
-    reported_noise = result.noise_kl + noise
+    allowed_for_noise = result.tolerance + MEAN_NOISE_FACTOR * noise
+    allowed_by_control = result.control_kl / separation
+    allowed = max(allowed_for_noise, allowed_by_control)
     return replace(
         result,
         tolerance=allowed,
         agrees=result.kl_mean <= allowed,
         rounded_weights=True,
-        noise_kl=reported_noise,
+        noise_kl=result.noise_kl + noise,
     )
 
 
 def with_noise(
     result: BucketResult, measures: Measures, second: Measures, noise: Measures
 ) -> BucketResult:
-    """Return the result of a bucket by two references, which differ only by how they round.
+    """Judge a range of positions by two references that differ only by rounding.
 
-    A right output is a third way of rounding, so its distance from them is about the distance
-    between them: the noise. Its mean KL may be
+    The KL between the two references is the noise. A right output has about the same KL from each
+    reference. Its mean KL, averaged over both references, may be at most
 
-        max(tolerance + 1.1 * mean(noise) + 4 * error(noise), control / 1000)
+        max(tolerance + 1.1 * mean(noise) + 4 * standard_error(noise), control_kl / 1000)
 
-    where `error` is the standard error of the mean of the noise. The standard error of the output's
-    own KLs is not used, since it grows with a fault.
+    where `control_kl` is the KL of the unscaled source from the first reference.
 
     Args:
         result: The result of the comparison with the first reference.
-        measures: The KLs between the first reference and the output.
-        second: The KLs between the second reference and the output.
-        noise: The KLs between the two references, in the bucket in which they are largest.
+        measures: The KLs between the first reference and the output, [positions].
+        second: The KLs between the second reference and the output, [positions].
+        noise: The KLs between the two references, in the range of positions with the largest mean.
     """
-    count = max(1, len(noise.kl))
+    position_count = max(1, len(noise.kl))
     noise_mean = noise.kl.mean().item()
-    noise_error = noise.kl.std(correction=0).item() / math.sqrt(count)
-    # NOISE_MARGIN is 0.1, and DEVIATIONS 4
-    by_noise = result.tolerance + noise_mean * (1 + NOISE_MARGIN) + DEVIATIONS * noise_error
+    noise_standard_error = noise.kl.std(correction=0).item() / math.sqrt(position_count)
+    allowed_for_noise = (
+        result.tolerance + (1 + NOISE_MARGIN) * noise_mean + DEVIATIONS * noise_standard_error
+    )
 
-    # in a small model few roundings differ, so that the references may be equal by chance; a
-    # thousandth of the control (ENOUGH_POWER) is then allowed
-    by_control = result.control_kl / ENOUGH_POWER
-    allowed = max(by_noise, by_control)
-    distance = ((measures.kl + second.kl) / 2).mean().item()
+    # In a small model both references may be equal by chance, and the noise is then 0.
+    allowed_by_control = result.control_kl / ENOUGH_POWER
+
+    allowed = max(allowed_for_noise, allowed_by_control)
+    mean_kl = ((measures.kl + second.kl) / 2).mean().item()
     return replace(
         result,
-        kl_mean=distance,
+        kl_mean=mean_kl,
         tolerance=allowed,
-        agrees=distance <= allowed,
+        agrees=mean_kl <= allowed,
         rounded_weights=True,
         noise_kl=noise_mean,
     )
@@ -734,18 +728,15 @@ def conclusion(
 ) -> tuple[bool, str]:
     """Return whether an output passes, and a sentence that begins with the verdict.
 
-    FAIL: in some bucket, a range of positions, the output is further from the reference than
-    allowed. INCONCLUSIVE: the output is near enough, but so is the control, the source without
-    scaling. A wrong output would then not be noticed. Else PASS.
-
     Args:
-        results: The results of all buckets.
-        unchanged: Whether the recipe changes no frequency, so that there is no control.
-        trained: The trained context in tokens. The control must disagree in buckets beyond it.
-        decisive: Those of the results in which the control must disagree, where two references are
-            compared; None for all of `results`.
+        results: The result of each range of positions.
+        unchanged: Whether the output has the RoPE of its source.
+        trained: The trained context in tokens.
+        decisive: The results that must show a missing scaling; None for all of `results`. With two
+            references, these are the results of the second reference, which is the more exact one.
     """
-    # FAIL, with the bucket that is furthest beyond what is allowed
+    # FAIL: the output is farther from the reference than allowed. The range with the largest ratio
+    # of the KL to the allowed KL is named.
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
         figure = worst.figure(worst.compared_kl)
@@ -756,11 +747,10 @@ def conclusion(
     if unchanged:
         return True, f"{passed}. The recipe changes no frequency, so there is no control."
 
-    # INCONCLUSIVE: the test must be able to fail, so the control must not match beyond the trained
-    # context; within it, it may
+    # INCONCLUSIVE: the source without scaling agrees too, beyond the trained context, so that an
+    # output with a wrong RoPE would pass.
     compared = "logits" if results[0].cosine is None else "hidden states"
-    must_distinguish = beyond_trained(decisive or results, trained)
-    for result in must_distinguish:
+    for result in beyond_trained(decisive or results, trained):
         if not result.is_distinguished:
             return False, (
                 f"INCONCLUSIVE: at {result.name} the source without scaling matches too, so these"
@@ -785,74 +775,76 @@ def measure_answers(
 ) -> Measures:
     """Compare logits of the reference with log-probabilities of some tokens from a server.
 
-    A server names the likeliest tokens only. The tokens that it does not name are compared as if
-    they were a single token, with the sum of their probabilities. The KL is then at most that of
-    the whole distributions (data processing inequality). `max_dlogit` is the largest difference of
-    a log-probability, since the server gives no logits. Losses are NaN where the server does not
-    name the next token.
+    A server returns only the likeliest tokens, for example 20 of them. All other tokens count as a
+    single token, with the sum of their probabilities. The KL cannot become larger by that.
 
     Args:
         logits: Logits of the reference, [positions, vocabulary].
-        answers: The log-probabilities of the server, one dict per position.
-        targets: The next token per position.
+        answers: The log-probabilities of the server: a dict from token to log-probability for each
+            position.
+        targets: The next token at each position.
+
+    Returns:
+        The measures. `max_dlogit` is the largest difference of log-probabilities, since a server
+        returns no logits. Losses are NaN where the server did not return the next token.
     """
     import torch
 
-    logs = torch.log_softmax(logits.float(), dim=-1).cpu().double()
-    parts = []
-    for row, answer, target in zip(logs, answers, targets, strict=True):
-        parts.append(_measure_answer(row, answer, target))
-    return _concatenate(parts)
+    log_probs = torch.log_softmax(logits.float(), dim=-1).cpu().double()
+    measures_of_positions = []
+    for reference_row, answer, target in zip(log_probs, answers, targets, strict=True):
+        measures_of_positions.append(_measure_position(reference_row, answer, target))
+    return _concatenate(measures_of_positions)
 
 
-def _measure_answer(row: Tensor, answer: LogProbs, target: int) -> Measures:
-    """Return the measures of one position.
+def _measure_position(reference_row: Tensor, answer: LogProbs, target: int) -> Measures:
+    """Compare the reference with the answer of a server at one position.
 
     Args:
-        row: Log-probabilities of the reference, [vocabulary].
-        answer: The log-probabilities that the server gives, by token.
+        reference_row: Log-probabilities of the reference, [vocabulary].
+        answer: A dict from token to log-probability, with the tokens that the server returned.
         target: The next token.
     """
     import torch
 
-    # The KL is the sum of p d, with d = ln p - ln q. Each term is written as p d + q - p, which is
-    # p (d + e^-d - 1) and exact for small d (`_kl`). The sum is the same: q - p sums to 0 over all
-    # tokens, since p and q both sum to 1.
-    log_p = row[torch.tensor(list(answer))]
+    # KL = sum of p * ln(p / q), with p from the reference and q from the server. Terms of a sum of
+    # p * ln(p / q) + q - p are all positive, so that it is more exact, and has the same value if p
+    # and q both sum to 1. With d = ln(p / q), such a term is p * (d + e^-d - 1).
+    log_p = reference_row[torch.tensor(list(answer))]
     log_q = torch.tensor(list(answer.values()), dtype=torch.float64)
     d = log_p - log_q
     kl = (log_p.exp() * (torch.expm1(-d) + d)).sum().item()
 
-    # One more term is for the tokens that the server does not name: p and q are what is left of 1.
-    # Below LEAST_PROBABILITY that is only rounding.
-    other_p = max(0.0, 1 - log_p.exp().sum().item())
-    other_q = max(0.0, 1 - log_q.exp().sum().item())
-    if min(other_p, other_q) >= LEAST_PROBABILITY:
-        other_d = math.log(other_p / other_q)
-        kl += max(0.0, other_p * other_d + other_q - other_p)
+    # The tokens that the server did not return are one more term, with the rest of both
+    # probabilities. A rest below LEAST_PROBABILITY is only rounding.
+    rest_p = max(0.0, 1 - log_p.exp().sum().item())
+    rest_q = max(0.0, 1 - log_q.exp().sum().item())
+    if min(rest_p, rest_q) >= LEAST_PROBABILITY:
+        kl += max(0.0, rest_p * math.log(rest_p / rest_q) + rest_q - rest_p)
 
     # the likeliest tokens of both sides, at most five
-    likely = row.topk(min(5, len(answer))).indices.tolist()
-    likely_served = sorted(answer, key=lambda token: answer[token], reverse=True)[: len(likely)]
-    in_both = set(likely) & set(likely_served)
+    likely = reference_row.topk(min(5, len(answer))).indices.tolist()
+    likely_of_server = sorted(answer, key=lambda token: answer[token], reverse=True)
+    likely_of_server = likely_of_server[: len(likely)]
+    in_both = set(likely) & set(likely_of_server)
 
-    loss = math.nan
-    loss_served = math.nan
+    reference_loss = math.nan
+    server_loss = math.nan
     if target in answer:
-        loss = -row[target].item()
-        loss_served = -answer[target]
+        reference_loss = -reference_row[target].item()
+        server_loss = -answer[target]
 
     def tensor_of(value: float) -> Tensor:
-        """Return a number as a tensor of one position."""
+        """Return a number as a tensor of shape [1]."""
         return torch.tensor([value], dtype=torch.float64)
 
     return Measures(
         kl=tensor_of(kl),
         max_dlogit=tensor_of(d.abs().max().item()),
-        top1=tensor_of(float(likely[0] == likely_served[0])),
+        top1=tensor_of(float(likely[0] == likely_of_server[0])),
         top5=tensor_of(len(in_both) / len(likely)),
-        loss_reference=tensor_of(loss),
-        loss_other=tensor_of(loss_served),
+        loss_reference=tensor_of(reference_loss),
+        loss_other=tensor_of(server_loss),
     )
 
 

@@ -67,43 +67,44 @@ def apply(
 
     Args:
         model: A path, an id on the Hub, a loaded model, a source, or a plan of `plan`.
-        recipe: A `Recipe` or the path of one, in place of a method among the keywords.
-        dry_run: Return the plan and write nothing; with `draft`, it is the plan of the target.
-        keywords: The flags of the command with underscores. They are listed below.
+        recipe: A `Recipe` or the path of a recipe file, in place of a keyword such as `yarn`.
+        dry_run: Return the plan and write nothing. With `draft`, the plan of the large model is
+            returned.
+        keywords: The flags of `ropeconv apply` with underscores, such as `out`, `to` and `force`.
 
     Raises:
         UsageError: For keywords that do not exist or do not go together.
-        Disagreement: Where the output is not what was planned; then nothing is kept. Where a
-            validation does not confirm it; then it is kept, which the message says.
-        RopeconvError: As `make_plan` does, and where the output cannot be written.
+        Disagreement: The output differs from its plan, and is not kept; or a validation does not
+            confirm the output, which is kept.
+        RopeconvError: The model cannot be extended, or the output cannot be written.
     """
     # check all arguments before anything is read
     given = check_keywords("apply", keywords, ApplyKeywords)
     reporter = given.pop("reporter", None) or SilentReporter()
-    probe = given.pop("probe", None)
-    # without the keyword, an environment variable says whether to validate, as on the command line
+    probe = given.pop("probe", None)  # a process that has imported transformers, to check outputs
+    # the default of `validate` is an environment variable, as on the command line
     validate = given.setdefault("validate", os.environ.get(VALIDATE) or "auto")
     check_value(VALIDATE, validate, ValidateOn)
     check_value("dry_run", dry_run, bool)
     check_value("probe", probe, Probe | None)
 
-    # Plan. A Batch holds the outputs of one call: here one, and its draft model with `draft`. The
-    # command line can make more.
+    # plan one output, and a second one for the draft model with `draft`
     if isinstance(model, Plan):
-        batch = _make_batch_of_plan(model, recipe, given, dry_run, reporter)
+        batch = _continue_plan(model, recipe, given, dry_run, reporter)
     else:
-        batch = _plan_batch(model, recipe, given, dry_run, reporter)
+        batch = _plan_model(model, recipe, given, dry_run, reporter)
     if dry_run:
-        _, plan = batch.plans[0]
+        _unit, plan = batch.plans[0]
         return plan
 
-    # write; the second output, if there is one, is the draft model of the first
-    outputs = [output for _, output in batch.write(probe)]
+    # write the planned outputs
+    outputs = [output for _unit, output in batch.write(probe)]
     if batch.failures:
-        _, problem = batch.failures[0]
+        _unit, problem = batch.failures[0]
         raise problem
     output = outputs[0]
-    if len(outputs) > 1:
+    has_draft = len(outputs) > 1
+    if has_draft:
         output = replace(output, draft=outputs[1])
     # a silent reporter has collected its notes, and the caller finds them in the output
     if isinstance(reporter, SilentReporter):
@@ -189,31 +190,37 @@ def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
     return build_recipe(texts)
 
 
-def _plan_batch(
+def _plan_model(
     model: object, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
-    """Plan the output of a model, and that of its draft model if one is given.
+    """Plan the output of a model, and the output of its draft model if the caller names one.
 
     Args:
         model: A path, an id on the Hub, a loaded model or a source.
-        recipe: A recipe or the path of one; None where a keyword names the method.
-        given: The keywords of `apply`, checked, such as {"yarn": 4, "out": "long"}.
+        recipe: A recipe or the path of a recipe file; None if a keyword names the method.
+        given: The checked keywords of `apply`, such as {"yarn": 4, "out": "long", "force": True}.
         dry_run: Whether nothing will be written.
-        reporter: Receives what happens.
+        reporter: Receives notes and progress for the user.
+
+    Returns:
+        The planned outputs, which `Batch.write` writes.
     """
-    # the recipe; apply(model, context="128k") names no method, and `recipe_of` chooses it
-    recipe_names = RecipeKeywords.__annotations__
-    recipe_values = {name: value for name, value in given.items() if name in recipe_names}
+    # keywords of the recipe: `yarn`
+    recipe_keywords = RecipeKeywords.__annotations__
+    recipe_values = {name: value for name, value in given.items() if name in recipe_keywords}
     chosen_recipe = recipe_of("apply", recipe, recipe_values)
+    # apply(model, context="128k") names no method, and `recipe_of` chooses one for the length
     method_is_chosen_by_length = recipe is None and not chosen_methods(recipe_values)
 
-    # the other keywords: those of the target belong to an output, and the rest to the batch
+    # keywords of a single output: `out`, `to`
+    output_options = _output_options(given)
+    reference = reference_of("apply", model)
+    unit = OutputUnit(source=reference, given=output_options, folder=None, label=reference)
+
+    # keywords of the whole call: `force`, `push`
     request = _make_request(given)
     request = replace(request, dry_run=dry_run, by_length=method_is_chosen_by_length)
-    target_options = _fill_target_options(given)
-    reference = reference_of("apply", model)
-    unit = OutputUnit(source=reference, given=target_options, folder=None, label=reference)
-    batch = _make_batch(unit, request, reporter)
+    batch = _make_batch(unit, request, reporter)  # adds the draft model, if there is one
 
     # a source that the caller has opened is not opened again
     opened: list[Source | GgufSource] = []
@@ -223,40 +230,43 @@ def _plan_batch(
     return batch
 
 
-def _make_batch_of_plan(
+def _continue_plan(
     plan: Plan, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
-    """Return the batch of a plan that was made before: its output, and the draft model of `draft=`.
-
-    A batch has all outputs of one call of `apply`, and writes them.
+    """Prepare the writing of a plan that `plan()` returned, and plan its draft model.
 
     Args:
-        plan: The plan, as `plan()` returned it.
-        recipe: The recipe that the user passed to `apply()`. It is refused, since the plan has one.
-        given: The keywords that the user passed to `apply()`.
+        plan: The plan.
+        recipe: The recipe that the user passed to `apply()`; None if the user passed none.
+        given: The keywords that the user passed to `apply()`, such as {"force": True}.
         dry_run: Whether nothing will be written.
-        reporter: Receives what happens.
+        reporter: Receives notes and progress for the user.
+
+    Returns:
+        The output of the plan and its draft model, if `draft` names one. `Batch.write` writes them.
 
     Raises:
-        UsageError: For a recipe, and for a keyword that the plan has decided already.
+        UsageError: For a recipe, or a keyword that must be passed to `plan()`.
     """
-    # the plan has a method and a target already; only the options of writing are left
-    decided = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
-    refused = [name for name in given if name in decided]
+    # the plan has a method and a target; `apply` accepts only options of writing
+    keywords_of_plan = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
+    refused = [name for name in given if name in keywords_of_plan]
     if recipe is not None:
         refused.append("recipe")
     if refused:
         raise UsageError(f"apply() of a plan does not accept {refused[0]}; pass it to plan()")
 
-    # A batch keeps the options of the target with each output, such as {"out": ..., "to": ...}.
-    # `plan` got them, and the draft is planned with them.
-    options_of_target = {}
+    # the options of the output, such as {"out": "long", "to": "gguf"}, with which the draft model
+    # is planned
+    output_options = {}
     for option in options(Target):
-        options_of_target[option.parameter] = getattr(plan.target, option.name)
+        output_options[option.parameter] = getattr(plan.target, option.name)
     reference = plan.source.reference
-    unit = OutputUnit(source=reference, given=options_of_target, folder=None, label=reference)
-    batch = _make_batch(unit, replace(_make_request(given), dry_run=dry_run), reporter)
-    batch.take(plan)  # plans the draft model, if there is one
+    unit = OutputUnit(source=reference, given=output_options, folder=None, label=reference)
+
+    request = replace(_make_request(given), dry_run=dry_run)
+    batch = _make_batch(unit, request, reporter)
+    batch.take(plan)  # uses the plan for the first output, and plans the draft model
     return batch
 
 
@@ -311,19 +321,25 @@ def _make_request(given: dict[str, Any]) -> ApplyRequest:
     return replace(request, publication=publication)
 
 
-def _fill_target_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of all options of an output, as the command line gives them.
+def _output_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a value for each option of an output, whether the caller passed it or not.
 
-    An option that is not given is None, False for a switch, and [] where it may be repeated.
+    {"out": "long", "runtime": "vllm"} becomes {"out": "long", "runtime": ["vllm"], "to": None,
+    "replace": False, ...}: these are the values that the command line would pass.
+
+    Args:
+        given: The keywords of `apply`.
     """
     values = {}
     for option in options(OutputPlace, ConverterOptions, TargetOptions):
         value = given.get(option.parameter)
-        if option.many and isinstance(value, str):  # runtime="vllm" is runtime=["vllm"]
+        may_be_repeated = option.many
+        is_switch = option.kind is bool
+        if may_be_repeated and isinstance(value, str):
             value = [value]
-        elif option.many:
+        elif may_be_repeated:
             value = list(value or ())
-        elif option.kind is bool and value is None:
+        elif is_switch and value is None:
             value = False
         values[option.parameter] = value
     return values

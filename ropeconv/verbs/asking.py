@@ -18,56 +18,61 @@ def asking_installed(
     python: str,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[None]:
-    """Let installed runtimes say how they read a config, while the block judges configs.
+    """Ask installed runtimes how they read a config, for all configs that a with block judges.
 
-    Without it, all verdicts are from the tables that come with ropeconv.
+    Outside such a block, verdicts on configs come from tables in ropeconv.
 
     Args:
-        names: Runtimes that the user named, as `--runtime` has them; None for every one.
-        python: The interpreter of another environment; empty for this one. In this one,
-            transformers is not asked here: `apply` asks it about every output that it wrote.
-        tell: Called with a sentence before a runtime is started.
+        names: The runtimes that the user named with `--runtime`; None for all runtimes.
+        python: The interpreter of another environment in which runtimes are installed; empty for
+            this environment.
+        tell: Called with a sentence for the user before a runtime is started.
 
     Raises:
-        UsageError: Where an interpreter is named, and nothing is asked in it.
+        UsageError: None of the runtimes is installed in the environment of `python`.
     """
     wanted = _wanted_runtimes(names, python)
 
-    # nothing is imported where none of them is installed here
+    # If none of the packages is installed here, the modules that start runtimes are not imported.
     packages = [askable.package for askable in ASKABLE if askable.name in wanted]
-    may_be_found = bool(python) or any(find_spec(package) for package in packages)
-    if not may_be_found:
+    has_package_here = any(find_spec(package) for package in packages)
+    if not python and not has_package_here:
         yield
         return
     from ..engines.probes.installed import find_installed
 
-    found = []
+    installed_runtimes = []
     for name in wanted:
         installed = find_installed(name, python)
         if installed is not None:
             installed.tell = tell
-            found.append(installed)
-    if python and not found:
+            installed_runtimes.append(installed)
+    if python and not installed_runtimes:
         raise _nothing_to_ask(wanted, python)
-    with asking(found):
+    with asking(installed_runtimes):
         yield
 
 
 def _wanted_runtimes(names: Iterable[str] | None, python: str) -> list[str]:
-    """Return the runtimes to ask, such as ["vllm", "mlx-lm"], whether they are installed or not.
+    """Return the runtimes that ropeconv may ask about a config, such as ["vllm", "mlx-lm"].
 
     Args:
-        names: Runtimes that the user named; None for every one.
-        python: The interpreter of another environment; empty for this one. In this one,
-            transformers is not asked here: `apply` asks it about every output that it wrote.
+        names: The runtimes that the user named; None for all runtimes.
+        python: The interpreter of another environment; empty for this environment.
+
+    Returns:
+        The names of runtimes, which need not be installed.
     """
-    can_be_asked = [askable.name for askable in ASKABLE]
-    if not python:
-        can_be_asked = list(BEFORE_WRITING)  # all but transformers
+    if python:
+        askable_names = [askable.name for askable in ASKABLE]
+    else:
+        # All runtimes without transformers. In this environment, `apply` loads every output in
+        # transformers after writing it.
+        askable_names = list(BEFORE_WRITING)
     if names is None:
-        return can_be_asked
-    named = {canonical(name) for name in names}
-    return [name for name in can_be_asked if name in named]
+        return askable_names
+    wanted = {canonical(name) for name in names}
+    return [name for name in askable_names if name in wanted]
 
 
 def _nothing_to_ask(wanted: Sequence[str], python: str) -> UsageError:

@@ -149,18 +149,18 @@ class Batch:
         return 1
 
     def plan(self, recipe: Recipe, sources: Sequence[Source | GgufSource] = ()) -> None:
-        """Plan all outputs, and leave out those that are refused.
+        """Plan all outputs; the plans are stored in `self.plans`, and errors in `self.failures`.
 
         Args:
             recipe: The method and its modifiers.
-            sources: The models, where they are open already; else they are opened by name.
+            sources: Models that the caller has opened. All others are opened here.
 
         Raises:
-            UsageError: For options that do not go together, and outputs that would have one place.
+            UsageError: Options do not go together, or two outputs have the same path.
         """
         targets = self._make_targets(recipe)
-        self.reporter.note(recipe.method.slow_note)  # for a schedule that takes long
-        self._note_programs(targets)  # sentences about the runtimes that the user named
+        self.reporter.note(recipe.method.slow_note)  # says that a method takes long to compute
+        self._note_programs(targets)  # what to know about the runtimes that the user named
 
         named_runtimes: list[str] = []
         for target in targets:
@@ -174,12 +174,13 @@ class Batch:
             for unit, target in zip(self.units, targets, strict=True):
                 with self._catch_failure(unit):
                     if unit.is_draft:
-                        _, large_model = plans[0]  # the model that it is a draft for comes first
-                        plan = self._plan_draft(unit, large_model)
+                        # a model and its draft model: `units` has the model first
+                        _model_unit, model_plan = plans[0]
+                        plan = self._plan_draft(unit, model_plan)
                     else:
                         plan = self._plan_unit(unit, target, recipe, opened)
                     plans.append((unit, plan))
-        refuse_collisions(plans, self.units)  # no two outputs in one place
+        refuse_collisions(plans, self.units)  # raises if two outputs have the same path
         self._complete_plans(plans)
 
     def take(self, plan: Plan) -> None:
@@ -193,36 +194,35 @@ class Batch:
         self._complete_plans(plans)
 
     def _complete_plans(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
-        """Complete the plans of the outputs, and keep those that can be written.
+        """Store the plans of all outputs that can be written in `self.plans`.
 
-        It sets `adapter`, the copy of a PEFT adapter; `_validation_choices`, how each output is
-        validated; `plans`, without those whose place is taken; and `refused`, the outputs that
-        could not be planned.
+        Also set are `self.adapter`, `self._validation_choices` and `self.refused`.
 
         Args:
-            plans: The plans with the outputs that were asked for. The first plan is replaced in the
-                list.
+            plans: The outputs that the user asked for, each with its plan. The first plan may be
+                replaced in this list.
         """
-        # the receipt of the first output names its draft (the second output), or its adapter
+        # A model and its draft model: the receipt of the model names the draft.
         if self.pair and len(plans) > 1:
-            (unit, plan), (_, draft) = plans
-            plans[0] = (unit, name_draft(plan, draft))
+            (model_unit, model_plan), (_draft_unit, plan_of_draft) = plans
+            plans[0] = (model_unit, name_draft(model_plan, plan_of_draft))
+
+        # A PEFT adapter of the model: the receipt of the model names the copy of the adapter.
         if self.request.adapter:
-            unit, plan = plans[0]
-            self.adapter = adapter_plan(self.request.adapter, plan)
-            plans[0] = (unit, _name_adapter(plan, self.adapter))
+            model_unit, model_plan = plans[0]
+            self.adapter = adapter_plan(self.request.adapter, model_plan)
+            plans[0] = (model_unit, _name_adapter(model_plan, self.adapter))
 
-        for _, plan in plans:
-            self._validation_choices[plan.out] = choose_validation(
-                plan, self._where_to_validate(plan)
-            )
+        for _unit, plan in plans:
+            choice = choose_validation(plan, self._where_to_validate(plan))
+            self._validation_choices[plan.out] = choice
 
+        # an output is left out if there is another file or folder at its path
         self.plans = []
         for unit, plan in plans:
-            was_refused = self._refuse_taken_place(unit, plan)
-            if not was_refused:
+            is_refused = self._refuse_taken_path(unit, plan)
+            if not is_refused:
                 self.plans.append((unit, plan))
-        # all failures up to here are of planning; those of writing come later
         self.refused = list(self.failures)
 
     def validation_of(self, plan: Plan) -> ValidationChoice:
@@ -236,21 +236,25 @@ class Batch:
         return None
 
     def write(self, probe: Probe | None = None) -> Iterator[tuple[OutputUnit, Output]]:
-        """Write the outputs one after another, and yield each with its unit when it is finished.
+        """Write the outputs one after another, and yield each output when it is finished.
 
-        An output that a validation does not confirm is kept, and is among the failures.
+        If a single output fails, its error is raised. If one of several outputs fails, its error is
+        added to `self.failures`, and the next output is written.
 
         Args:
-            probe: A process with the installed transformers, in which the first folder is checked;
-                None to start one.
+            probe: A process that has imported transformers, to check the first folder; None to
+                start a process.
+
+        Yields:
+            The output that the user asked for, and the written output.
         """
         if self.plans:
             check_folder(self.units)
         self._write_conversions_together()  # GGUF files that differ only in their types
         self._finished = []
 
-        # several conversions are compared in one process, which imports transformers once
-        conversions = [plan for _, plan in self.plans if isinstance(plan, ExportPlan)]
+        # several conversions are checked in one process, which imports transformers once
+        conversions = [plan for _unit, plan in self.plans if isinstance(plan, ExportPlan)]
         if probe is None and len(conversions) > 1 and Probe.available():
             probe = SharedProbe()
 
@@ -259,17 +263,19 @@ class Batch:
             if self.several:
                 title = f"Writing {number} of {len(self.plans)}"
 
-            # A single output raises its error. If one of several outputs fails, `_catch_failure`
-            # adds its error to the failures, `output` stays None, and the next output follows.
-            output = None
-            with self._catch_failure(unit, finished=len(self._finished)):
+            output = None  # stays None if the block catches an error
+            with self._catch_failure(unit, finished_count=len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
-                # the running probe is for the first folder; further folders start their own
+
+                # a process is used for one folder; the next folder starts another process
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
+
+                # an output that a validation does not confirm is kept, and counts as a failure
                 self._note_disagreement(unit, output)
-                # a single output is published here, and several ones by `publish`, in one commit
+
+                # several outputs are published later, in one commit (`publish`)
                 if not self.several and not output.published:
                     output = replace(output, published=self._publish([output]))
                 self._finished.append(output)
@@ -277,24 +283,30 @@ class Batch:
                 yield unit, output
 
     def _write_conversions_together(self) -> None:
-        """Write GGUF files that differ only in their types together, from one reading of the model.
+        """Convert a model to several GGUF files while its weights are read only once.
 
-        They are left in the hidden folders of their outputs. `write` finds them there, checks each
-        one, and gives it its name. If an error occurs here, no file is left, and `write` converts
-        each output separately, so that the error is that of one output.
+        An example is `--to gguf --outtype f16 --outtype q8_0`. The files are written into hidden
+        folders beside the outputs. `write` finds them there, checks each file, and renames it.
         """
         conversions = self._conversions_together()
         if len(conversions) < 2:
             return
-        # the options with which `write_output` continues each of these files
+
+        # the options of the command that have the same names in ApplyOptions (`copied`)
         options = copied(ApplyOptions, self.request, fsync=not self.request.no_fsync)
+        # these two are for folders of safetensors
         options = replace(options, link=False, checksum=False)
+
         title = f"Converting {len(conversions)} files"
-        make_files = partial(write_together, conversions)
+        total_bytes = sum(plan.bytes for plan in conversions)
+        write_files = partial(write_together, conversions)
         try:
-            with self.reporter.progress(title, sum(plan.bytes for plan in conversions)) as advance:
-                write_ahead(conversions, options, make_files, advance)
+            with self.reporter.progress(title, total_bytes) as advance:
+                # prepares the hidden folders, and calls `write_files`
+                write_ahead(conversions, options, write_files, advance)
         except (RopeconvError, OSError):
+            # Nothing is left here. `write` converts each file separately, and reports the error of
+            # the file that fails.
             return
         except KeyboardInterrupt:
             raise Interruption(
@@ -394,35 +406,37 @@ class Batch:
         recipe: Recipe,
         opened: dict[str, Source | GgufSource],
     ) -> Plan:
-        """Plan one output: open its source, choose its encoding and its files. Write nothing.
+        """Plan one output: open its source, and choose its encoding and its files.
+
+        Nothing is written, except that a file is repaired if an earlier run with --in-place was
+        interrupted.
 
         Args:
-            unit: The output.
-            target: Its target.
+            unit: The output that the user asked for.
+            target: The format and the path of the output.
             recipe: The method and its modifiers.
-            opened: The sources that were opened so far, by name; several outputs may share one. The
-                source of this output is added.
+            opened: The opened sources by name. The source of this output is added.
         """
-        # an earlier change in place that was interrupted left a damaged file, which is restored
-        # before it is read
         request = self.request
         if target.in_place and not request.dry_run:
             recover_file(unit.source, self.reporter)
 
-        source_name = unit.named or unit.source  # as the user named it
+        # open the source, under the name that the user gave it
+        source_name = unit.named or unit.source
         if source_name not in opened:
             opened[source_name] = open_source(source_name, request.family)
         source = opened[source_name]
 
-        # the same command twice changes a file in place only once
+        # --in-place: an earlier run of the same command may have changed the file already
         if target.in_place and isinstance(source, GgufSource):
-            change_of_earlier_run = change_done(source, recipe, target)
-            if change_of_earlier_run is not None:
-                self._changed_by_earlier_run.append(change_of_earlier_run.out)
-                return change_of_earlier_run
+            finished_change = change_done(source, recipe, target)
+            if finished_change is not None:
+                self._changed_by_earlier_run.append(finished_change.out)
+                return finished_change
 
-        # an output that is only published gets its card later, which names its repository
+        # --push without -o: the model card is added later, since it names the repository
         is_only_published = request.publication is not None and target.out is None
+        machine_options = copied(MachineOptions, request)  # fields with the same names
         plan = plan_output(
             source,
             recipe,
@@ -430,43 +444,48 @@ class Batch:
             by_length=request.by_length,
             with_draft=self.pair,
             card=not is_only_published,
-            machine=copied(MachineOptions, request),  # the fields of it that the request has
+            machine=machine_options,
             ollama=request.ollama,
-            place=unit.move_into_folder,  # with several outputs, -o is their folder
+            place=unit.move_into_folder,  # changes the path if -o is a folder of several outputs
         )
+
+        # --ollama: a model that Ollama cannot run is refused before anything is written
         if request.ollama and not plan.is_folder:
-            modelfile_of(plan)  # refuses what Ollama cannot run, before anything is written
+            modelfile_of(plan)
         return plan
 
-    def _refuse_taken_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Refuse an output whose place something else has taken; return whether it was refused.
+    def _refuse_taken_path(self, unit: OutputUnit, plan: Plan) -> bool:
+        """Refuse an output if there is another file or folder at its path.
 
-        The error is added to the failures of the batch, so that the other outputs are written. It
-        is raised where the batch is one output.
+        Returns:
+            Whether the output is refused. Its error is then in `self.failures`.
+
+        Raises:
+            RopeconvError: The path is taken, and this is a single output.
         """
-        # nothing to check: the file is changed in place, or the output is only published
         request = self.request
+
+        # --in-place, and --push without -o: the output has no path of its own.
         if plan.target.in_place or self.publication_if_not_kept(plan):
             return False
 
-        # The functions that write check this too. It is left to them for a single output, and for
-        # one that is published afterwards; but not in a dry run, which writes nothing.
-        writer_refuses = request.publication is not None or not self.several
-        if writer_refuses and not request.dry_run:
+        # A single output, and outputs that are published: the functions that write them check the
+        # path. In a dry run nothing is written, so it is checked here.
+        is_checked_when_written = request.publication is not None or not self.several
+        if is_checked_when_written and not request.dry_run:
             return False
 
-        # the place has the output of an earlier run of this command, which is accepted unchanged
-        accepts_earlier_output = self._accepts_earlier_output() and not request.force
-        if accepts_earlier_output and earlier_output(plan) is not None:
+        # The output of an earlier run of this command is at the path, and is kept.
+        keeps_earlier_output = self._accepts_earlier_output() and not request.force
+        if keeps_earlier_output and earlier_output(plan) is not None:
             return False
 
-        # `refuse_early` raises for a place that is taken. `_catch_failure` adds that to the
-        # failures, and the block ends before its last line.
-        was_refused = True
+        # `refuse_early` raises an error if the path is taken; `_catch_failure` stores that error.
+        is_refused = True
         with self._catch_failure(unit):
             refuse_early(plan, request.force)
-            was_refused = False
-        return was_refused
+            is_refused = False  # only reached without an error
+        return is_refused
 
     def _accepts_earlier_output(self) -> bool:
         """Return whether an output of an earlier run of the same command is accepted unchanged."""
@@ -484,21 +503,18 @@ class Batch:
         return self.request.validate
 
     def _write_unit(self, unit: OutputUnit, plan: Plan, probe: Probe | None, title: str) -> Output:
-        """Write, check and validate one output, or accept it from an earlier run of the command.
-
-        A folder that is only published (--push without -o) is written to a temporary place and
-        published from there.
+        """Write, check and validate one output; an output of an earlier run is kept.
 
         Args:
-            unit: The output that the user asked for, or the draft model that goes with it.
-            plan: Its plan.
-            probe: A process with the installed transformers that checks it; None to start one.
+            unit: The output that the user asked for, or its draft model.
+            plan: The plan of the output.
+            probe: A process that has imported transformers, to check a folder; None to start one.
             title: The title of the progress bar.
         """
         request = self.request
         validation = self.validation_of(plan)
 
-        # a folder that is only published
+        # --push without -o: a temporary folder is written and published
         publication = self.publication_if_not_kept(plan)
         if publication:
             from .publishing import publish_staged
@@ -513,16 +529,17 @@ class Batch:
                 validation=validation,
             )
 
-        # the command that is shown for running a model runs its draft too; there is at most one
-        draft = None
+        # the draft model, which the commands for running the output name; there is at most one
+        plan_of_draft = None
         for other_unit, other_plan in self.plans:
             if other_unit.is_draft:
-                draft = other_plan
+                plan_of_draft = other_plan
 
         if self._is_complete(plan):
-            output = self._finish_earlier_output(plan, validation, draft)
+            output = self._finish_earlier_output(plan, validation, plan_of_draft)
         else:
-            # `Writing` with the options of the request that have the same name, and three others
+            # `copied` takes all options of `Writing` that have the same name in the request; three
+            # options have other names
             writing = copied(
                 Writing,
                 request,
@@ -530,9 +547,11 @@ class Batch:
                 check=not request.no_check,
                 modelfile=request.ollama,
             )
-            output = write_output(plan, writing, validation, self.reporter, probe, title, draft)
+            output = write_output(
+                plan, writing, validation, self.reporter, probe, title, plan_of_draft
+            )
 
-        # a PEFT adapter of the model is copied beside the output
+        # a PEFT adapter is copied beside the model
         if self.adapter is not None and not unit.is_draft:
             write_adapter(self.adapter, not request.no_fsync)
             output = replace(output, adapter=self.adapter.out)
@@ -541,18 +560,23 @@ class Batch:
     def _finish_earlier_output(
         self, plan: Plan, validation: ValidationChoice, draft: Plan | None
     ) -> Output:
-        """Return an output that an earlier run of this command has written; validate it if asked.
+        """Return an output that an earlier run of this command has written, and validate it.
 
         Args:
-            plan: Its plan.
-            validation: Whether and where it is validated.
-            draft: The plan of the draft model that goes with it; None without one.
+            plan: The plan of the output.
+            validation: Whether and on which device the output is validated.
+            draft: The plan of its draft model; None without a draft model.
         """
         self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-        if plan.out not in self._changed_by_earlier_run:  # a file in place has no source beside it
+
+        # Note on this machine where the source of the output is. A file that was changed in place
+        # has no source any more.
+        was_changed_in_place = plan.out in self._changed_by_earlier_run
+        if not was_changed_in_place:
             remember_source(plan.out, plan.source)
-        done = AppliedPlan(plan.out, was_complete=True)
-        return finish_output(plan, done, self.request.ollama, validation, self.reporter, draft)
+
+        written = AppliedPlan(plan.out, was_complete=True)
+        return finish_output(plan, written, self.request.ollama, validation, self.reporter, draft)
 
     def _is_complete(self, plan: Plan) -> bool:
         """Whether an earlier run of the command has changed the file in place, or written it all.
@@ -566,13 +590,11 @@ class Batch:
         return self._confirm_earlier_output(plan)
 
     def _confirm_earlier_output(self, plan: Plan) -> bool:
-        """Compare an output of an earlier run of this command with the plan; False without one.
-
-        If it is complete, the hidden folder that a stopped run may have left is removed.
+        """Return whether an earlier run of this command has written the output of a plan.
 
         Raises:
-            BadSource: Files cannot be read.
-            Disagreement: Files were changed since they were written.
+            BadSource: Files of that output cannot be read.
+            Disagreement: Files of that output were changed since they were written.
         """
         earlier = earlier_output(plan)
         if earlier is None:
@@ -580,10 +602,11 @@ class Batch:
         try:
             compare_files(earlier, Options(), self.reporter)
         except Disagreement as problem:
-            # the message ends with the repair: write the output again
+            # `problem` ends with "... run apply again"
             raise Disagreement(f"{problem}, with --force to replace it") from None
-        # the run may have been killed after it moved the last file to its name, and before it
-        # removed its hidden folder
+
+        # The earlier run may have been killed after it moved the last file out of its hidden
+        # folder, and before it removed that folder.
         discard_stopped_run(plan.out)
         return True
 
@@ -614,26 +637,31 @@ class Batch:
         return send(upload, publication, self.reporter)
 
     @contextmanager
-    def _catch_failure(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
-        """Let a with block fail for one of several outputs, so that the next one follows.
+    def _catch_failure(self, unit: OutputUnit, finished_count: int = 0) -> Iterator[None]:
+        """Catch the errors of a with block, if it makes one of several outputs.
 
-        The error is added to `failures`, and given to the `on_failure` of the batch, which shows
-        it. A single output raises it, and so does a model with its draft.
+        The error is shown to the user (`on_failure`) and added to `self.failures`. For a single
+        output, and for a model with its draft model, the error is raised.
 
         Args:
             unit: The output that the block plans or writes.
-            finished: How many outputs were written before.
+            finished_count: How many outputs have been written already.
+
+        Raises:
+            Interruption: At Ctrl-C, which ends the whole command.
         """
         try:
             yield
         except (Interruption, KeyboardInterrupt) as problem:
-            # Ctrl-C ends the whole command, which then says how far it came
-            if not finished:
+            if finished_count == 0:
                 raise
+            # the message says how many outputs are written
             message = (
                 str(problem) or f"interrupted in {unit.label}; the same command starts it again"
             )
-            raise Interruption(f"{message} ({finished} of {len(self.units)} are written)") from None
+            raise Interruption(
+                f"{message} ({finished_count} of {len(self.units)} are written)"
+            ) from None
         except Exception as problem:
             if self.one_failure_ends_all:
                 raise

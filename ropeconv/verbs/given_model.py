@@ -50,67 +50,75 @@ class GivenModel:
     """None for a model given by numbers."""
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the schedule of each recipe, by its label.
+        """Return the frequencies that each recipe gives this model.
 
-        Without recipes it is the schedule that the model has now, by the model's name.
+        Returns:
+            A schedule for each recipe, such as {"yarn4": ..., "ntk4": ...}. Without recipes, the
+            schedule of the model, under the name of the model.
         """
         if not self.recipes:
             return {self.name: self.spec.current()}
 
-        schedules: dict[str, Schedule] = {}  # e.g. {"yarn4": ..., "ntk4": ...}
+        schedules: dict[str, Schedule] = {}
         for recipe in self.recipes:
-            # The RoPE that the recipe changes. A model that ropeconv has extended has the RoPE of
-            # its source here, unless the recipe extends it further (`on_top`).
-            rope = self.source
+            # `inspection.basis`: the RoPE of the model before ropeconv extended it, if it did. Only
+            # a recipe with --on-top, or the recipe as-is, starts from the extended RoPE.
+            model_rope = self.source
             if self.inspection is not None:
-                rope = self.inspection.basis(recipe)
-            # the same RoPE without its scaling, unless the recipe keeps the scaling
-            unscaled = recipe.start(rope)
+                model_rope = self.inspection.basis(recipe)
+
+            # `recipe.start`: that RoPE without the scaling of the model (as in Llama 3.1), which
+            # most recipes replace
+            start_rope = recipe.start(model_rope)
+            schedule = recipe.schedule(start_rope, model_rope)
 
             label = recipe.method.label
-            if label in schedules:  # the same method, from a --recipe with other settings
+            is_label_taken = label in schedules  # two recipes with the same method
+            if is_label_taken:
                 label = f"{label}-{len(schedules)}"
-            schedules[label] = recipe.schedule(unscaled, rope)
+            schedules[label] = schedule
         return schedules
 
 
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> GivenModel:
-    """Return a model that is given by numbers instead of a config, with the recipes for it.
+    """Return a model that the user describes by numbers, with the recipes to plot for it.
 
-    `--theta` is the base of the model (default 10000), and `--original-context` its trained length
-    (default 4096). Methods are those of the other options:
-
-    - `ropeconv plot --theta 1e6 --yarn 4` is a model with the base 1e6, and YaRN for it.
-      `--context` is then the length that YaRN reaches.
-    - `ropeconv plot --theta 1e6` is a model with the base 1e6, and the method `--theta` that sets
-      the same base.
-    - `ropeconv plot --context 128k` has no method. It is a model that declares this length.
+    An example is `ropeconv plot --theta 1e6 --original-context 32k --yarn 4`.
 
     Args:
-        values: The options of recipes, by name.
-        head_dim: The width of one attention head, by default 128.
-        rotary_dim: How many of its dimensions rotate, by default all.
+        values: The options of `ropeconv plot` that a recipe can have, by name. `theta` is the base
+            of the model, 10000 by default, and `original_context` its trained length, 4096 by
+            default.
+        head_dim: The width of an attention head; None for 128.
+        rotary_dim: The number of rotated dimensions of a head; None for all.
 
     Raises:
-        UsageError: For a base of 1 or less, and as `head_size` and `build_recipes` do.
+        UsageError: A number is out of its range, or options do not go together.
     """
-    # the recipes, from the options that are not those of the model
     theta = values.get("theta")
-    without_theta = {**values, "theta": None}
-    has_other_method = bool(chosen_methods(without_theta))
-    if has_other_method:
-        recipe_values = without_theta
-    elif theta is not None:  # --theta is the method
-        recipe_values = values
-    else:  # no method
-        recipe_values = {**values, "context": None, "original_context": None}
-    trained = parse_tokens(values.get("original_context") or "4096")
-    recipes = build_recipes(recipe_values)
+    values_without_theta = {**values, "theta": None}
+    has_other_method = bool(chosen_methods(values_without_theta))
 
-    # the lengths, widths and base of the model
-    declared = trained
+    # --theta 1e6 --yarn 4: --theta is the base of the model, and YaRN the method. --context is the
+    # length that YaRN reaches.
+    if has_other_method:
+        recipe_values = values_without_theta
+
+    # --theta 1e6: --theta is both the base of the model and the method, which sets that base.
+    elif theta is not None:
+        recipe_values = values
+
+    # --context 128k: there is no method. --context is the length that the model declares.
+    else:
+        recipe_values = {**values, "context": None, "original_context": None}
+
+    trained_context = parse_tokens(values.get("original_context") or "4096")
+    recipes = build_recipes(recipe_values)
+    declared_context = trained_context
     if not recipes and values.get("context") is not None:
-        declared = parse_tokens(values["context"])
+        declared_context = parse_tokens(values["context"])
+
+    # the model
     width, rotary = head_size(head_dim, rotary_dim)
     base = 10000.0 if theta is None else theta
     if base <= 1:
@@ -119,8 +127,8 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
         head_dim=width,
         rotary_dim=rotary,
         form=Plain(base),
-        original_context=trained,
-        context=declared,
+        original_context=trained_context,
+        context=declared_context,
     )
     return GivenModel(name=f"theta {base:.12g}", spec=spec, recipes=tuple(recipes), source=spec)
 

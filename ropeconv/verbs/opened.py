@@ -9,21 +9,21 @@ from ..models.source import Source
 
 
 def inspect_opened(source: Source | GgufSource) -> Inspection:
-    """Inspect a source, with the verdict of each runtime.
+    """Inspect an opened model: its RoPE, its problems, and what each runtime does with it.
 
     Args:
-        source: From `open_source`. It is marked as accepted also if it is a draft model for
-            speculative decoding (`as_draft`).
+        source: The model, from `open_source`. Its field `as_draft` is set to True.
 
     Raises:
-        BadSource: For a damaged source, and for one whose RoPE is not known.
+        BadSource: The model is damaged, or its RoPE is not known.
     """
+    # Draft models for speculative decoding are inspected too. Without this they are refused.
     source.as_draft = True
+
     inspection = inspect_source(source)
     if isinstance(source, GgufSource):
         return replace(inspection, reader_verdicts=judge_file(source.file))
     if isinstance(inspection, ConfigInspection):
-        # Verdicts are computed when they are first used. Here they are computed for all runtimes,
-        # so that a config that cannot be read is refused now.
+        # compute the verdicts of all runtimes now, so that a config that cannot be read is refused
         inspection.planned.judge_all()
     return inspection

@@ -62,33 +62,33 @@ def plan_output(
     ollama: bool = False,
     place: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> Plan:
-    """Plan an output: its schedule, encoding, verdicts and files.
+    """Plan an output: its frequencies, its encoding and its files. Nothing is written.
 
     Args:
-        source: From `open_source`.
+        source: The model, from `open_source`.
         recipe: The method and its modifiers.
-        target: Format, encoding, runtimes and place.
-        by_length: Whether --context chose the method, which then must not be known to need
-            training.
-        with_draft: Whether its draft model is extended too, which its receipt names.
+        target: The format, the encoding, the runtimes and the path of the output.
+        by_length: Whether the user named only a length (--context), and ropeconv the method.
+        with_draft: Whether a draft model is extended with the model.
         card: Whether a folder gets a model card.
-        machine: The machine that the output is to fit, by default this one.
-        ollama: Whether Ollama runs a GGUF file, from a Modelfile.
-        place: Returns the plan with another place of the output, such as a folder of several.
+        machine: The memory of the machine that will run the output; None to leave that out.
+        ollama: Whether a GGUF file gets a Modelfile for Ollama.
+        place: A function that changes the path of the output in a plan, and returns the new plan.
 
     Raises:
-        UsageError: For options that do not go together, and a method that needs training.
-        RopeconvError: As `make_plan` does, and for a package that is missing.
+        UsageError: Options do not go together, or the method that ropeconv chose needs training.
+        RopeconvError: The source cannot be planned, or a package is missing.
     """
     if machine is not None:
         check_machine(machine)
-    plan = place(make_plan(source, recipe, target))
+    plan = make_plan(source, recipe, target)
+    plan = place(plan)
     if machine is not None:
         with_ollama = ollama and not plan.is_folder
         plan = replace(plan, asked=machine, with_ollama=with_ollama)
-        _ = plan.fit  # computed now, since it raises UsageError for sizes that cannot be
+        _ = plan.fit  # computed now: raises UsageError for an impossible size of the memory
     if with_draft:
-        plan = paired(plan)  # its receipt names the draft
+        plan = paired(plan)  # the receipt of the model will name the draft model
     if by_length:
         refuse_untrained(plan, source.reference)
     if card:
@@ -109,44 +109,47 @@ def write_output(
     """Write the output of a plan, check it, and validate it.
 
     Args:
-        plan: From `plan_output`.
-        writing: How it is written.
-        validation: From `choose_validation`.
-        reporter: Receives what happens.
-        probe: A process with the installed transformers, in which the output is checked; None
-            starts one where it is needed.
-        title: The title of the progress.
-        draft: The plan of its draft model, for the commands that run both.
+        plan: The plan, from `plan_output`.
+        writing: The options of writing, such as `force`.
+        validation: Whether and where the output is validated, from `choose_validation`.
+        reporter: Receives notes and progress for the user.
+        probe: A process that has imported transformers, to check the output; None to start a
+            process if one is needed.
+        title: The title of the progress bar.
+        draft: The plan of the draft model; None without a draft model.
 
     Raises:
-        Disagreement: Where the output is not what was planned; nothing is kept.
-        Interruption: At Ctrl-C; the same command continues.
-        RopeconvError: Where it cannot be written; nothing is kept.
+        Disagreement: The written files differ from the plan. They are removed.
+        Interruption: The user pressed Ctrl-C. The same command continues.
+        RopeconvError: The output cannot be written. Nothing is kept.
     """
-    # two options are for folders only; a Modelfile is for a GGUF file
+    # hard links and hashes are for the files of a folder
     link = writing.link and plan.is_folder
     checksum = writing.checksum and plan.is_folder
+
+    # a Modelfile for Ollama is for a GGUF file
     modelfile = None
     if writing.modelfile and not plan.is_folder:
         modelfile = planned_modelfile(plan)
+
     try:
         with reporter.progress(title, plan.bytes) as advance:
-            done = apply(
+            written = apply(
                 plan,
                 link=link,
                 force=writing.force,
                 checksum=checksum,
-                staged=writing.staged,  # without the files that are copied unchanged
+                staged=writing.staged,  # leave out files that would be copied unchanged
                 fsync=writing.fsync,
                 check=writing.check,
                 advance=advance,
                 probe=probe,
-                remember=writing.remember,  # where the source is, on this machine
-                beside=modelfile,  # both get their names together
+                remember=writing.remember,  # note the path of the source on this machine
+                beside=modelfile,  # a second file, written together with the output
             )
     except KeyboardInterrupt:
         raise _interruption(plan) from None
-    return finish_output(plan, done, writing.modelfile, validation, reporter, draft)
+    return finish_output(plan, written, writing.modelfile, validation, reporter, draft)
 
 
 def finish_output(
@@ -157,30 +160,33 @@ def finish_output(
     reporter: Reporter,
     draft: Plan | None = None,
 ) -> Output:
-    """Validate an output that is in its place, and return it with the commands that follow.
-
-    The Modelfile of a new output got its name together with the output, and is written here only
-    where it is missing or differs.
+    """Validate an output that is written, and write the files beside it.
 
     Args:
-        plan: From `plan_output`.
-        done: The output, of this run or of an earlier one.
-        modelfile: Whether a Modelfile for Ollama is written beside a GGUF file.
-        validation: From `choose_validation`.
-        reporter: Receives what happens.
-        draft: The plan of its draft model, for the commands that run both.
+        plan: The plan of the output.
+        done: The output, written in this run or in an earlier run.
+        modelfile: Whether a GGUF file gets a Modelfile for Ollama.
+        validation: Whether and where the output is validated, from `choose_validation`.
+        reporter: Receives notes and progress for the user.
+        draft: The plan of the draft model; None without a draft model.
+
+    Returns:
+        The output, with the commands that the user may run next.
     """
-    # Validate it on a device, if one was chosen. Where the installed transformers does not compute
-    # the schedule of the output (`uncomputed`), it cannot agree, and the output is not validated.
+    # If the installed transformers does not compute the frequencies of this output, as it was found
+    # when the output was written (`uncomputed`), the output cannot agree and is not validated.
     result = None
     has_device = validation.device != ""
-    if has_device and not done.uncomputed:
+    is_computed_here = not done.uncomputed
+    if has_device and is_computed_here:
         result = validate_written(plan, done.path, validation, reporter)
 
-    # files beside it: for Ollama, and for the images of a multimodal model
+    # the Modelfile; a file with the right contents is left unchanged
     modelfile_path = None
     if modelfile and not plan.is_folder:
         modelfile_path = write_modelfile(plan)
+
+    # the vision part of a multimodal model (mmproj-*.gguf)
     try:
         write_projector(plan)
     except RopeconvError as problem:
@@ -191,55 +197,62 @@ def finish_output(
         path=done.path,
         plan=plan,
         check=done.check,
-        reason=done.reason,  # why the check was left out, if it was
+        reason=done.reason,  # why the check was left out; empty if it was made
         uncomputed=done.uncomputed,
         against=plan.source.reference,
         validation=result,
         modelfile=modelfile_path,
         was_complete=done.was_complete,
     )
-    return replace(output, steps=steps_after(output, draft))
+    next_commands = steps_after(output, draft)
+    return replace(output, steps=next_commands)
 
 
 def steps_after(output: Output, draft: Plan | None = None, against: str = "") -> NextSteps:
-    """Return the commands that follow an output that was written.
+    """Return the commands that the user may run next with an output.
 
     Args:
-        output: The output.
-        draft: The plan of its draft model, None without one.
-        against: Its source, where that is not the one of its plan.
+        output: The written output.
+        draft: The plan of the draft model; None without a draft model.
+        against: The source to validate the output with; empty for the source in its plan.
+
+    Returns:
+        The commands. A command that does not apply to this output is empty.
     """
     plan = output.plan
     assert isinstance(plan, Plan)
     path = output.path
-    if path is None:
+    if path is None:  # the output was only published
         return NextSteps()
 
-    # `ropeconv train-config OUT --for axolotl`; the feature with the trainers may not be installed
-    train = ""
+    # ropeconv train-config OUT --for axolotl; the feature that writes such configs is optional
+    training_command = ""
     if not plan.fine_tuning.may_work_untuned:
         training_step = find_hook("training_step")
         if training_step:
-            train = training_step(plan, path)
+            training_command = training_step(plan, path)
 
-    # `vllm serve OUT ...`, and `ropeconv validate OUT`
-    run = run_commands(plan, path, output.modelfile, draft)
-    check = ""
+    # vllm serve OUT ...
+    serving_commands = run_commands(plan, path, output.modelfile, draft)
+
+    # ropeconv validate OUT, if the output was not validated yet
+    validation_command = ""
     if not output.validation:
         is_computed_here = not output.uncomputed  # by the installed transformers
-        check = check_command(plan, path, is_computed_here, against)
+        validation_command = check_command(plan, path, is_computed_here, against)
 
     # the command that converts the vision part of a multimodal model (mmproj-*.gguf)
-    images = ""
+    projector = ""
     if isinstance(plan, ExportPlan):
-        images = projector_command(plan)
+        projector = projector_command(plan)
+
     return NextSteps(
         fits=plan.fit.sentence if plan.fit else "",
         quality=quality(plan),
-        train=train,
-        run=tuple(run),
-        check=check,
-        images=images,
+        train=training_command,
+        run=tuple(serving_commands),
+        check=validation_command,
+        images=projector,
     )
 
 
@@ -250,55 +263,58 @@ def recover_file(source: str, reporter: Reporter) -> None:
 
 
 def refuse_untrained(plan: Plan, source: str) -> None:
-    """Refuse the method that --context chose where it is known to need training.
+    """Refuse a plan whose method needs training, if the user did not name the method.
+
+    `ropeconv apply MODEL --context 1M` lets ropeconv choose a method that works without training.
 
     Args:
-        plan: The plan of the output.
-        source: The model, as the user named it.
+        plan: The plan of the output, with the method that ropeconv chose.
+        source: The path or Hub id of the model, for the commands in the message.
 
     Raises:
-        UsageError: It needs training; the message has the command that names the method, and the
-            one that compares methods.
+        UsageError: The method is known to need training for this length.
     """
     fine_tuning = plan.fine_tuning
     if fine_tuning.may_work_untuned:
         return
 
-    # The length that the user wanted. It is computed again, since the plan may declare a longer
-    # one: some model classes derive their attention factor from two declared lengths.
+    # The length that the user asked for, such as "1M". It is not taken from the plan, which may
+    # declare a longer context: some model classes derive their attention factor from it.
     recipe = plan.recipe
     rope_of_source = recipe.start(plan.before)
     wanted_schedule = recipe.schedule(rope_of_source)
     length = format_tokens(wanted_schedule.context)
 
-    # such as "--context 1M is 32 times ..., where yarn needs fine-tuning"
-    compare = command_line("advise", source, "--context", length)
+    # "--context 1M is 32 times the trained 32,768 tokens, where yarn needs fine-tuning, and ..."
+    times_trained = fine_tuning.times
+    needs_training = fine_tuning.need
+    method_options = _options_of_method(plan, length)
+    advise_command = command_line("advise", source, "--context", length)
     raise UsageError(
-        f"--context {length} is {fine_tuning.times}, where {recipe.method.name}"
-        f" {fine_tuning.need}, and"
+        f"--context {length} is {times_trained}, where {recipe.method.name} {needs_training}, and"
         " --context chooses only what may work without training; to train the model, pass"
-        f" {_named_method(plan, length)}, or compare methods with `{compare}`"
+        f" {method_options}, or compare methods with `{advise_command}`"
     )
 
 
-def _named_method(plan: Plan, length: str) -> str:
-    """Return the options that name the method of a plan which --context chose: `--yarn 1M`.
-
-    With --context only, ropeconv chooses the method, and refuses a method that needs training. With
-    these options in place of --context, ropeconv plans the same output and does not refuse it.
+def _options_of_method(plan: Plan, length: str) -> str:
+    """Return options of `ropeconv apply` that name the method of a plan, such as `--yarn 1M`.
 
     Args:
-        plan: The plan, with the chosen recipe.
-        length: The length to reach, such as "1M".
+        plan: A plan for which the user named only a length (--context), and ropeconv the method.
+        length: The length, such as "1M".
     """
-    # --context chooses YaRN. For a model that was trained with a scaling, it makes that scaling
-    # wider instead (`on_top`): YaRN, or the scaling of Llama 3.1.
     recipe = plan.recipe
+
+    # Llama 3.1, gpt-oss: the model was trained with a scaling, which is extended (`on_top`).
     if recipe.on_top:
         method = "llama3" if plan.before.form.kind == "llama3" else "yarn"
         options = [f"--{method} {length}", "--on-top"]
+    # All other models: ropeconv chooses YaRN.
     else:
         options = [f"--yarn {length}"]
+
+    # other options of the user, which stay
     if plan.target.replace:
         options.append("--replace")
     if recipe.attention_factor is not None and not recipe.on_top:

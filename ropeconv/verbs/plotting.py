@@ -144,13 +144,12 @@ class SchedulePlot(TableSummary):
         }
 
     def to_dict(self, picture: Path | None = None) -> JsonObject:
-        """Return the document that `plot --json` prints.
+        """Return the document that `ropeconv plot --json` prints.
 
         Args:
-            picture: The file that was written; None without one.
+            picture: The path of the written picture; None if no picture was written.
         """
-        # Each schedule with the recipe that it is from. Without recipes there is one schedule, that
-        # of the model.
+        # the frequencies of each recipe; without recipes, the frequencies of the model
         schedules: dict[str, JsonObject] = {}
         recipes = self.model.recipes or (None,)
         for recipe, name in zip(recipes, self.schedules, strict=True):
@@ -159,13 +158,20 @@ class SchedulePlot(TableSummary):
                 document = recipe.to_dict() | document
             schedules[name] = document
 
-        # the curves of the picture: of the model before, and of each method
+        # The numbers of the plots: wavelengths, divisors of frequencies, and how attention scores
+        # may fall with the distance of two tokens. "before" is RoPE with the base of the model and
+        # without scaling.
         spec = self.model.spec
-        before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-        distance = min(2 * self.context, FARTHEST)
+        unscaled_inv_freq = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+        largest_distance = min(2 * self.context, FARTHEST)  # in tokens
+        inv_freq_by_name = {"before": unscaled_inv_freq, **self.curves}
         curves = {}
-        for name, inv_freq in {"before": before, **self.curves}.items():
-            curves[name] = numbers_of_curve(before, inv_freq, spec.unrotated, distance)
+        for name, inv_freq in inv_freq_by_name.items():
+            # half the number of dimensions of a head that do not rotate
+            unrotated_pairs = spec.unrotated
+            curves[name] = numbers_of_curve(
+                unscaled_inv_freq, inv_freq, unrotated_pairs, largest_distance
+            )
         return {
             "model": self.model.name,
             "picture": None if picture is None else str(picture),

@@ -34,36 +34,38 @@ from .validation import ValidationChoice, validate_written
 
 @list_keywords(PushKeywords)
 def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str:
-    """Publish an output on the Hub; files that the source repository has are copied there.
+    """Publish an output on the Hub.
+
+    Files that the repository of the source has are copied on the Hub, and not uploaded.
 
     Args:
         outputs: The result of `apply`, the path of a folder or GGUF file, or a list of GGUF files.
-        repo_id: The repository, as owner/name; it is made if need be.
-        keywords: The flags of `ropeconv push` with underscores. They are listed below.
+        repo_id: The repository, as owner/name. It is created if it does not exist.
+        keywords: The flags of `ropeconv push` with underscores, such as `private` and `token`.
 
     Returns:
         The URL of the commit or pull request.
 
     Raises:
         UsageError: For keywords that do not exist or do not go together.
-        RopeconvError: For something that `apply` did not write, and where it cannot be published.
+        RopeconvError: `apply` did not write the output, or it cannot be published.
     """
     given = check_keywords("push", keywords, PushKeywords)
-
-    # Two keywords are not options of the publication, and one has another name there. All others
-    # are fields of `PublishOptions`.
     reporter = given.pop("reporter", None) or SilentReporter()
-    ignore_receipt = given.pop("ignore_receipt", False)
-    given["message"] = given.pop("commit_message", "")
+    ignore_receipt = given.pop("ignore_receipt", False)  # publish files that were edited
+    commit_message = given.pop("commit_message", "")
 
-    # the paths of the outputs; the result of `apply` has one
-    listed = outputs if isinstance(outputs, list | tuple) else [outputs]
-    if not listed:
+    if isinstance(outputs, list | tuple):
+        output_list = list(outputs)
+    else:
+        output_list = [outputs]
+    if not output_list:
         raise UsageError("push() got an empty list; pass the result of apply() or its path")
-    paths = [Path(reference_of("push", output)) for output in listed]
+    paths = [Path(reference_of("push", output)) for output in output_list]
 
+    # all other keywords have the names of fields of `PublishOptions`
     check_value("repo_id", repo_id, str)
-    options = PublishOptions(repo_id=repository(repo_id), **given)
+    options = PublishOptions(repo_id=repository(repo_id), message=commit_message, **given)
     if options.token:
         # huggingface_hub reads the variable, so that the token is used for the source as well
         os.environ["HF_TOKEN"] = options.token

@@ -121,34 +121,36 @@ def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[An
 
 
 def _setting_options() -> list[Option]:
-    """Return one option for each setting of a method, such as `--beta-fast` of YaRN."""
-    settings = []
-    for name, uses in method_settings().items():
-        # Several methods can have a setting, such as beta_fast. It has the same meaning and type in
-        # all, so the first method tells.
-        methods = [method for method, _field in uses]
-        _first_method, field = uses[0]
-        flags = " or ".join(method.flag() for method in methods)
-        help_text = f"{field.metadata['help']}; with {flags}"
+    """Return a command-line option for each setting of a method, such as `--beta-fast` of YaRN."""
+    setting_options = []
+    for name, methods_and_fields in method_settings().items():
+        # Methods may share a setting. It has the same meaning and type in all of them, which are
+        # read from the first method.
+        first_method, field = methods_and_fields[0]
+        flags_of_methods = [method.flag() for method, _field in methods_and_fields]
+
+        # "...; with --yarn (default: 32)"
+        help_text = f"{field.metadata['help']}; with {' or '.join(flags_of_methods)}"
         if field.default is not None:
             help_text += f" (default: {plain(field.default)})"
         details: dict[str, Any] = {"help": sentence(help_text), "group": EXPERT}
 
-        # a switch has a flag for both values
-        value_type = typing.get_type_hints(methods[0])[name]
+        # a switch has two flags: --truncate/--no-truncate
+        value_type = typing.get_type_hints(first_method)[name]
         is_switch = value_type in (bool, bool | None)
         spelling = name.replace("_", "-")
         details["flag"] = f"--{spelling}"
         if is_switch:
             details["flag"] = f"--{spelling}/--no-{spelling}"
 
-        # a length is a text, so that it may be 128k; `tokens` is the check of numbers of tokens
-        is_length = field.metadata["check"] is tokens
-        if is_length:
+        # A number of tokens may be written as 128k, so its option is a text. Fields with numbers of
+        # tokens are checked by the function `tokens`.
+        is_number_of_tokens = field.metadata["check"] is tokens
+        if is_number_of_tokens:
             value_type = str
             details["metavar"] = "TOKENS"
-        settings.append(option_of(name, value_type, None, details))
-    return settings
+        setting_options.append(option_of(name, value_type, None, details))
+    return setting_options
 
 
 def plain(value: Any) -> str:
@@ -203,30 +205,36 @@ def build_recipe(values: Values) -> Recipe:
         UsageError: For two methods, none, and settings of another method.
         RecipeError: For a value that the method or a modifier cannot have.
     """
-    # the option of the method; with a length only, --yarn is added
+    # --context 128k without a method: the same as --yarn 128k
     has_length_only = bool(values.get("context")) and not chosen_methods(values)
     if has_length_only:
-        values = {**values, "yarn": _length_to_reach(values["context"]), "context": None}
-    chosen = _single_method(values)  # such as "yarn", or "recipe" for a file
+        length = _check_context(values["context"])
+        values = {**values, "yarn": length, "context": None}
 
-    # modifiers, which go with every method (--attention-factor), and some of which are lengths
+    # modifiers are options that all methods have: --attention-factor
     modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
     for name in LENGTH_MODIFIERS:
         if name in modifiers:
             modifiers[name] = parse_tokens(modifiers[name])
 
-    # settings, which go with some methods (--beta-fast)
+    # settings are options that some methods have: --beta-fast
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
+
+    # --recipe FILE: the method is in the file
+    chosen = _single_method(values)
     if chosen == "recipe":
         return _load_recipe(values["recipe"], modifiers, settings)
+
+    # --yarn 4
     method_class = _method_classes()[chosen]
     _refuse_other_settings(method_class, settings)
     for setting, value in settings.items():
-        if isinstance(value, str):  # a length such as 128k
+        if isinstance(value, str):  # a length such as "128k"
             settings[setting] = parse_tokens(value)
-
     method = _make_method(method_class, values[chosen], settings)
-    # a setting that the user gave as its default is not inherited from the model's scaling
+
+    # Some models have a scaling already, whose settings are used for settings that the user left
+    # out. A default value that the user passed (--beta-fast 32) must be kept, and is listed here.
     explicit = explicit_defaults(method, settings)
     return Recipe(method, explicit=explicit, **modifiers)
 
@@ -324,8 +332,8 @@ def as_texts(values: Values) -> dict[str, Any]:
     return texts
 
 
-def _length_to_reach(text: str) -> str:
-    """Return the length of --context without a method. Raises UsageError for one that is short."""
+def _check_context(text: str) -> str:
+    """Return the length of --context without a method. Raises UsageError if it is too short."""
     length = parse_tokens(text)
     if length < SMALLEST_LENGTH:
         raise UsageError(

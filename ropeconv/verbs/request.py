@@ -106,48 +106,57 @@ class OutputUnit:
 
 
 def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUnit]:
-    """Return the outputs that a command line asks for, in its order.
+    """Return the outputs that a command line asks for.
 
-    `ropeconv apply A B --to safetensors --to gguf` asks for four: of A and of B, each in both
-    formats.
+    `ropeconv apply A B --to safetensors --to gguf` asks for four outputs: A in both formats, then B
+    in both formats.
 
     Args:
-        sources: The models, as the user named them.
-        values: The options of an output, by name. `out` is the folder of several outputs.
+        sources: The models of the command line, such as ["A", "B"].
+        values: The options of the command line that are about an output, by name: {"out": None,
+            "to": ["safetensors", "gguf"], "outtype": [], ...}.
 
     Raises:
-        UsageError: Where there are several outputs, and `out` is the name of a file.
+        UsageError: There are several outputs, and `out` (-o) is the name of a single file.
     """
     units = []
-    for argument in sources:
-        source = argument
-        if modelfile_in(argument) is not None:  # a Modelfile names the GGUF file that is meant
-            source = resolve_reference(argument)
+    for named in sources:
+        # a Modelfile of Ollama stands for the GGUF file that it names
+        source = named
+        if modelfile_in(named) is not None:
+            source = resolve_reference(named)
 
-        # one dict of options for each output: each value of --to, and each value of --outtype
         outputs = options_of_outputs(values, from_gguf=names_gguf(source))
         for output_options in outputs:
-            # several outputs of one source are told apart: "model (gguf f16)"
+            # a name for messages: "model", or with several outputs "model (gguf f16)"
             label = source
-            format_words = [output_options["to"], output_options["outtype"]]
-            given_words = [word for word in format_words if word]
+            given_words = []
+            for name in ("to", "outtype"):
+                if output_options[name]:
+                    given_words.append(output_options[name])
             if len(outputs) > 1 and given_words:
                 label = f"{source} ({' '.join(given_words)})"
+
             unit = OutputUnit(
-                source=source, given=output_options, folder=None, label=label, named=argument
+                source=source, given=output_options, folder=None, label=label, named=named
             )
             units.append(unit)
 
-    # for several outputs, -o is the folder that they are put into
+    # a single output: -o is its path, which is among its options
     folder = values["out"]
-    is_folder_of_several = len(units) > 1 and folder is not None and not values["in_place"]
-    if not is_folder_of_several:
+    if len(units) <= 1 or folder is None or values["in_place"]:
         return units
+
+    # several outputs: -o is the folder for all of them
     if is_gguf(folder) or folder.is_file():
         raise UsageError(
             f"-o {folder} is one file, and there are several outputs; give a folder for them"
         )
-    return [replace(unit, given=unit.given | {"out": None}, folder=folder) for unit in units]
+    units_in_folder = []
+    for unit in units:
+        options_without_out = unit.given | {"out": None}
+        units_in_folder.append(replace(unit, given=options_without_out, folder=folder))
+    return units_in_folder
 
 
 def refuse_collisions(
@@ -190,19 +199,18 @@ def refuse_collisions(
 
 
 def options_of_outputs(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
-    """Return the options of each output of one source.
+    """Return a dict of options for each output of a source.
 
-    `--to gguf --outtype f16 --outtype q8_0` gives [{"to": "gguf", "outtype": "f16", ...},
-    {"to": "gguf", "outtype": "q8_0", ...}]: an output for each --to, and for each --outtype that
-    has an effect. With several formats, options that only one of them has go only to that one: with
-    `--to safetensors` added, these are three outputs.
+    `--to gguf --outtype f16 --outtype q8_0` gives two: [{"to": "gguf", "outtype": "f16", ...},
+    {"to": "gguf", "outtype": "q8_0", ...}]. In these dicts None means that the user left out an
+    option.
 
     Args:
-        values: The options of the command line, by name.
+        values: The options of the command line, by name. `to`, `outtype` and `runtime` are lists,
+            which are empty if the user left them out.
         from_gguf: Whether the source is a GGUF file.
     """
-    # the values of --to, where Ollama runs GGUF files; without --to, an output has the format of
-    # the source, which None stands for
+    # `--to ollama` is a GGUF file; without --to, an output has the format of its source
     formats: list[str | None] = ["gguf" if to == "ollama" else to for to in values["to"]]
     if not formats:
         formats = [None]
@@ -210,23 +218,26 @@ def options_of_outputs(values: Mapping[str, Any], from_gguf: bool) -> list[dict[
 
     outputs = []
     for to in formats:
-        keeps_format = to is None
-        to_gguf = from_gguf if keeps_format else to == "gguf"
+        to_gguf = from_gguf if to is None else to == "gguf"
         output = {**values, "to": to}
         outtypes = values["outtype"]
 
-        # With several formats, options of the other format are left out here. With a single format
-        # such an option has no effect at all: it stays here, and is refused later.
+        # --to safetensors --to gguf: an option such as --carrier is only for GGUF files, and goes
+        # to the output in that format. (With a single format it stays, and is refused later.)
         if has_several_formats:
-            other_format = "folder" if to_gguf else "gguf"  # a folder of safetensors, or GGUF
+            other_format = "folder" if to_gguf else "gguf"  # "folder" is one of safetensors
             for option in options(OutputPlace, ConverterOptions, TargetOptions):
-                if option.only == other_format:
+                is_only_for_other_format = option.only == other_format
+                if is_only_for_other_format:
                     output[option.name] = None
             output["runtime"] = _runtimes_of(values["runtime"], to_gguf)
-            is_converted = to_gguf != from_gguf
-            if not is_converted:  # the weights keep their type
-                outtypes = None
 
+            # without a conversion, the weights keep their type
+            is_converted = to_gguf != from_gguf
+            if not is_converted:
+                outtypes = []
+
+        # one output for each --outtype
         for outtype in outtypes or [None]:
             outputs.append(output | {"outtype": outtype})
     return outputs
@@ -269,25 +280,33 @@ def build_target(values: Mapping[str, Any], owner: str = "") -> Target:
 
 
 def check_folder(units: Sequence[OutputUnit]) -> None:
-    """Refuse a folder of several outputs that cannot be made, or lies within a source.
+    """Check that the folder of several outputs can be created.
 
-    The folder need not exist: it is made when the first output is written.
+    The folder is created later, when the first output is written.
+
+    Args:
+        units: All outputs of the command. Several outputs have the same folder; a single output has
+            None.
 
     Raises:
-        RopeconvError: It cannot be made there.
+        RopeconvError: The folder cannot be created, or is inside a source.
     """
     folder = units[0].folder
     if folder is None or folder.is_dir():
         return
-    # a folder within a source would be a part of that checkpoint at the next run
-    real = Path(os.path.realpath(folder))
+
+    # a new folder inside a checkpoint would belong to that checkpoint in the next run
+    real_folder = Path(os.path.realpath(folder))
     for unit in units:
-        if Path(os.path.realpath(unit.source)) in real.parents:
+        real_source = Path(os.path.realpath(unit.source))
+        if real_source in real_folder.parents:
             raise RopeconvError(f"-o {folder} lies within {unit.source}; choose another place")
-    problem = obstacle(folder)  # such as a parent that is a file; empty for none
-    if problem:
+
+    # the reason why the folder cannot be created, such as "out is a file"; empty if it can
+    reason = obstacle(folder)
+    if reason:
         raise RopeconvError(
-            f"{problem}, so nothing can be written into {folder}; choose another place with -o"
+            f"{reason}, so nothing can be written into {folder}; choose another place with -o"
         )
 
 

@@ -68,17 +68,20 @@ def plan_restore(
 
 
 def write_restore(plan: RestorePlan, force: bool, fsync: bool, reporter: Reporter) -> Output:
-    """Write the source of an output.
+    """Restore the model from which an output was made, as planned.
 
     Args:
-        plan: From `plan_restore`.
-        force: Replace an earlier output of ropeconv.
-        fsync: Wait until everything is on the disk.
+        plan: The plan, from `plan_restore`.
+        force: Whether an earlier output of ropeconv at the same path is replaced.
+        fsync: Whether to wait until all files are on the disk.
         reporter: Receives the progress.
 
+    Returns:
+        The restored model.
+
     Raises:
-        Interruption: At Ctrl-C.
-        RopeconvError: As `bake.restore.restore` does.
+        Interruption: The user pressed Ctrl-C.
+        RopeconvError: The model cannot be written.
     """
     try:
         with reporter.progress("Writing", plan.bytes) as advance:
@@ -87,11 +90,14 @@ def write_restore(plan: RestorePlan, force: bool, fsync: bool, reporter: Reporte
         raise Interruption(
             f"interrupted; run the same command again to restore {plan.out}"
         ) from None
+
+    # here the plan goes the other way: its source is the output, which is read
+    extended_model = plan.source.reference
     return Output(
         path=restored.path,
         plan=plan,
-        against=plan.source.reference,  # the output from which the source was restored
-        was_complete=restored.was_there,  # an earlier run had restored it already
+        against=extended_model,
+        was_complete=restored.was_there,  # whether an earlier run had restored it already
     )
 
 

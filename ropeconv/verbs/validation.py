@@ -230,42 +230,48 @@ def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -
 def validate(
     output: object, against: object = None, **keywords: Unpack[ValidateKeywords]
 ) -> Validation:
-    """Prove on logits that the stock runtime computes the method, and record it in the receipt.
+    """Compare the logits of an output with its source, and record the result in the output.
 
     Args:
-        output: The result of `apply`, or the path of a folder or GGUF file that it wrote.
-        against: The source; not needed for what `apply` returned, and for a source on the Hub or
-            beside the output.
-        keywords: The flags of `ropeconv validate` with underscores. They are listed below.
+        output: The result of `apply`, or the path of a folder or GGUF file that `apply` wrote.
+        against: The source. It may be left out for the result of `apply`, and for a source that is
+            on the Hub or beside the output.
+        keywords: The flags of `ropeconv validate` with underscores, such as `device` and `tokens`.
 
     Returns:
         The comparison: `agrees`, `sentence`, `buckets`.
 
     Raises:
-        UsageError: For keywords that do not exist, and where the receipt does not say where the
-            source is.
-        RopeconvError: Where the output or its source cannot be read or run.
+        UsageError: For keywords that do not exist, or if the source is not known.
+        RopeconvError: The output or its source cannot be read or run.
     """
     given = check_keywords("validate", keywords, ValidateKeywords)
     require("torch", "validating")
     require("transformers", "validating")
-
-    # keywords that say what is compared, and how its files are; all others are fields of `Settings`
     reporter = given.pop("reporter", None) or SilentReporter()
+
+    # the server that runs the output, in place of the installed transformers; empty for none
     server = given.pop("server", "")
     model = given.pop("model", "")
+
+    # how files are compared with the receipt, the record that `apply` wrote
     quick = given.pop("quick", False)
-    may_be_edited = given.pop("ignore_receipt", False)  # files may differ from the receipt
+    may_be_edited = given.pop("ignore_receipt", False)
+
+    # how the models run: all other keywords are fields of `Settings`
     if "length" in given:
         given["length"] = parse_tokens(length_text(given["length"]))
     if given.get("text") is not None:
         given["text"] = text_or_path(given["text"])
     settings = Settings(**given)
 
-    baked = Path(reference_of("validate", output))
-    comparison = Comparison.open(baked, _source_for(output, baked, against))
-    checks = Options(quick, may_be_edited, settings.trust_remote_code)
-    validation, _files = run_validation(comparison, settings, server, model, checks, reporter)
+    output_path = Path(reference_of("validate", output))
+    source = _source_for(output, output_path, against)
+    comparison = Comparison.open(output_path, source)
+    file_checks = Options(quick, may_be_edited, settings.trust_remote_code)
+    validation, _file_results = run_validation(
+        comparison, settings, server, model, file_checks, reporter
+    )
     return validation
 
 
@@ -387,34 +393,42 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
 def validate_written(
     plan: Plan, path: Path, choice: ValidationChoice, reporter: Reporter
 ) -> Validation | None:
-    """Validate an output that was written.
+    """Compare the logits of an output that `apply` has written with its source.
 
     Args:
         plan: The plan of the output.
-        path: The output.
-        choice: Where it is validated, from `choose_validation`.
-        reporter: Receives what happens.
+        path: The path of the output.
+        choice: The device, from `choose_validation`, and whether ropeconv or the user chose to
+            validate.
+        reporter: Receives notes and progress for the user.
 
     Returns:
-        The comparison; None, after a note, if `auto` chose it and the output cannot be run.
+        The comparison; None if ropeconv chose to validate and the output cannot be run.
+
+    Raises:
+        RopeconvError: The output differs from its plan, or the user asked for a validation of an
+            output that cannot be run.
     """
+    # "llama.cpp" is not a device of torch; the source of a GGUF file may run in torch
     device = "auto" if choice.device == "llama.cpp" else choice.device
     try:
         comparison = Comparison.open(path, plan.source.reference)
-        settings = Settings(device=device)
-        # run here, and not by a server
-        validation, _files = run_validation(
-            comparison, settings, server="", model="", checks=Options(), reporter=reporter
+        validation, _file_results = run_validation(
+            comparison,
+            Settings(device=device),
+            server="",  # the output runs on this machine
+            model="",
+            checks=Options(),
+            reporter=reporter,
         )
         return validation
     except RopeconvError as problem:
-        # `auto` chose to validate, and the user did not. Then a model that cannot be run is not an
-        # error. An output that disagrees is one: its exit code is 3, and that of others 1.
+        # exit code 1: the output cannot be run; exit code 3: the output differs from its plan
         cannot_run = problem.exit_code == 1
-        if not choice.automatic or not cannot_run:
-            raise
-        reporter.note(f"Not validated: {problem}.")
-        return None
+        if choice.automatic and cannot_run:
+            reporter.note(f"Not validated: {problem}.")
+            return None
+        raise
 
 
 def parameters(plan: Plan) -> int:
@@ -464,31 +478,35 @@ def _fits_on_gpu(plan: Plan) -> bool:
     return not choose_place(plan.source, at).layer_by_layer
 
 
-def _estimate_seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
-    """Estimate how long a validation takes: reading the weights, and running its tokens.
+def _estimate_seconds(plan: Plan, weight_count: int, on_gpu: bool = False) -> float:
+    """Estimate how many seconds a validation takes.
 
     Args:
         plan: The plan of the output.
-        size: The number of weights.
-        on_gpu: Whether a GPU computes, for which reading the weights is what counts.
+        weight_count: The number of weights of the model.
+        on_gpu: Whether the models run on a GPU. The time of computing is then left out.
     """
-    # both models, output and source, are read as float32
-    models = 2
-    reading = models * size * BYTES_OF_FLOAT32 / DISK_BYTES_PER_SECOND
+    # reading both models, the output and its source, as float32
+    read_bytes = 2 * weight_count * BYTES_OF_FLOAT32
+    reading_seconds = read_bytes / DISK_BYTES_PER_SECOND
     if on_gpu:
-        return SECONDS_OF_IMPORTS + reading
+        return SECONDS_OF_IMPORTS + reading_seconds
 
-    # the tokens that run through a model
+    # all tokens that run through a model: the same tokens run several times, through the output,
+    # its source and variants of the source
     schedule = plan.schedule
     if isinstance(plan, GgufOutput):
-        tokens = PASSES_OF_LLAMA_CPP * usual_length(schedule.original_context, schedule.context)
+        length = usual_length(schedule.original_context, schedule.context)
+        token_count = PASSES_OF_LLAMA_CPP * length
     else:
-        tokens = PASSES_OF_TRANSFORMERS * spread_tokens(schedule, Settings())
-    # Each token multiplies and adds every weight once. On short runs a model reaches 0.4 times the
-    # speed of a large product of matrices, which is measured here.
-    operations = 2.0 * size * tokens
-    computing = operations / (SHARE_OF_SPEED * _speed())
-    return SECONDS_OF_IMPORTS + reading + computing
+        token_count = PASSES_OF_TRANSFORMERS * spread_tokens(schedule, Settings())
+
+    # a token needs one multiplication and one addition for each weight
+    operations = 2.0 * weight_count * token_count
+    # the speed of a large product of matrices on this machine, of which a model reaches a part
+    operations_per_second = SHARE_OF_SPEED * _speed()
+    computing_seconds = operations / operations_per_second
+    return SECONDS_OF_IMPORTS + reading_seconds + computing_seconds
 
 
 @cache

@@ -61,29 +61,33 @@ def show_advice(advice: RankedMethods, sheet: Sheet, fit: Fit | None = None) -> 
 
 
 def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
-    """Show a row per method: its flag, what was measured of it, and how many runtimes support it.
+    """Show a table of methods, with a row for each method.
 
-    Where the user gave a result of `ropeconv eval` (`ranking`), the measured numbers are from that,
-    else from published studies.
+    Its columns are the flag of the method, measured losses, and the number of runtimes that support
+    the method.
     """
-    # columns with the runtimes that support each format, such as "safetensors" and "gguf"
+    # columns for the runtimes that support each format: "safetensors" and "gguf"
     format_columns = list(advice.formats)
     if len(format_columns) == 1:
         format_columns = ["runtimes"]
 
-    # A narrow terminal leaves out the optional columns, in this order. Columns of numbers are
-    # aligned at the right.
+    # a narrow terminal leaves these columns out, the first column first
     optional = list(reversed(format_columns))
+
+    # With a result of `ropeconv eval`, the losses are from that result. "price" is the loss that a
+    # method costs within the trained length, and "holds to" the length up to which it works.
     if advice.ranking:
         optional.append("without training")
         number_columns = ["loss", "price", "holds to"]
+    # Without a result, they are from published studies. "facts found" is the share of facts hidden
+    # in a long text that the model finds.
     else:
         optional += ["loss inside", "measured on"]
         number_columns = ["loss inside", "loss at length", "price", "facts found"]
 
-    before = advice.inspection.spec.context
-    title = f"{advice.source}: {before:,} -> {advice.context:,} tokens"
-    table = advice.shown_tables()[0]  # advice has only this one
+    declared_context = advice.inspection.spec.context
+    title = f"{advice.source}: {declared_context:,} -> {advice.context:,} tokens"
+    (table,) = advice.shown_tables()
     sheet.table(title, table.columns, table.rows, optional=optional, right=number_columns)
     if advice.ranking is None:
         _explain_losses(advice, sheet)
@@ -91,15 +95,13 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
 
 
 def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
-    """Say what the losses of the table are, and from which on a method needs no training.
-
-    A method is compared with the unchanged model at its trained length. The sentence has the loss
-    of that model, such as "(SmolLM2-135M: 3.19)". Studies of the model on other texts are added:
-    "(SmolLM2-135M: 3.19 on 12 texts, 2.96 on 2 texts)".
-    """
+    """Explain the losses of the table below it, and when a method counts as "without training"."""
     if not advice.studies:
         return
 
+    # The loss with which methods are compared: "the loss of the unchanged model at its trained
+    # length (SmolLM2-135M: 3.19 on 12 texts, 2.96 on 2 texts)". The second number is from another
+    # study of the same model.
     unchanged_model = "the loss of the unchanged model at its trained length"
     first_study = advice.studies[0]
     if first_study.start is not None:
@@ -112,9 +114,13 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
             if is_same_model and has_other_texts and study.start:
                 losses += f", {study.start:.2f} on {study.texts} texts"
         unchanged_model += f" ({losses})"
+
+    # a method works without training if it loses at most 0.2 nats and finds at least 50 % of facts
+    most_lost = f"{MOST_LOST:g}"
+    least_found = f"{LEAST_FOUND:g}"
     sheet.say(
         "Losses in nats per token, on other models. Without training: a loss at length of at most"
-        f" {MOST_LOST:g} above {unchanged_model}, and {LEAST_FOUND:g} % of hidden facts found."
+        f" {most_lost} above {unchanged_model}, and {least_found} % of hidden facts found."
     )
     if advice.has_several_samples:
         sheet.say(
@@ -122,13 +128,15 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
             " lose beside the unchanged model on the same texts."
         )
 
-    # where the first method is not decided, its numbers are shown below
+    # "not decided": too few questions were asked to say whether a method finds 50 % of facts. If
+    # the first method is not decided, `_show_commands` says why, so it is not said here.
     undecided = [
         row for row in advice.methods if row.writable and row.without_training == NOT_DECIDED
     ]
-    if undecided and undecided[0] is not advice.methods[0]:
+    first_is_undecided = bool(undecided) and undecided[0] is advice.methods[0]
+    if undecided and not first_is_undecided:
         sheet.say(
-            f"Not decided: {LEAST_FOUND:g} % is inside the interval of the facts found, so more"
+            f"Not decided: {least_found} % is inside the interval of the facts found, so more"
             " questions are needed."
         )
 
@@ -149,21 +157,21 @@ def _explain_order(advice: RankedMethods, sheet: Sheet) -> None:
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Show the commands that bake the first method, train with it if needed, and measure it."""
     inspection = advice.inspection
-
-    # Whether the method needs training. It is known to work without (`works_untuned`), it is known
-    # to need some, or neither is known: "undecided". The sentence is such as "At 131,072 tokens (4
-    # times ...) --yarn 4 needs fine-tuning."
     tuning = first.fine_tuning
-    if tuning.level == "undecided":
+    is_undecided = tuning.level == "undecided"  # measured, with too few questions
+    needs_training = not tuning.works_untuned and not is_undecided
+
+    # whether the method needs training: "At 131,072 tokens (4 times ...) --yarn 4 needs
+    # fine-tuning."
+    if is_undecided:
         sheet.say(f"{first.flags}: {tuning.sentence}")
-    elif not tuning.works_untuned:
+    elif needs_training:
         all_need_the_same = all(row.fine_tuning.need == tuning.need for row in advice.methods)
         subject = "every method" if all_need_the_same else first.flags
         sheet.say(f"At {advice.context:,} tokens ({tuning.times}) {subject} {tuning.need}.")
     sheet.copyable(f"Bake:    {first.command}")
 
-    # for a method that is known to need training: how to train, and another method without training
-    needs_training = not tuning.may_work_untuned
+    # how to train, and the best method that works without training
     if needs_training:
         # trainers load neither GGUF files nor encoders
         can_be_trained = not inspection.encoder and not isinstance(inspection.source, GgufSource)
@@ -202,30 +210,36 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
 
 def _show_method(row: Advice, sheet: Sheet) -> None:
     """Show a method: its command, what is known of it, and the runtimes that compute it wrongly."""
-    note = row.method.finetuning_note or row.method.summary
-    sheet.say(f"{row.method.name}: {note}.")
+    method = row.method
+    description = method.summary
+    if method.finetuning_note:  # says how much training the method needs
+        description = method.finetuning_note
+    sheet.say(f"{method.name}: {description}.")
     sheet.copyable(f"    {row.command}")
 
-    # what the publisher of the model recommends, why the method needs training, and measurements;
-    # an empty text where there is nothing to say
+    # what the publisher of the model recommends, and why the method needs training; both may be
+    # empty, or the same sentence
     recommendation = row.recommended
     training_reason = row.fine_tuning.reason
     if recommendation:
         sheet.say(f"    {recommendation}.")
     if training_reason and training_reason != recommendation:
         sheet.say(f"    {training_reason}.")
-    sheet.say(f"    {_describe_profile(row)}")
-    for study in row.standing.studies:
-        sheet.say(f"    {_describe_study(study, row.method.name)}")
 
-    # runtimes that would compute other numbers, by the format of the output: "gguf as keys: ..."
-    for format_name, writing in row.writings.items():
+    # the measured profile, and published studies that have measured the method
+    sheet.say(f"    {_describe_profile(row)}")
+    studies = row.standing.studies
+    for study in studies:
+        sheet.say(f"    {_describe_study(study, method.name)}")
+
+    # runtimes that would compute other numbers: "gguf as keys: ignored: ollama 0.5"
+    for format_name, encoded in row.writings.items():
         wrong = []
-        for status, runtimes in group_by_status(writing.verdicts):
+        for status, runtimes in group_by_status(encoded.verdicts):
             if status in WRONG:
                 wrong.append(f"{status}: {runtimes}")
         if wrong:
-            sheet.say(f"    {format_name} as {writing.encoding}: {'; '.join(wrong)}")
+            sheet.say(f"    {format_name} as {encoded.encoding}: {'; '.join(wrong)}")
 
 
 def _describe_profile(row: Advice) -> str:
@@ -242,43 +256,46 @@ def _describe_profile(row: Advice) -> str:
 
 
 def _describe_study(study: Study, method: str) -> str:
-    """Return what a study measured of a method: `4 times, nats: beyond 2.9 (without 6.1). ...`
+    """Return sentences on what a study measured for a method.
+
+    For example "4 times, nats: beyond 2.9 (without 6.1). Llama-2-7B, 24 texts: arXiv 2309.00071."
 
     Args:
-        study: Losses of several methods, beyond and inside the trained context and on repeated
-            text, by name; "base" is the model without a method.
+        study: A published study of several methods.
         method: The name of the method.
     """
-    # A study that has the loss of the unchanged model at its trained length, so that it says how
-    # much a method loses beside it (`lost`). `study.n` is its sample in words, such as "24 texts".
+    factor = f"{study.factor:g} times"
+    sample = study.n  # such as "24 texts"
+    origin = f"{study.model}, {sample}: {study.source}."
+
+    # Studies that also measured the unchanged model at its trained length: `study.lost` has how
+    # much larger the loss of each method is.
     if method in study.lost:
-        inside, beyond, price, found, _ = MeasuredMethod(study, method).cells()
+        measured = MeasuredMethod(study, method)
+        loss_inside, loss_at_length, price, facts_found, _model = measured.cells()
         return (
-            f"{study.factor:g} times, nats per token: {inside} at the trained length (price"
-            f" {price}), {beyond} at the length; {found} of hidden facts. {study.model}, {study.n}:"
-            f" {study.source}."
+            f"{factor}, nats per token: {loss_inside} at the trained length (price {price}),"
+            f" {loss_at_length} at the length; {facts_found} of hidden facts. {origin}"
         )
 
-    # Any other study: what it measured of the method, and of the unchanged model ("base").
-    tables = {
+    # Other studies: losses by method, where "base" is the model without a method.
+    losses_by_text = {
         "beyond": study.beyond,
         "inside": study.inside,
         "repeated text": study.retrieval,
     }
-    measured = []
-    for place, losses in tables.items():
+    parts = []
+    for text, losses in losses_by_text.items():
         if method not in losses:
             continue
-        value = f"{place} {losses[method]:g}"
+        part = f"{text} {losses[method]:g}"
         if "base" in losses:
-            value += f" (without {losses['base']:g})"
-        measured.append(value)
+            part += f" (without {losses['base']:g})"
+        parts.append(part)
 
-    setting = f"{study.factor:g} times"
     if study.fine_tuned:
-        setting += ", fine-tuned"
-    values = "; ".join(measured)
-    return f"{setting}, {study.unit}: {values}. {study.model}, {study.n}: {study.source}."
+        factor += ", fine-tuned"
+    return f"{factor}, {study.unit}: {'; '.join(parts)}. {origin}"
 
 
 def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
@@ -357,25 +374,35 @@ MATRIX_LEGEND = (
 
 
 def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
-    """Show a row per runtime, and what the columns mean.
+    """Show a table of runtimes, with a row for each runtime, and explain its columns.
 
     Args:
-        rows: The runtimes, as `summaries` gives them: dicts of seven values, in the order of the
-            columns.
-        sheet: The sheet that shows them.
+        rows: The runtimes as dicts, from `summaries`: {"runtime": "vllm", "display_name": "vLLM",
+            "exact": "40 of 44", ...}.
+        sheet: The screen.
     """
-    columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
-    optional = ("source", "what", "read", "unknown", "run")
+    # the title of each column, and its key in the dicts
+    keys = {
+        "--runtime": "runtime",
+        "what": "display_name",
+        "exact": "exact",
+        "run": "run",
+        "read": "read",
+        "unknown": "unknown",
+        "source": "source",
+    }
     lines = []
     for row in rows:
-        lines.append([str(value) for value in row.values()])
-    shown_columns = sheet.table("Runtimes", columns, lines, optional=optional)
+        lines.append([str(row[key]) for key in keys.values()])
 
-    # A narrow terminal leaves optional columns out. The columns "run", "read" and "unknown" have
-    # one explanation, which is shown if all three are.
+    # a narrow terminal leaves these columns out, the first column first
+    optional = ("source", "what", "read", "unknown", "run")
+    shown_columns = sheet.table("Runtimes", tuple(keys), lines, optional=optional)
+
+    # the columns "run", "read" and "unknown" are explained together, if all of them are shown
     explained = ["exact"]
-    has_counts = {"run", "read", "unknown"} <= set(shown_columns)
-    if has_counts:
+    shows_all_counts = {"run", "read", "unknown"} <= set(shown_columns)
+    if shows_all_counts:
         explained.append("run, read, unknown")
     sheet.say(legend(RUNTIMES, explained))
 
@@ -413,30 +440,33 @@ def newest_of(rows: Iterable[Runtime]) -> list[Runtime]:
 
 
 def show_matrix(cells: Iterable[MatrixCell], runtimes: list[Runtime], sheet: Sheet) -> None:
-    """Show a row per family and a column per runtime.
+    """Show which kinds of RoPE scaling each runtime computes exactly for each model family.
+
+    The table has a row for each family and a column for each runtime.
 
     Args:
-        cells: The cells of the families.
-        runtimes: The runtimes, one for each column.
-        sheet: The sheet that shows them.
+        cells: The verdicts, one for each family, version of a runtime and kind of scaling.
+        runtimes: The runtimes of the columns.
+        sheet: The screen.
     """
-    by_family: dict[str, list[MatrixCell]] = {}
+    cells_by_family: dict[str, list[MatrixCell]] = {}
     for cell in cells:
-        by_family.setdefault(cell.family, []).append(cell)
+        cells_by_family.setdefault(cell.family, []).append(cell)
 
-    # For a family and a runtime, one text has a letter for each way to write a RoPE: "TL.Y.", where
-    # a dot is a way that the runtime does not compute exactly.
     lines = []
-    for family, family_cells in by_family.items():
+    for family, family_cells in cells_by_family.items():
         line = [family]
         for runtime in runtimes:
-            cells_of_runtime = [cell for cell in family_cells if cell.verdict.covers(runtime)]
-            line.append(letters(cells_of_runtime))
+            runtime_cells = [cell for cell in family_cells if cell.verdict.covers(runtime)]
+            # "TL.Y." has a letter for each kind of scaling: T for a new base, L for linear, Y for
+            # YaRN, ... A dot is a kind that the runtime does not compute exactly.
+            line.append(letters(runtime_cells))
         lines.append(line)
 
-    # versions are named where a runtime has several columns
+    # the columns are "vllm", ...; with several versions of a runtime they are "vllm@0.33", ...
     columns = [runtime.name for runtime in runtimes]
-    if len(set(columns)) < len(columns):
-        columns = [runtime.key for runtime in runtimes]  # with the version
+    has_several_versions = len(set(columns)) < len(columns)
+    if has_several_versions:
+        columns = [runtime.key for runtime in runtimes]
     sheet.table("Runtime support", ("family", *columns), lines)
     sheet.say(MATRIX_LEGEND)

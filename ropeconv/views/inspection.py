@@ -45,17 +45,15 @@ def show_inspection(
     explain: bool = False,
     machine: MachineOptions | None = None,
 ) -> None:
-    """Show an inspection.
-
-    It has the RoPE, the runtimes that support it, and a sentence per problem with its repair.
+    """Show the screen of `ropeconv inspect`: the RoPE of a model, runtimes, and problems.
 
     Args:
-        inspection: The inspection.
-        sheet: The sheet that shows it.
-        repairs: Settings with which further runtimes would support it. They are shown only with
-            `explain`.
-        explain: Whether every number and every runtime is shown.
-        machine: The machine that it is to fit, by default this one.
+        inspection: The inspected model.
+        sheet: The screen.
+        repairs: Runtimes that would support the model with other settings, each with these
+            settings. They are shown only with `explain`.
+        explain: Whether every number and every runtime is shown (--explain).
+        machine: The memory of the machine that runs the model; None for this machine.
     """
     machine = machine or MachineOptions()
     if explain:
@@ -63,18 +61,23 @@ def show_inspection(
         show_fits(inspection.fits(machine), sheet)
     else:
         _show_summary(inspection, sheet, machine)
-    rest = _describe_rest(inspection, explain)
-    if rest:
-        sheet.say(rest)
 
+    # "12 other runtimes support it. No problems found."
+    line_below_table = _describe_rest(inspection, explain)
+    if line_below_table:
+        sheet.say(line_below_table)
+
+    # a model that cannot be extended: `refuse` is the reason as a clause, `refusal` as a sentence
     if inspection.refuse:
         sheet.say(inspection.refusal)
+
+    # problems of the model, and the command that repairs each
     for problem in inspection.problems:
         sheet.say(f"! {problem.message}")
         if problem.repair:
-            # the command keeps --family, if the user gave it
             source = _source_for_apply(inspection)
-            command = command_line("apply", source, *inspection.source.family_words)
+            family_option = inspection.source.family_words  # --family, if the user passed it
+            command = command_line("apply", source, *family_option)
             sheet.copyable(f"Fix: {command} {problem.repair}")
     _show_next(inspection, sheet, explain)
 
@@ -95,48 +98,55 @@ def _describe_rest(inspection: Inspection, explain: bool) -> str:
 
 
 def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
-    """Show the next command, which is for a longer context; nothing where there is none.
-
-    The context is 4 times the trained one, or 2 times the declared one if the model has that
-    already. A draft model of speculative decoding is extended together with its target.
+    """Show a command that extends the context of a model: `Next: ropeconv advise MODEL ...`.
 
     Args:
-        inspection: The inspection.
-        sheet: Where it is shown.
-        explain: Whether every number is shown, and the next command only for a draft model.
+        inspection: The inspected model.
+        sheet: The screen.
+        explain: Whether the screen is the long one (--explain), which has this command only for a
+            draft model.
     """
     reference = inspection.source.reference
-    declared = inspection.spec.context
+    declared_context = inspection.spec.context
+
+    # A draft model for speculative decoding is extended together with its target.
     if inspection.draft:
-        longer_length = factor_text(4 * declared)  # --yarn accepts a factor or a length
-        command = command_line("apply", "TARGET", "--yarn", longer_length, "--draft", reference)
+        longer_context = factor_text(4 * declared_context)
+        command = command_line("apply", "TARGET", "--yarn", longer_context, "--draft", reference)
         sheet.copyable(f"Next: {command}")
         return
     if explain:
         return
-    if inspection.refuse:  # no safetensors output can be written; a GGUF file may be possible
+
+    # A model that can be extended only as a GGUF file, or not at all.
+    if inspection.refuse:
         if inspection.gguf_only:
             _show_next_as_gguf(inspection, sheet)
         return
 
-    # a config that declares less than its scaling covers has a repair above, which comes first
-    declares_too_little = inspection.spec.covered_context > declared
+    # A config with a scaling for 128k tokens that declares 32k: the command that corrects the
+    # declared length is on the screen already, as the repair of a problem.
+    declares_too_little = inspection.spec.covered_context > declared_context
     if trained_scaling(inspection) and declares_too_little:
         return
-    # nothing is written for a config that states a setting twice, which people correct by hand
+
+    # A config with two values for a setting: people must correct it by hand first.
     if any(problem.code == "contradiction" for problem in inspection.problems):
         return
 
-    # a longer context, unless all layers have a window or no RoPE
-    longer_context = 4 * inspection.first_spec.original_context
-    if longer_context <= declared:
-        longer_context = 2 * declared
-    why_not = nothing_to_extend(inspection, longer_context)
+    # All other models: four times the trained context, or twice the declared one if it is longer.
+    longer_context_tokens = 4 * inspection.first_spec.original_context
+    if longer_context_tokens <= declared_context:
+        longer_context_tokens = 2 * declared_context
+
+    # Models whose layers all have a sliding window or no RoPE have nothing to extend.
+    why_not = nothing_to_extend(inspection, longer_context_tokens)
     if why_not:
         sheet.say(f"It cannot be extended: {why_not}.")
         return
     source = _source_for_apply(inspection)
-    words = ["--context", format_tokens(longer_context), *inspection.source.family_words]
+    family_option = inspection.source.family_words  # --family, if the user passed it
+    words = ["--context", format_tokens(longer_context_tokens), *family_option]
     sheet.copyable(f"Next: {command_line('advise', source, *words)}")
 
 
@@ -258,12 +268,13 @@ def _part_rows(inspection: Inspection) -> list[tuple[str, str]]:
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
-    """Show every number of the RoPE, every runtime, and options with which more would support it.
+    """Show every number of the RoPE, and what every runtime does with it (--explain).
 
     Args:
-        inspection: The inspection.
-        sheet: Where it is shown.
-        repairs: Settings with which further runtimes would support it.
+        inspection: The inspected model.
+        sheet: The screen.
+        repairs: Runtimes that do not support the model now. `message` names the runtime, and
+            `repair` has the options of `ropeconv apply` with which it would support the model.
     """
     rows = _draft_rows(inspection)
     rows.append(("family", f"{inspection.name} ({inspection.display_name})"))
@@ -278,41 +289,38 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
             rows.append(("note", note))
     sheet.table(inspection.source.reference, ("", ""), rows)
 
-    # A row for each status, such as ("exact", "transformers 4.51-5.23, vLLM 0.33"), and a sentence
-    # on what the statuses mean. With --family, runtimes are judged as if the model were of that
-    # family, which the rows say.
+    # A row for each status: ("exact", "transformers 4.51-5.23, vLLM 0.33"). With --family, runtimes
+    # are judged as if the model were of that family, and the rows name it.
     if inspection.verdicts:
-        assumed_family = ""
+        assumed_family = ""  # empty without --family
         if isinstance(inspection, ConfigInspection) and inspection.model_family.assumed:
             assumed_family = inspection.name
         support_rows = group_by_status(inspection.verdicts, assumed_family)
         sheet.table("Runtime support", ("status", "runtimes"), support_rows)
         sheet.say(f"{statuses(support_rows)}\n")
 
-    # runtimes that would support the model with other settings, and the options of `ropeconv apply`
-    # that write these
+    # a row for each runtime that other settings would help: (runtime, options)
     fixes = [(problem.message, problem.repair or "") for problem in repairs]
     if fixes:
         sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)
-    if any("--replace" in repair for _, repair in fixes):
+    needs_other_rope = any("--replace" in option_text for _runtime, option_text in fixes)
+    if needs_other_rope:
         sheet.say(
             "--replace gives the model a RoPE that it was not trained with; evaluate the result."
         )
 
 
 def _spec_rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the numbers of a RoPE, as (name, value).
-
-    Some rows are only for models that have the feature, such as multi-head latent attention (MLA)
-    or queries that are scaled by their position p.
-    """
+    """Yield the numbers of a RoPE as rows of a table, (name, value)."""
     yield "frequencies", describe(spec.form)
 
     pairing = "rotate_half" if spec.layout == "half" else "interleaved"
     rotates = f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairing}"
-    if spec.mla:
+    if spec.mla:  # multi-head latent attention (DeepSeek-V3)
         rotates += ", MLA"
     yield "rotary_dim", rotates
+
+    # Gemma 4: a part of the rotary dimensions has the frequency 0
     if spec.rotating_share < 1:
         pairs = spec.rotary_dim // 2
         not_rotating = pairs - spec.rotating_pairs
@@ -325,11 +333,17 @@ def _spec_rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     yield "original_context", f"{spec.original_context:,}, {original_context_source(spec)}"
     yield "layers", describe_layers(spec)
 
+    # Ministral 3: queries of all layers are multiplied by a number that grows with the position p
     if spec.query_scaling:
         yield "query scaling", _formula(spec.query_scaling, "p")
-    if spec.nope_query_scaling:  # Llama 4 counts positions from 1 here (modeling_llama4.py)
+
+    # Llama 4: only queries of the layers without RoPE (NoPE), with positions that are counted from
+    # 1 (modeling_llama4.py)
+    if spec.nope_query_scaling:
         scaling = _formula(spec.nope_query_scaling, "(p + 1)")
         yield "query scaling", f"{scaling} on the layers that do not rotate"
+
+    # Qwen2-VL: how many pairs rotate with the time, the height and the width of an image position
     if spec.mrope_section:
         yield "mrope_section", ", ".join(str(count) for count in spec.mrope_section)
 

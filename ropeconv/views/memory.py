@@ -96,64 +96,65 @@ def show_memory(fit: Fit | None, sheet: Sheet) -> None:
 def advised_fit(
     advice: RankedMethods, machine: MachineOptions, named: tuple[str, ...] = ()
 ) -> Fit | None:
-    """Return whether a model fits at the wanted context, in one runtime.
+    """Return how much memory the model needs at the new context in a runtime, and whether it fits.
 
-    The memory does not depend on the method. The runtime is the one whose command `ropeconv apply`
-    would show for the best method: the first named one that supports it, else a usual one.
+    The runtime is chosen as `ropeconv apply` chooses it for the best method: the first runtime of
+    --runtime that supports the method; without --runtime, a popular one, such as vLLM.
 
     Args:
         advice: The methods.
-        machine: The machine and the type of the cache.
-        named: The values of --runtime.
+        machine: The machine, and the type of the KV cache.
+        named: The runtimes that the user named with --runtime; empty for none.
 
     Returns:
-        The fit; None for a draft model, without a method, and where the memory is not known.
+        The memory; None if there is no method, for a draft model, and if it is not known.
 
     Raises:
-        UsageError: For a value that the runtime cannot have.
+        UsageError: An option of the machine has a value that the runtime does not accept.
     """
     inspection = advice.inspection
-    best = advice.best
-    if inspection.draft or best is None:
+    best_method = advice.best
+    if inspection.draft or best_method is None:
         return None
 
-    # How each runtime computes the best method. `writings` has the encoding of the method in each
-    # format, and the verdicts of runtimes on it; here in the format of the model.
+    # `writings` has an entry for each format in which the method can be written, with the verdicts
+    # of runtimes. The format is the format of the model.
     is_folder = not isinstance(inspection.source, GgufSource)
     format_name = "safetensors" if is_folder else "gguf"
-    encoded = best.writings.get(format_name)
-    verdicts = encoded.verdicts if encoded else ()
+    written = best_method.writings.get(format_name)
+    verdicts = written.verdicts if written else ()
     return shown_fit(inspection.shape, advice.context, verdicts, is_folder, machine, named)
 
 
 def advice_document(
     advice: RankedMethods, machine: MachineOptions, named: tuple[str, ...] = ()
 ) -> JsonObject:
-    """Return advice as `--json` prints it, with the memory that the wanted context takes.
-
-    It is such as {"advice": [{"method": "yarn", ..., "fits": true}, ...], ..., "memory": [...]}.
-    The memory depends on the context and not on the method, so `fits` is the same for all methods:
-    whether the model fits in the runtime of `advised_fit`. `memory` has an entry for every runtime
-    that loads the format of the model.
+    """Return the document of `ropeconv advise --json`, with the memory that the model needs.
 
     Args:
         advice: The methods.
-        machine: The machine and the type of the cache.
-        named: The values of --runtime; empty for the runtime that is usual.
+        machine: The machine, and the type of the KV cache.
+        named: The runtimes that the user named with --runtime; empty for none.
+
+    Returns:
+        {"advice": [{"method": "yarn", ..., "fits": true}, ...], ..., "memory": [...]}
 
     Raises:
-        UsageError: For a value that the runtime cannot have.
+        UsageError: An option of the machine has a value that the runtime does not accept.
     """
-    # the "fits" of every method: true or false, and null where the memory is not known
-    fit_of_usual_runtime = advised_fit(advice, machine, named)
+    # "fits": whether the model fits into the memory in one runtime, the one that `ropeconv apply`
+    # would recommend. The memory does not depend on the method, so all methods get the same value:
+    # true, false, or null if the memory is not known.
+    fit_in_recommended_runtime = advised_fit(advice, machine, named)
     model_fits = None
-    if fit_of_usual_runtime is not None and fit_of_usual_runtime.is_known:
-        model_fits = fit_of_usual_runtime.fits
+    if fit_in_recommended_runtime is not None and fit_in_recommended_runtime.is_known:
+        model_fits = fit_in_recommended_runtime.fits
     document = advice.to_dict()
-    for row in document["advice"]:
-        row["fits"] = model_fits
+    for method_document in document["advice"]:
+        method_document["fits"] = model_fits
 
-    # the memory in each runtime; not for a draft model, which runs beside its target
+    # "memory": the memory in each runtime that loads the format of the model. It is left out for a
+    # draft model, which runs together with its target.
     inspection = advice.inspection
     memory = []
     if not inspection.draft:

@@ -56,29 +56,31 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
 
 
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the rows of the table of runtimes, and the sentences below it.
+    """Return the table of runtimes that support a planned output, and the sentences below it.
 
-    A row is a word, and the runtimes for which it holds: ("supported", "vLLM 0.33, SGLang 0.5").
-    The sentences are on named runtimes that do not support the output, and on how many others do.
+    Returns:
+        The rows of the table, such as ("supported", "vLLM 0.33, SGLang 0.5"), and sentences: on
+        runtimes of --runtime that do not support the output, and on all other runtimes.
     """
-    # the runtimes of --runtime, without their versions
-    named = {}
+    # the verdict on each runtime of --runtime, which may be written with a version: "vllm@0.33"
+    named_verdicts = {}
     for name, verdict in _named_verdicts(plan).items():
-        runtime, _, _ = name.partition("@")
-        named[runtime] = verdict
+        runtime, _, _version = name.partition("@")
+        named_verdicts[runtime] = verdict
 
-    # ropeconv runs some runtimes to see how they compute a planned config, if they are installed
-    # here. Else their verdicts are from the tables that come with ropeconv, and the row says so.
-    not_run_here = []
-    for name, verdict in named.items():
-        can_be_run = name in BEFORE_WRITING
-        was_run = verdict.here
-        if can_be_run and not was_run:
-            not_run_here.append(name)
+    # Some runtimes are loaded with the planned config before anything is written, if they are
+    # installed on this machine (`BEFORE_WRITING`: vllm, mlx-lm, exllamav3). The row of such a
+    # runtime says if it was not installed: its verdict is then from a table in ropeconv.
+    not_installed_here = []
+    for runtime, verdict in named_verdicts.items():
+        is_loaded_if_installed = runtime in BEFORE_WRITING
+        was_loaded_here = verdict.here
+        if is_loaded_if_installed and not was_loaded_here:
+            not_installed_here.append(runtime)
 
     verdicts = plan.result.verdicts
-    rows = support(verdicts, named, not_run_here)
-    sentences = [*named_problems(plan), count_others(verdicts, named)]
+    rows = support(verdicts, named_verdicts, not_installed_here)
+    sentences = [*named_problems(plan), count_others(verdicts, named_verdicts)]
     return rows, sentences
 
 

@@ -16,33 +16,34 @@ from .sheet import HIDDEN_STATES, VALIDATION, Sheet, legend
 
 
 def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
-    """Show a validation, a row for each range of positions (a bucket).
+    """Show the result of `ropeconv validate`, with a table row for each range of positions.
 
     Args:
-        result: The validation.
-        title: The title of the first table.
-        sheet: The sheet that shows it.
-        explain: Whether every column is shown.
+        result: The result.
+        title: The title of the main table.
+        sheet: The screen.
+        explain: Whether every column is shown (--explain).
     """
-    # Two runs: at some positions spread over the context, and over every position from 0 on. A
-    # server accepts no positions with gaps, so its result has only the second run, as main table.
-    # Only the results of servers have properties that were not checked.
-    was_server = bool(result.unchecked)
-    whole_title = title
-    if not was_server:
+    # A result may have two tables: "spread" is for some positions over the whole context, and
+    # "whole" for every position from 0 on. A server cannot run positions with gaps, so "whole" is
+    # the main table of its result. Only results of servers have a list of what was not checked.
+    is_from_server = bool(result.unchecked)
+    if is_from_server:
+        whole_title = title
+    else:
         whole_title = f"Every position up to {result.length:,}"
         if result.chunk:
             whole_title += f", {result.chunk} at a time"
     titles = {"spread": title, "whole": whole_title}
 
-    # the meaning of the columns is said once, behind the last table
-    meanings = ""
+    # both tables have the same columns, which are explained once, below the last table
+    explanation_of_columns = ""
     for run, table_title in titles.items():
         buckets = [bucket for bucket in result.buckets if bucket.run == run]
         if buckets:
-            meanings = _show_buckets(buckets, table_title, sheet, explain)
+            explanation_of_columns = _show_buckets(buckets, table_title, sheet, explain)
     if result.buckets:
-        sheet.say(meanings)
+        sheet.say(explanation_of_columns)
 
     sheet.say(result.sentence)
     if result.unchecked:
@@ -81,34 +82,38 @@ class EvaluationTable:
 
 
 def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
-    """Return the table of an evaluation: a line for each metric, with a cell for each length.
+    """Return the table of an evaluation, with a line for each metric and a column for each length.
 
-    Where another model was measured too, which `record.against` names, a second line has the
-    differences to it. For two lengths, the lines are such as ("growth, nats per token (n = 24)",
-    ("2.31", "2.48")) and ("minus base", ("-0.02", "-2.10")).
+    For two lengths, a line is ("growth, nats per token (n = 24)", ("2.31", "2.48")). If the
+    evaluation compares the model with another model, named "base" for example, the next line has
+    the differences: ("minus base", ("-0.02", "-2.10")).
     """
-    # a column for each length, and the measured values of each metric of a measure
+    # `column` is the length in tokens at which a value was measured
     lengths = tuple(sorted({measured.column for measured in record.measured}))
-    by_metric: dict[tuple[str, str], list[MeasuredRecord]] = {}
+
+    # the measured values of each metric
+    values_by_metric: dict[tuple[str, str], list[MeasuredRecord]] = {}
     for measured in record.measured:
         key = (measured.measure, measured.metric)
-        by_metric.setdefault(key, []).append(measured)
+        values_by_metric.setdefault(key, []).append(measured)
 
-    # a line is a title, and a cell for each length, empty where nothing was measured
     lines: list[tuple[str, tuple[str, ...]]] = []
-    for (measure, metric), records in by_metric.items():
-        title = f"{measure}, {metric_of(metric).title} ({sample_size(records)})"
-        values = {measured.column: _describe_value(measured) for measured in records}
-        cells = tuple(values.get(length, "") for length in lengths)
+    for (measure, metric), values in values_by_metric.items():
+        # the values, with an empty cell for a length at which nothing was measured
+        sample = sample_size(values)  # such as "n = 24"
+        title = f"{measure}, {metric_of(metric).title} ({sample})"
+        value_by_length = {value.column: _describe_value(value) for value in values}
+        cells = tuple(value_by_length.get(length, "") for length in lengths)
         lines.append((title, cells))
 
-        has_differences = any(measured.difference is not None for measured in records)
+        # the differences from the other model
+        has_differences = any(value.difference is not None for value in values)
         if has_differences:
-            differences = {measured.column: _describe_difference(measured) for measured in records}
-            cells = tuple(differences.get(length, "") for length in lengths)
+            difference_by_length = {value.column: _describe_difference(value) for value in values}
+            cells = tuple(difference_by_length.get(length, "") for length in lengths)
             lines.append((f"minus {record.against}", cells))
 
-    # a metric that is a share of answers, such as that of hidden facts that were found
+    # whether a metric is a share of answers, such as the share of hidden facts that were found
     has_share = any(metric_of(measured.metric).share for measured in record.measured)
     return EvaluationTable(record=record, lengths=lengths, lines=tuple(lines), retrieves=has_share)
 

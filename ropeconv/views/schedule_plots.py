@@ -97,29 +97,32 @@ def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str
     axes.legend(loc="lower right")
 
 
-def ramp(axes: Axes, before: Vector, curves: Curves) -> None:
-    """Draw theta_i / inv_freq_i per pair that rotates: 1 where a frequency stays, s where positions
-    are interpolated.
+def draw_frequency_divisors(axes: Axes, before: Vector, curves: Curves) -> None:
+    """Draw by how much schedules divide the frequency of each dimension pair.
+
+    A value of 1 is an unchanged frequency. Position interpolation by 4 divides all by 4.
 
     Args:
-        axes: Where they are drawn.
-        before: theta_i, the frequencies of the unscaled model, in radians per token, float64
+        axes: The matplotlib axes.
+        before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2].
-        curves: inv_freq_i of schedules by name.
+        curves: The frequencies of schedules, by name.
     """
-    divided_by(axes, {name: divisors(before, inv_freq) for name, inv_freq in curves.items()})
+    draw_divisors(axes, {name: divisors(before, inv_freq) for name, inv_freq in curves.items()})
 
 
-def divided_by(axes: Axes, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
-    """Draw the divisor of the frequency of each dimension pair.
+def draw_divisors(
+    axes: Axes, curves: Divisors, compared_with: Divisors = MappingProxyType({})
+) -> None:
+    """Draw curves of numbers by which the frequencies of dimension pairs are divided.
 
     Args:
-        axes: Where they are drawn.
-        curves: The divisors by name, NaN for pairs that do not rotate. Each curve has its own
-            colour and dashes.
-        beside: Divisors to compare them with, which are dashed in the colour of text.
+        axes: The matplotlib axes.
+        curves: Curves by name, with a divisor for each dimension pair and NaN for pairs that do not
+            rotate.
+        compared_with: Further curves by name, which are drawn as dashed lines.
     """
-    for name, values in beside.items():
+    for name, values in compared_with.items():
         axes.plot(values, color=text_colour(), linestyle="--", label=escape_dollars(name))
     for number, (name, values) in enumerate(curves.items()):
         axes.plot(values, label=escape_dollars(name), **curve_style(number))
@@ -179,17 +182,18 @@ def preference(
     axes.legend()
 
 
-def decay(
+def draw_score_bound(
     axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]
 ) -> None:
-    """Draw RoFormer's bound on the size of an attention score, by the distance m of two tokens.
+    """Draw an upper bound of attention scores, by the distance of two tokens.
 
-    The bound is the mean of |S_n| over n = 1 .. r/2, with S_n = sum_{i < n} exp(j m theta_i). Here
-    theta_i is the frequency of pair i of r/2, and j is the imaginary unit. Su et al. 2021,
-    https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
+    The score of two tokens at the distance m is at most proportional to the mean of |S_n| over
+    n = 1 .. r/2, with the partial sums S_n = sum_{i < n} exp(j m theta_i). Here theta_i is the
+    frequency of dimension pair i, r/2 the number of pairs, and j the imaginary unit. RoFormer, Su
+    et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
 
     Args:
-        axes: Where it is drawn.
+        axes: The matplotlib axes.
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2].
         curves: The frequencies of schedules, by name.
@@ -198,9 +202,10 @@ def decay(
             line.
     """
     distances = distances_up_to(length)
-    # first the unscaled model, then each schedule, with the colour and label of its line
+    # a line for the unscaled model and for each schedule; `style` has its colour and label
     for inv_freq, style in _frequencies_with_styles(before, curves):
-        axes.plot(distances, score_bound(inv_freq, distances), linewidth=0.9, **style)
+        bound = score_bound(inv_freq, distances)
+        axes.plot(distances, bound, linewidth=0.9, **style)
 
     mark(axes, lengths)
     in_tokens(axes, "x")
@@ -226,29 +231,35 @@ def distances_up_to(length: int) -> Vector:
 
 
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
-    """Return the data of the plots of a schedule, JSON-ready.
+    """Return the numbers that the plots of a schedule show, as JSON-ready data.
 
-    "preference" is the lowest B(m) in intervals of the distance m of two tokens, with
-    B(m) = (d - r)/2 + sum_i cos(m theta_i). A head has d dimensions, of which r rotate in pairs,
-    and theta_i is the frequency of pair i. Where B(m) is negative, a head does not prefer nearby
-    tokens. Pairs that do not rotate have null.
+    A head has d dimensions, of which r rotate in pairs, and theta_i is the frequency of pair i.
+
+    - "wavelengths" are the tokens in which a pair rotates once; null for pairs that do not rotate.
+    - "divided_by" is by how much the schedule divides the frequency of each pair.
+    - "preference" is B(m) = (d - r)/2 + sum_i cos(m theta_i) at distances m of two tokens. If it is
+      negative, a head does not prefer nearby tokens (Men et al. 2024).
+    - "score_bound" is an upper bound of attention scores at such distances (Su et al. 2021).
 
     Args:
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2].
-        inv_freq: The frequencies of the schedule, likewise.
+        inv_freq: The frequencies of the schedule, of the same shape.
         unrotated: (d - r)/2, half the number of dimensions of a head that do not rotate.
-        length: The largest distance, in tokens.
+        length: The largest distance m, in tokens.
     """
-    # the lowest B(m) of each interval, and the distance that has it
-    lowest_at, lowest = margins(inv_freq, unrotated, length, INTERVALS)
-    bound_at = distances_up_to(length)
-    bound = score_bound(inv_freq, bound_at)
+    # distances are divided into intervals, and the lowest B(m) of each interval is shown
+    preference_distances, lowest_preference = margins(inv_freq, unrotated, length, INTERVALS)
+    bound_distances = distances_up_to(length)
+    bound = score_bound(inv_freq, bound_distances)
     return {
         "wavelengths": _as_list(periods(inv_freq)),
         "divided_by": _as_list(divisors(before, inv_freq)),
-        "preference": {"distance": _as_list(lowest_at), "lowest": _as_list(lowest)},
-        "score_bound": {"distance": _as_list(bound_at), "bound": _as_list(bound)},
+        "preference": {
+            "distance": _as_list(preference_distances),
+            "lowest": _as_list(lowest_preference),
+        },
+        "score_bound": {"distance": _as_list(bound_distances), "bound": _as_list(bound)},
     }
 
 
@@ -271,51 +282,56 @@ def lengths_of(spec: RopeSpec, context: int) -> dict[str, int]:
 
 
 def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
-    """Return the pictures of schedules: wavelengths, divisors, B(m), and the bound on scores.
+    """Return the plots of schedules with their captions, which are drawn later.
 
     Args:
-        spec: The RoPE of the model, whose scaling is not used.
-        curves: Frequencies of schedules by name, in radians per token, float64 [rotary_dim / 2].
-            Without any, the divisors are left out.
+        spec: The RoPE of the model. Its base and sizes are used, and not its scaling.
+        curves: The frequencies of schedules by name, in radians per token, float64
+            [rotary_dim / 2]; empty to plot only the model.
         context: The context of the longest schedule, in tokens.
     """
-    # The marked lengths, such as {"trained": 4096, "new": 16384}. Without curves there is no method
-    # and no new length: the longer one is that which the model declares.
+    # Lengths that are marked in the plots: {"trained": 4096, "new": 16384}. Without schedules, the
+    # longer length is the context that the model declares.
     lengths = lengths_of(spec, context)
     if not curves and "new" in lengths:
         lengths["declared"] = lengths.pop("new")
 
     unscaled = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    farthest = min(2 * context, FARTHEST)
-    draw_wavelengths = partial(wavelengths, before=unscaled, curves=curves, lengths=lengths)
-    pictures = [
-        Picture(
-            draw_wavelengths,
-            "Each pair of dimensions rotates with its own wavelength. Pairs above the trained"
-            " context have seen only part of a period in training.",
-        )
-    ]
+    largest_distance = min(2 * context, FARTHEST)
 
+    # the wavelength of each dimension pair
+    draw = partial(wavelengths, before=unscaled, curves=curves, lengths=lengths)
+    caption = (
+        "Each pair of dimensions rotates with its own wavelength. Pairs above the trained"
+        " context have seen only part of a period in training."
+    )
+    pictures = [Picture(draw, caption)]
+
+    # by how much schedules divide the frequency of each pair
     if curves:
-        draw_divisors = partial(ramp, before=unscaled, curves=curves)
+        draw = partial(draw_frequency_divisors, before=unscaled, curves=curves)
         caption = "How far the method slows down each frequency: 1 leaves it unchanged."
-        pictures.append(Picture(draw_divisors, caption))
+        pictures.append(Picture(draw, caption))
 
-    draw_preference = partial(
+    # whether attention prefers tokens at a distance that are like the query
+    draw = partial(
         preference,
         before=unscaled,
         curves=curves,
         unrotated=spec.unrotated,
-        length=farthest,
+        length=largest_distance,
         lengths=lengths,
     )
     caption = (
         "Below 0, a token that is like the query can score lower than a random one at this"
         " distance (Men et al. 2024). The dotted line marks the trained context."
     )
-    pictures.append(Picture(draw_preference, caption))
+    pictures.append(Picture(draw, caption))
 
-    draw_bound = partial(decay, before=unscaled, curves=curves, length=farthest, lengths=lengths)
+    # an upper bound of attention scores by the distance
+    draw = partial(
+        draw_score_bound, before=unscaled, curves=curves, length=largest_distance, lengths=lengths
+    )
     caption = "How much two tokens can attend to each other, by their distance (Su et al. 2021)."
-    pictures.append(Picture(draw_bound, caption))
+    pictures.append(Picture(draw, caption))
     return pictures

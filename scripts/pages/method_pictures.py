@@ -20,7 +20,7 @@ from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.views.plot_style import figure, svg
-from ropeconv.views.schedule_plots import ramp, wavelengths
+from ropeconv.views.schedule_plots import draw_frequency_divisors, wavelengths
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
@@ -66,7 +66,7 @@ def drawn(name: str) -> str:
         lengths["new"] = schedule.context
     with matplotlib.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
         left = partial(wavelengths, before=before, curves=curves, lengths=lengths)
-        right = partial(ramp, before=before, curves=curves)
+        right = partial(draw_frequency_divisors, before=before, curves=curves)
         picture = svg(figure(left, right))
     return picture.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif") + "\n"
 

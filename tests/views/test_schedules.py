@@ -14,7 +14,12 @@ from ropeconv import METHODS, Recipe, RopeSpec
 from ropeconv.rope.bound.sums import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.views.plot_style import DARK, GREY, LIGHT, LINES, RED, figure
-from ropeconv.views.schedule_plots import numbers, preference, ramp, wavelengths
+from ropeconv.views.schedule_plots import (
+    draw_frequency_divisors,
+    numbers,
+    preference,
+    wavelengths,
+)
 
 from ..conftest import CONFIGS
 from ..support.in_process import command
@@ -31,7 +36,7 @@ def test_lines_are_the_numbers_and_pairs_that_do_not_rotate_are_gaps() -> None:
     curves = {"some": still, "all": YARN}
     plot = figure(
         partial(wavelengths, before=BEFORE, curves=curves, lengths=LENGTHS),
-        partial(ramp, before=BEFORE, curves=curves),
+        partial(draw_frequency_divisors, before=BEFORE, curves=curves),
         partial(
             preference,
             before=BEFORE,

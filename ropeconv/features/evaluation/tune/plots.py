@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropeconv.views.plot_style import curve_style, escape_dollars, figure, mark, text_colour, write
-from ropeconv.views.schedule_plots import divided_by
+from ropeconv.views.schedule_plots import draw_divisors
 
 from .result import TuningResult
 
@@ -25,14 +25,14 @@ def write_plot(tuned: TuningResult, path: Path) -> None:
     Raises:
         RopeconvError: matplotlib is not installed.
     """
-    draw_divisors = partial(divisors, tuned=tuned)
-    draw_curves = partial(curves, tuned=tuned)
-    write(figure(draw_divisors, draw_curves, title=Path(tuned.source).name), path)
+    divisors_panel = partial(divisors, tuned=tuned)
+    curves_panel = partial(curves, tuned=tuned)
+    write(figure(divisors_panel, curves_panel, title=Path(tuned.source).name), path)
 
 
 def divisors(axes: Axes, tuned: TuningResult) -> None:
     """Draw theta_i / inv_freq_i of each pair that rotates."""
-    divided_by(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
+    draw_divisors(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
 
 
 def curves(axes: Axes, tuned: TuningResult) -> None:

@@ -205,9 +205,10 @@ def study_for(
 ) -> Study | None:
     """Return the study that shows best how a method works without training; None if none does.
 
-    A study has the losses and answers of several methods on one model, extended by one factor. The
-    study of the model with the longest trained context is chosen, at the smallest factor that
-    covers the wanted factor. If all factors are smaller, it is the largest factor.
+    A study has the losses and answers of several methods on one model, extended by one factor. A
+    study that covers the wanted factor is preferred, then one of the model with the longest trained
+    context, then the one at the smallest factor. Where no study covers the wanted factor, the one
+    at the largest factor is chosen.
 
     Args:
         method: The name of the method.
@@ -239,12 +240,14 @@ def study_for(
     with_same_kind = [study for study in preferred if study.on_top == on_top]
     preferred = with_same_kind or preferred
 
-    # the model with the longest trained context, and its study at the nearest factor
-    longest_trained = max(study.trained for study in preferred)
-    of_model = [study for study in preferred if study.trained == longest_trained]
-    long_enough = [study for study in of_model if study.reaches(factor)]
+    # Studies that reach the wanted factor are preferred: at 4 times a method may fail that works at
+    # twice the length.
+    long_enough = [study for study in preferred if study.reaches(factor)]
+    longest_trained = max(study.trained for study in long_enough or preferred)
     if long_enough:
-        return min(long_enough, key=lambda study: study.factor)
+        of_model = [study for study in long_enough if study.trained == longest_trained]
+        return min(of_model, key=lambda study: study.factor)
+    of_model = [study for study in preferred if study.trained == longest_trained]
     return max(of_model, key=lambda study: study.factor)
 
 

@@ -23,10 +23,21 @@ from .advice_files import advise_config, write_records
 from .evidence import FOLDER, record, table
 
 FILE = FOLDER / "regret.json"
+REAL = ("SmolLM2-135M", "gemma-3-270m")
+"""The models that somebody uses, as keys of SHAPES."""
 TRAINED = {"Llama-0.14M": 128, "three Llamas": 128, "four Llamas": 128}
 """The trained lengths of small models, before any scaling, by the beginning of their names."""
 SHAPES = {
     "SmolLM2-135M": {"head_dim": 64, "rope_theta": 100_000.0},
+    "gemma-3-270m": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "head_dim": 256,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 512,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "Llama-0.14M": {"head_dim": 32, "rope_theta": 10_000.0},
     "three Llamas": {"head_dim": 32, "rope_theta": 10_000.0},
     "four Llamas": {"head_dim": 32, "rope_theta": 1_000.0},
@@ -230,12 +241,13 @@ def regret_sentence(regrets: Sequence[Regret]) -> str:
         mean(getattr(one, name) for one in regrets) for name in ("lost", "drawn", "by_frequencies")
     ]
     lost, drawn, by_frequencies = (f"{value:.3f}" for value in means)
+    small = len(models) - len(REAL)
     return (
         f"The first line is the best one in {hits} of {len(regrets)} studies, and otherwise at most"
         f" {largest:.3f} nats behind it. In the mean it is {lost} nats behind, a method drawn at"
         f" random {drawn}, and the first line by frequencies only {by_frequencies}. There are only"
-        f" {len(models)} models: SmolLM2-135M, and {len(models) - 1} kinds of models below a"
-        " million parameters, which learned nothing but the manual of Python."
+        f" {len(models)} models: {', '.join(REAL)}, and {small} kinds of models"
+        " below a million parameters, which learned nothing but the manual of Python."
     )
 
 

@@ -796,7 +796,8 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
     try:
         # the headers, and behind them the tensors of all conversions, from one reading of the model
         for conversion in conversions:
-            conversion.floats.write_bytes(conversion.header_bytes)
+            floats = conversion.floats
+            floats.write_bytes(conversion.header_bytes)
             advance(len(conversion.header_bytes))
         _write_converted_tensors(conversions, advance)
 

@@ -820,7 +820,7 @@ def _measure_position(reference_row: Tensor, answer: LogProbs, target: int) -> M
     rest_p = max(0.0, 1 - log_p.exp().sum().item())
     rest_q = max(0.0, 1 - log_q.exp().sum().item())
     if min(rest_p, rest_q) >= LEAST_PROBABILITY:
-        kl += max(0.0, rest_p * math.log(rest_p / rest_q) + rest_q - rest_p)
+        kl += max(0.0, rest_p * math.log(rest_p / rest_q) - rest_p + rest_q)
 
     # the likeliest tokens of both sides, at most five
     likely = reference_row.topk(min(5, len(answer))).indices.tolist()

@@ -211,6 +211,8 @@ def build_recipe(values: Values) -> Recipe:
         length = _check_context(values["context"])
         values = {**values, "yarn": length, "context": None}
 
+    chosen = _single_method(values)
+
     # modifiers are options that all methods have: --attention-factor
     modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
     for name in LENGTH_MODIFIERS:
@@ -221,7 +223,6 @@ def build_recipe(values: Values) -> Recipe:
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
 
     # --recipe FILE: the method is in the file
-    chosen = _single_method(values)
     if chosen == "recipe":
         return _load_recipe(values["recipe"], modifiers, settings)
 

@@ -146,7 +146,7 @@ def test_a_run_does_not_fail_by_the_noise_of_its_part(
     read = BothSides.read
 
     def read_until_stopped(*given: Any) -> BothSides:
-        return replace(read(*given), partial=True)
+        return replace(read(*given), stopped_early=True)
 
     monkeypatch.setattr(BothSides, "read", read_until_stopped)
     measured_in_whole.clear()

@@ -149,13 +149,13 @@ class Quantisation:
         with scratch() as folder:
             # A dry run of llama.cpp reads only the header of its input. So the input is the header,
             # then a hole of the size of the tensors. The output needs a name, but is not written.
-            source = folder / "header.gguf"
+            floats = folder / "header.gguf"
             head = header.bytes_with_reserve(0)
-            source.write_bytes(head)
-            with source.open("r+b") as file:
+            floats.write_bytes(head)
+            with floats.open("r+b") as file:
                 file.truncate(len(head) + header.data_size)
             never_written = folder / "none.gguf"
-            type_names = self._quantise(source, never_written, dry_run=True)
+            type_names = self._quantise(floats, never_written, dry_run=True)
 
         # from names, {"blk.0.attn_q.weight": "q4_K"}, to numbers of ggml; -1 for an unknown name
         number_of_type = {kind.name.lower(): number for number, kind in TYPES.items()}

@@ -149,9 +149,9 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
             raise
         with suppress(RopeconvError):  # raised where another run writes the same output
             discard_stopped_run(output_plan.out)
-            # an Interruption says that the same command continues the run: not without its files
-            if isinstance(problem, Interruption):
-                raise StopRequest from None
+        # an Interruption says that the same command continues the run: not without its files
+        if isinstance(problem, Interruption):
+            raise StopRequest from None
         raise
 
     sheet.good(f"{output.place}.")

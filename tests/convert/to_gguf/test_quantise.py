@@ -172,9 +172,9 @@ def test_weights_that_are_quantised_already_are_refused_and_kept_ones_are_not() 
     name = "blk.0.ffn_up_exps.weight"
     numbers = {kind.name: number for number, kind in TYPES.items()}
     stored = {name: TensorInfo(name, (256, 2), numbers["MXFP4"], 0, 272)}
-    quantisation._check(stored, {name: numbers["MXFP4"]})
+    quantisation._check_tensors(stored, {name: numbers["MXFP4"]})
     with pytest.raises(UnsupportedBake, match="mxfp4_moe"):
-        quantisation._check(stored, {name: numbers["Q4_K"]})
+        quantisation._check_tensors(stored, {name: numbers["Q4_K"]})
 
 
 def by_ggml(floats: NDArray[np.float32], type: int, means: NDArray[np.float32] | None) -> bytes:

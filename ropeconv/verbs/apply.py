@@ -212,14 +212,14 @@ def _plan_model(
     # apply(model, context="128k") names no method, and `recipe_of` chooses one for the length
     method_is_chosen_by_length = recipe is None and not chosen_methods(recipe_values)
 
+    # keywords of the whole call: `force`, `push`
+    request = _make_request(given)
+    request = replace(request, dry_run=dry_run, by_length=method_is_chosen_by_length)
+
     # keywords of a single output: `out`, `to`
     output_options = _output_options(given)
     reference = reference_of("apply", model)
     unit = OutputUnit(source=reference, given=output_options, folder=None, label=reference)
-
-    # keywords of the whole call: `force`, `push`
-    request = _make_request(given)
-    request = replace(request, dry_run=dry_run, by_length=method_is_chosen_by_length)
     batch = _make_batch(unit, request, reporter)  # adds the draft model, if there is one
 
     # a source that the caller has opened is not opened again

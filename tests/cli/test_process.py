@@ -71,7 +71,11 @@ def test_signals_end_a_run_with_a_sentence(stop: signal.Signals, tmp_path: Path)
         ):  # others may look for a server that had this port
             connection, _ = silent.accept()
         process.send_signal(stop)
-        _, words = process.communicate(timeout=60)
+        try:
+            _, words = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:  # as a person would, who sees nothing happen
+            process.send_signal(stop)
+            _, words = process.communicate(timeout=60)
     assert process.returncode == 128 + stop, words
     assert words.startswith("ropeconv: interrupted; ")
     assert "Traceback" not in words

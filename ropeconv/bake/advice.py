@@ -920,9 +920,10 @@ def _advice(
     kept_scaling = start.form.kind if on_top else ""
     fine_tuned = not fine_tuning.may_work_untuned
     standing = compare_method(method.name, factor, fine_tuned, on_top=kept_scaling)
-    study = study_for(method.name, factor, kept_scaling)
+    has_windows = inspection.spec.sliding_window is not None
+    study = study_for(method.name, factor, kept_scaling, has_windows)
     measured = None if study is None else MeasuredMethod(study, method.name, factor)
-    weak_study = weak_study_for(method.name, factor, kept_scaling)
+    weak_study = weak_study_for(method.name, factor, kept_scaling, has_windows)
     weak = None
     if measured is None and weak_study is not None:
         weak = MeasuredMethod(weak_study, method.name, factor)

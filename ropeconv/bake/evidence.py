@@ -67,6 +67,12 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     higher: bool = False
     """Whether more is better."""
 
+    sliding_window: int = 0
+    """The tokens that most layers see, in a model with other layers that see all tokens.
+
+    0 for any other model.
+    """
+
     trained: int = 0
     """The trained context in tokens; 0 where only `model` has it."""
 
@@ -201,20 +207,26 @@ def studies_of(on_top: str) -> list[Study]:
 
 
 def study_for(
-    method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
+    method: str,
+    factor: float,
+    on_top: str = "",
+    has_windows: bool = False,
+    among: Sequence[Study] | None = None,
 ) -> Study | None:
     """Return the study that shows best how a method works without training; None if none does.
 
     A study has the losses and answers of several methods on one model, extended by one factor. A
-    study that covers the wanted factor is preferred, then one of the model with the longest trained
-    context, then the one at the smallest factor. Where no study covers the wanted factor, the one
-    at the largest factor is chosen.
+    study that covers the wanted factor is preferred, then one of a model that has windows in most
+    layers as the wanted model does, then one of the model with the longest trained context, then
+    the one at the smallest factor. Where no study covers the wanted factor, the one at the largest
+    factor is chosen.
 
     Args:
         method: The name of the method.
         factor: The wanted length over the trained length.
         on_top: The kind of the scaling that the model was trained with and keeps, such as "yarn";
             empty for a model without scaling.
+        has_windows: Whether most layers of the model see a window only, and the others all tokens.
         among: The studies to choose from. None for all studies of models that lose much at a longer
             context without a method, since only such models show whether a method works.
     """
@@ -243,15 +255,21 @@ def study_for(
     # Studies that reach the wanted factor are preferred: at 4 times a method may fail that works at
     # twice the length.
     long_enough = [study for study in preferred if study.reaches(factor)]
-    longest_trained = max(study.trained for study in long_enough or preferred)
-    if long_enough:
-        of_model = [study for study in long_enough if study.trained == longest_trained]
-        return min(of_model, key=lambda study: study.factor)
+    preferred = long_enough or preferred
+    # A method changes all layers of a Llama, and only those without a window of a Gemma 3: models
+    # with windows keep more of their loss and answers.
+    with_same_layers = [study for study in preferred if bool(study.sliding_window) == has_windows]
+    preferred = with_same_layers or preferred
+
+    longest_trained = max(study.trained for study in preferred)
     of_model = [study for study in preferred if study.trained == longest_trained]
-    return max(of_model, key=lambda study: study.factor)
+    nearest = min if long_enough else max
+    return nearest(of_model, key=lambda study: study.factor)
 
 
-def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None:
+def weak_study_for(
+    method: str, factor: float, on_top: str = "", has_windows: bool = False
+) -> Study | None:
     """Return a study by which a method can be sorted, though not judged; None if there is none.
 
     Some models lose little at a longer context even without a method. A study of such a model does
@@ -264,6 +282,7 @@ def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None
         factor: The wanted length over the trained length.
         on_top: The kind of the scaling that the model was trained with and keeps, such as "yarn";
             empty for a model without scaling.
+        has_windows: Whether most layers of the model see a window only, and the others all tokens.
     """
     weak_studies = []
     for study in evidence().studies:
@@ -272,7 +291,7 @@ def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None
         has_significant_pairs = bool(study.better)
         if study.hardly_loses_without_method and has_significant_pairs:
             weak_studies.append(study)
-    return study_for(method, factor, on_top, among=weak_studies)
+    return study_for(method, factor, on_top, has_windows, among=weak_studies)
 
 
 def untuned_rank(result: BarResult | None) -> int:
@@ -298,7 +317,9 @@ class Untuned(msgspec.Struct, frozen=True):
     """Whether it found some of the hidden facts."""
 
 
-def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
+def works_untuned(
+    method: str, factor: float, on_top: str = "", has_windows: bool = False
+) -> Untuned:
     """Return whether a method works without training, by what a study measured, and the reason.
 
     A method must stay within a bar: lose at most MOST_LOST nats per token, and find LEAST_FOUND
@@ -309,8 +330,9 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         method: The name of the method.
         factor: The wanted length over the trained length.
         on_top: The scaling that the model was trained with and keeps; empty for none.
+        has_windows: Whether most layers of the model see a window only, and the others all tokens.
     """
-    study = study_for(method, factor, on_top)
+    study = study_for(method, factor, on_top, has_windows)
     if study is None:
         place = f" on top of {on_top} scaling" if on_top else ""
         return Untuned(None, f"{method} was not measured without training{place}")

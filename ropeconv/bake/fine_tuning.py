@@ -124,7 +124,8 @@ def _measured(inspection: Inspection, method: str, factor: float, on_top: str = 
     """
     if inspection.encoder:
         return Untuned(None, f"{method} was not measured on encoders")
-    return works_untuned(method, factor, on_top)
+    has_windows = inspection.spec.sliding_window is not None
+    return works_untuned(method, factor, on_top, has_windows)
 
 
 def _training_by_measurement(untuned: Untuned) -> tuple[FineTuningLevel, str]:

@@ -86,6 +86,12 @@ class RecordItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_top: str = ""
     """The kind of the scaling that the model was trained with, on which the method is put."""
 
+    sliding_window: int = 0
+    """The tokens that most layers see, in a model with other layers that see all tokens.
+
+    0 for any other model.
+    """
+
     runtime: str = ""
     """The runtime that computed it."""
 

@@ -68,7 +68,8 @@ def shown_study(plan: Plan) -> Study | None:
     if is_encoder(plan):
         return None
     on_top = plan.before.form.kind if plan.recipe.on_top else ""
-    return study_for(plan.recipe.method.name, factor_of(plan), on_top)
+    has_windows = plan.before.sliding_window is not None
+    return study_for(plan.recipe.method.name, factor_of(plan), on_top, has_windows)
 
 
 def factor_of(plan: Plan) -> float:

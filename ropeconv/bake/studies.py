@@ -13,8 +13,9 @@ from .items import RecordItem
 from .proof import FEWEST, Proof, critical, independent_answers, prove, sample_of, wilson
 
 GROWTH = ("growth", "loss")
-RETRIEVAL = (("passkey", "exact"), ("needle", "exact"))
-"""Questions about a hidden fact: a number, or a token that a small model has learned to find."""
+RETRIEVAL = (("passkey", "exact"), ("needle", "exact"), ("keys", "exact"))
+"""Questions about a hidden fact: a number, a token that a small model has learned to find, or one
+of many numbers in a text. The first one of which the unchanged model finds most decides."""
 DIGITS = 4
 """Decimals of losses in nats per token."""
 
@@ -94,12 +95,9 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
     unchanged = losses.get((BASE, trained), {})
     differences = _loss_differences(losses, at_length, trained, longest)
 
-    # answers to questions, which count only where the unchanged model finds most of them at its
-    # trained length
-    answers = _answers(items)
+    # answers to questions
+    answers = _answers(items, trained)
     answered = {name: answers[name, longest] for name in methods if (name, longest) in answers}
-    if not _finds_most(answers.get((BASE, trained))):
-        answered = {}
     shares = _answer_shares(answered)
 
     # how many texts and questions there are
@@ -120,6 +118,7 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
         unit="nats per token, minus the model without a method",
         n=texts_and_questions,
         source=source,
+        sliding_window=items[0].sliding_window,
         trained=trained,
         texts=texts,
         questions=questions,
@@ -135,11 +134,16 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
     )
 
 
-def _answers(items: Sequence[RecordItem]) -> dict[Place, Items]:
-    """Return the answers to questions by the first metric that was asked; empty without any."""
+def _answers(items: Sequence[RecordItem], trained: int) -> dict[Place, Items]:
+    """Return the answers to questions of which the unchanged model finds most; empty without any.
+
+    Args:
+        items: The items of a study.
+        trained: The trained length, at which the unchanged model must find most of them.
+    """
     for wanted in RETRIEVAL:
         answers = _by_place(items, wanted)
-        if answers:
+        if _finds_most(answers.get((BASE, trained))):
             return answers
     return {}
 

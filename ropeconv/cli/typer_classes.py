@@ -161,8 +161,10 @@ class Command(TyperCommand):
                 f"{name} is an option of `ropeconv push`; write the output with -o, and publish it"
                 " with that"
             )
-        # the name that other tools have, and the option here, perhaps with a value: `--to gguf`
-        option_here = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
+        # an option of other tools: the table has its name here, such as "--outtype" for --quantize,
+        # perhaps with a value: "--to gguf"
+        in_american_english = name.replace("quantise", "quantize")
+        option_here = OTHER_OPTIONS.get(in_american_english, "")
         flag_here, _, _ = option_here.partition(" ")
         if flag_here in known:
             return f"there is no option {name}; use {option_here}"

@@ -219,14 +219,17 @@ class Journal(Generic[L]):
         length_of_lines = data.rfind(b"\n") + 1
         first_line, *result_lines = data[:length_of_lines].removesuffix(b"\n").split(b"\n")
 
-        # the first line names the model and the version
+        # The first line names the command, the model and the version. The journal of another model
+        # or version is not read, and only `fresh` may rename it.
         head = decode_line(first_line, Head)
         head_is_damaged = head is None
-        if not head_is_damaged and head != self._head:
+        is_of_another_run = not head_is_damaged and head != self._head
+        if is_of_another_run:
+            is_of_another_command = head.journal != self._head.journal
+            if is_of_another_command:
+                raise self._not_a_journal()
             if not fresh:
                 raise self._error_for_other_head(head)
-            if head.journal != self._head.journal:  # of another command
-                raise self._not_a_journal()
             return length_of_lines
 
         # the other lines, each with a result
@@ -300,9 +303,7 @@ class Journal(Generic[L]):
         )
 
     def _error_for_other_head(self, head: Head) -> BadSource:
-        """Return the error for a journal with another first line: which part of it differs."""
-        if head.journal != self._head.journal:
-            return self._not_a_journal()
+        """Return the error for the journal of another model, or of another version of lines."""
         of = "model" if head.format == self.kind.format else "version of ropeconv"
         return BadSource(
             f"{self.path} is the journal of another {of}; {self.kind.elsewhere}, or --fresh,"

@@ -229,17 +229,30 @@ def _type_statements(dictionaries: dict[str, Config]) -> list[Statement]:
 def _trained_contexts(
     part: Config, family: Family, dictionaries: dict[str, Config]
 ) -> list[Statement]:
-    """Return every value for the length that a scaling starts from, the class's value first."""
+    """Return every value for the length that a scaling starts from.
+
+    The one at the top level of the config comes first, since the class in transformers computes
+    with it.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model.
+        dictionaries: The content of rope_scaling and rope_parameters, if the config has them.
+    """
     statements = []
+
+    # the top level counts for scalings that start from a length, such as YaRN, in classes that read
+    # it there
+    types = {settings.get("rope_type", settings.get("type")) for settings in dictionaries.values()}
+    starts_from_length = not types.isdisjoint(SCALED_FROM)
     at_top = part.get(ORIGINAL)
-    kinds = {settings.get("rope_type", settings.get("type")) for settings in dictionaries.values()}
-    is_scaled = not kinds.isdisjoint(SCALED_FROM)
-    if _is_number(at_top) and is_scaled and not family.writing.pinned_original:
-        statements.append(Statement(ORIGINAL, at_top, at_top))
+    if starts_from_length and not family.writing.pinned_original and _is_number(at_top):
+        statements.append(Statement(place=ORIGINAL, value=at_top, meaning=at_top))
+
     for name, settings in dictionaries.items():
-        inside = settings.get(ORIGINAL)
-        if _is_number(inside):
-            statements.append(Statement(f"{name}.{ORIGINAL}", inside, inside))
+        length = settings.get(ORIGINAL)
+        if _is_number(length):
+            statements.append(Statement(f"{name}.{ORIGINAL}", value=length, meaning=length))
     return statements
 
 

@@ -350,6 +350,19 @@ class RopeSpec:
         return "chunks" if self.chunked else "sliding window"
 
     @property
+    def sliding_window(self) -> int | None:
+        """The largest window, in tokens, of a model that sees the whole context in few layers.
+
+        That is a model such as Gemma 3, most of whose layers have a window, and others do not. None
+        for any other model.
+        """
+        sizes = [size for size in self.windows if size is not None]
+        layers_without_window = len(self.windows) - len(sizes)
+        if not 0 < layers_without_window < len(sizes):
+            return None
+        return max(sizes)
+
+    @property
     def rotating_window(self) -> int | None:
         """The widest window of the layers that an extension changes, in tokens.
 

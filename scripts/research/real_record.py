@@ -64,6 +64,9 @@ class Subject:
     trained: int
     """The tokens of its trained context."""
 
+    sliding_window: int
+    """The tokens that most of its layers see, if others see all tokens; else 0."""
+
     texts: dict[int, int]
     """How many texts of ORDER are measured, by how many times the trained context they are."""
 
@@ -77,8 +80,8 @@ class Subject:
 
 
 SUBJECTS = {
-    SMOLLM2.name: Subject(SMOLLM2, trained=8192, texts={2: 8, 4: 2, 8: 2}),
-    GEMMA3.name: Subject(GEMMA3, trained=32768, texts={2: 2, 4: 2, 8: 2}),
+    SMOLLM2.name: Subject(SMOLLM2, trained=8192, sliding_window=0, texts={2: 8, 4: 2, 8: 2}),
+    GEMMA3.name: Subject(GEMMA3, trained=32768, sliding_window=512, texts={2: 2, 4: 2, 8: 2}),
 }
 FIRST_METHODS = {
     2: ("base", "yarn", "ntk", "mixed", "by-parts", "linear"),
@@ -596,6 +599,7 @@ def _items_of_row(
         "model": subject.published.name,
         "identity": found.get("identity", ""),
         "trained": subject.trained,
+        "sliding_window": subject.sliding_window,
         "method": method,
         "factor": None if is_base else float(times),
         "runtime": found.get("runtime", "transformers"),

@@ -103,7 +103,15 @@ def size_of(model: Any, seed: int) -> str:
 class Measuring:
     """Makes the items of one model."""
 
-    def __init__(self, text: Corpus, size: str, trained: int, identity: str, on_top: str = ""):
+    def __init__(
+        self,
+        text: Corpus,
+        size: str,
+        trained: int,
+        identity: str,
+        on_top: str = "",
+        sliding_window: int = 0,
+    ):
         """Name the model in its items.
 
         Args:
@@ -112,6 +120,7 @@ class Measuring:
             trained: The trained length in tokens.
             identity: A digest of its training.
             on_top: The rope type of the scaling that it was trained on with; empty for none.
+            sliding_window: The tokens that most of its layers see, if others see all; else 0.
         """
         self.text = text
         model, seed = size.split()
@@ -123,6 +132,7 @@ class Measuring:
             "identity": identity,
             "trained": trained,
             "on_top": on_top,
+            "sliding_window": sliding_window,
             "runtime": "transformers",
             "dtype": "float32",
             "sample": text.sha256[:16],
@@ -212,7 +222,9 @@ def measure_plain(model: Any, training: Training, text: Corpus) -> Iterator[list
     if model.config.model_type != "llama":
         description += model.config.model_type
     identity = sha256(description.encode()).hexdigest()
-    measuring = Measuring(text, size_of(model, training.seed), trained, identity)
+    size = size_of(model, training.seed)
+    sliding_window = getattr(model.config, "sliding_window", None) or 0
+    measuring = Measuring(text, size, trained, identity, sliding_window=sliding_window)
     factors = [factor for factor in FACTORS if factor * trained <= LONGEST]
     every_length = [trained, *(factor * trained for factor in factors)]
     unchanged = list(measuring.items(model, "base", None, None, every_length))

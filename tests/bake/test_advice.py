@@ -21,7 +21,7 @@ from ropeconv.bake.advice import (
     advise,
     compare_method,
 )
-from ropeconv.bake.evidence import Study, evidence, weak_study_for, works_untuned
+from ropeconv.bake.evidence import Study, evidence, study_for, weak_study_for, works_untuned
 from ropeconv.errors import UsageError
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
@@ -262,6 +262,49 @@ def test_a_study_of_chance_orders_no_methods(monkeypatch: pytest.MonkeyPatch) ->
         table = SimpleNamespace(studies=studies)
         monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda table=table: table)
         assert weak_study_for("yarn", 4) == wanted
+
+
+def test_models_with_windows_are_judged_by_such_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not where that model was measured at a smaller factor only."""
+
+    def study(factor: float, window: int, trained: int) -> Study:
+        name = f"{factor:g}x, window {window}"
+        answers = {"yarn": 60.0}
+        lost = {"base": 3.0, "yarn": 0.1}
+        return Study(
+            name,
+            factor,
+            "nats",
+            "1",
+            "",
+            trained=trained,
+            sliding_window=window,
+            lost=lost,
+            retrieval=answers,
+        )
+
+    full = study(2, 0, 8192)
+    full_at_4 = study(4, 0, 8192)
+    with_windows = study(2, 512, 32768)
+    table = SimpleNamespace(studies=(full, full_at_4, with_windows))
+    monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
+    assert study_for("yarn", 2, has_windows=True) == with_windows
+    assert study_for("yarn", 2, has_windows=False) == full  # although trained with less
+    assert study_for("yarn", 4, has_windows=True) == full_at_4
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        ("google--gemma-3-1b-it", True),  # 22 of 26 layers see 512 tokens
+        ("google--gemma-2-9b", False),  # every second layer
+        ("mistralai--Mistral-7B-v0.1", False),  # every layer
+        ("meta-llama--Llama-2-7b-hf", False),
+    ],
+)
+def test_a_window_in_most_layers_chooses_the_study(config: str, windows: bool) -> None:
+    spec = inspect_source(open_source(str(CONFIGS / f"{config}.json"))).spec
+    assert (spec.sliding_window is not None) == windows
 
 
 def a_study(factor: float, better: tuple[tuple[str, str], ...], **more: Any) -> Study:

@@ -140,7 +140,7 @@ def test_a_study_is_the_means_of_its_items(measured: list[RecordItem]) -> None:
     ]
 
 
-@pytest.mark.parametrize("measure", ["passkey", "needle"])
+@pytest.mark.parametrize("measure", ["passkey", "needle", "keys"])
 @pytest.mark.parametrize(("right", "counts"), [(1.0, True), (0.0, False), (None, False)])
 def test_questions_that_the_model_fails_at_its_trained_length_say_nothing(
     measured: list[RecordItem], measure: str, right: float | None, counts: bool
@@ -159,6 +159,24 @@ def test_questions_that_the_model_fails_at_its_trained_length_say_nothing(
     assert study is not None
     assert bool(study.retrieval) == counts
     assert (study.compare_with_bar("yarn") is None) == (not counts)
+
+
+def test_questions_that_the_model_answers_come_before_those_that_it_fails(
+    measured: list[RecordItem],
+) -> None:
+    """Beside passkeys that the unchanged model does not find, the numbers of `keys` count."""
+    changed = []
+    for one in measured:
+        if one.measure == "growth":
+            changed.append(one)
+            continue
+        found = 1.0 if one.length == TRAINED else one.value
+        changed.append(replaced(one, measure="keys", value=found))
+        changed.append(replaced(one, measure="passkey", value=0.0))
+    ((group, members),) = group_items(changed).items()
+    study = study_of_items(group, members, "here")
+    assert study is not None
+    assert study.retrieval["yarn"] == 75
 
 
 def test_means_decide_what_is_far_beyond_both_errors() -> None:

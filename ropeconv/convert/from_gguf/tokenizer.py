@@ -145,9 +145,9 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         texts: The text of each token.
         kinds: The `TokenKind` of each token.
     """
-    # The rules by which a text is split into words. tokenizer.ggml.pre has their name. Some
-    # families have a second name for rules: Command R names the rules of "starcoder" "command-r",
-    # and its `family.gguf.pre` is {"starcoder": "command-r"}.
+    # The rules by which a text is split into words, by their name, tokenizer.ggml.pre. A family may
+    # have another name for the same rules: a file of Command R says "command-r" for the rules that
+    # are called "starcoder", and its `family.gguf.pre` is {"starcoder": "command-r"}.
     name_in_file = file.get("tokenizer.ggml.pre")
     name_of_rules = name_in_file
     second_names = {} if family.gguf is None else family.gguf.pre

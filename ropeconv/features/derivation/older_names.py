@@ -67,8 +67,8 @@ class OlderNames:
         """Put the unscaled formula into transformers' table of formulas, ROPE_INIT_FUNCTIONS.
 
         Code for transformers 4 takes it from there, as `ROPE_INIT_FUNCTIONS["default"](config,
-        device)`; transformers 5 has it in each class instead. The name counts as replaced once the
-        code calls it.
+        device)`; transformers 5 has it in each class instead. When the code of the model calls it,
+        its name is added to `self.replaced`, which the user reads.
         """
         import torch
         from transformers import modeling_rope_utils
@@ -90,7 +90,7 @@ class OlderNames:
                     does not need.
                 unused_by_name: Likewise.
             """
-            # Note that the code of the model calls this function. The user reads all such names.
+            # the code of the model calls this function
             if NAME_OF_DEFAULT_FORMULA not in names_in_report:
                 names_in_report.append(NAME_OF_DEFAULT_FORMULA)
 

@@ -665,6 +665,7 @@ class Evaluation:
             device=runner.device,
             dtype=runner.dtype,
             trained=self.sizes.trained,
+            sliding_window=runner.sliding_window,
             lengths=list(self.sizes.lengths),
             measures=[measure.name for measure in self.measures],
             texts=texts,

@@ -100,6 +100,12 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     trained: int
     """The trained context in tokens."""
 
+    sliding_window: int = 0
+    """The tokens that most layers see, in a model with other layers that see all tokens.
+
+    0 for any other model, and where it is not known.
+    """
+
     lengths: list[int]
     """The lengths of the sequences in tokens."""
 
@@ -311,6 +317,7 @@ def record_items(result: Result) -> list[RecordItem]:
                 model=Path(result.source).name,
                 identity=result.identity,
                 trained=result.trained,
+                sliding_window=result.sliding_window,
                 method=method,
                 factor=factor,
                 runtime=result.runtime,

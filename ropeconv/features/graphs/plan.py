@@ -305,18 +305,18 @@ class GraphEdit:
 def _powers(inv_freq: NDArray[np.float64], count: int) -> NDArray[np.complex128]:
     """Return exp(i p w) for the positions p = 0, 1, ..., [positions, pairs].
 
-    They are products of powers: exp(i (n + p) w) = exp(i n w) exp(i p w) gives rows n to 2n - 1
-    from the first n rows.
+    Each step doubles the rows. With the n rows of the positions 0 to n - 1, those of the positions
+    n to 2n - 1 are exp(i (n + p) w) = exp(i n w) exp(i p w): the same rows, turned by n positions.
 
     Args:
         inv_freq: The frequencies w, in radians per token.
         count: The least number of positions; there are up to twice as many.
     """
     rows = np.ones((1, len(inv_freq)), np.complex128)
-    turn = np.exp(1j * inv_freq)  # by as many positions as there are rows
+    turn_by_rows = np.exp(1j * inv_freq)  # exp(i n w), where n is the number of rows
     while len(rows) < count:
-        rows = np.concatenate([rows, rows * turn])
-        turn = turn * turn
+        rows = np.concatenate([rows, rows * turn_by_rows])
+        turn_by_rows = turn_by_rows * turn_by_rows
     return rows
 
 

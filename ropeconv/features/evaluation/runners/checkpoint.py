@@ -114,6 +114,7 @@ class CheckpointRunner(Runner):
         # what the result and the journal say about the run
         self.source = source.identity  # a digest
         self.trained = inspection.spec.unscaled().original_context  # tokens
+        self.sliding_window = inspection.spec.sliding_window or 0
         self.runtime = f"transformers {stock_version()}"
         self.device = device_spec.device_map or device_spec.device
         self.dtype = device_spec.dtype

@@ -98,6 +98,7 @@ class LlamaCppRunner(Runner):
         self.source = source.identity
         self.inspection = inspect_gguf(source)
         self.trained = self.inspection.spec.unscaled().original_context
+        self.sliding_window = self.inspection.spec.sliding_window or 0
         self.runtime = runtime()
         self.device, self.dtype = device_and_types(source, options)
         self.plans = dict[str, GgufPlan]()

@@ -59,6 +59,12 @@ class Runner(ABC):
     trained: int
     """The context of the unscaled model in tokens."""
 
+    sliding_window: int = 0
+    """The tokens that most layers see, in a model with other layers that see all tokens.
+
+    0 for any other model, and where it is not known.
+    """
+
     tokenizer: Tokenizer
 
     @abstractmethod

@@ -218,7 +218,9 @@ def eval_command(
         trust_remote_code=trust_remote_code,
         threads=options.threads,
     )
-    texts = texts_of(text_names, options)
+    texts = []
+    if text_names or options.dataset or any(measure.needs_text for measure in measures):
+        texts = texts_of(text_names, options)
 
     # the model is loaded here, and freed at the end of the block
     opened = _open_evaluation(options.workers, request, copied(Sizes, sizes), texts)

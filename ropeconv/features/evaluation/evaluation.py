@@ -818,7 +818,8 @@ def evaluate_model(
     Args:
         model: A checkpoint, a GGUF file, or an output of `apply`.
         methods: The rows, such as "base,yarn:4".
-        texts: Files, patterns or texts, as in `gather_texts`.
+        texts: Files, patterns or texts, as in `gather_texts`. Empty for tasks of lm_eval, which
+            have texts of their own.
         sizes: The measures and lengths, by default the loss of the same tokens at four lengths.
         journal: The file of finished sequences, by default in the cache.
         progress: Callbacks, which are called while tokens are read.
@@ -832,7 +833,11 @@ def evaluate_model(
     if methods:
         rows = parse_rows(methods)
     request = RunnerRequest(model=str(model), rows=rows, **options)
-    with open_evaluation(request, sizes or Sizes(), gather_texts(texts)) as evaluation:
+    sizes = sizes or Sizes()
+    files = []
+    if texts or any(measure.needs_text for measure in sizes.chosen_measures()):
+        files = gather_texts(texts)
+    with open_evaluation(request, sizes, files) as evaluation:
         source = evaluation.runner.source
         path = default_path(source) if journal is None else Path(journal)
         with Journal(path, EVAL, source, fresh) as opened, advice_on_memory():

@@ -61,7 +61,7 @@ class Texts:
     """All texts of an evaluation."""
 
     documents: tuple[TextDocument, ...]
-    """The texts, at least one."""
+    """The texts; none where each measure has prompts of its own."""
 
     tokenizer: Tokenizer
 

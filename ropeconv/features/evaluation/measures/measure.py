@@ -35,6 +35,9 @@ class Measure(ABC):
     runs_model: ClassVar[bool] = False
     """Whether it runs the model itself."""
 
+    needs_text: ClassVar[bool] = True
+    """Whether its sequences are made of the user's texts."""
+
     sizes: ClassVar[frozenset[str]] = frozenset()
     """Fields of `EvaluationSizes` that change its sequences.
 

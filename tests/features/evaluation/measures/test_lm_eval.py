@@ -1,5 +1,6 @@
 """lm-eval:TASK hands the loaded and patched model over to lm_eval, and pairs rows by document."""
 
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.verbs.rows import parse_rows
 
+from ....support.in_process import command
 from ..engines import prose
 
 ASKED = EvaluationSizes((96,), 64, windows=3, seed=5)
@@ -192,3 +194,15 @@ def test_lengths_for_which_ruler_has_no_score_are_refused(standin: Standin, run:
     with pytest.raises(UsageError, match="no score at 96 tokens; give --lengths some of 4k,8k"):
         run("niah_multikey_1")
     assert standin.asked == []
+
+
+def test_a_task_needs_no_text_and_other_measures_do(
+    standin: Standin, tiny_llama: Path, tmp_path: Path
+) -> None:
+    """lm_eval has the prompts of its tasks; the loss of `growth` is that of a text."""
+    asked = ("--methods", "base", "--lengths", "64", "--windows", "3", "--journal", "journal.jsonl")
+    words = ("eval", tiny_llama, *asked)
+    alone = command(tmp_path, *words, "--measure", "lm-eval:some_task", "--json", code=0)
+    assert len(json.loads(alone.stdout)["items"]) == 3
+    beside = command(tmp_path, *words, "--measure", "growth,lm-eval:some_task", code=2)
+    assert "no text is given" in beside.stderr

@@ -59,6 +59,8 @@ def describe_layers(spec: RopeSpec) -> str:
     Such as `24 rotate and see 4,096 tokens (sliding window); 8 do not rotate ...`.
     """
     groups = layer_groups(spec)
+    if not groups:
+        return "their number is not stated"
     has_window = any(group.window for group in groups)
     return "; ".join(_describe_group(group, spec, has_window) for group in groups)
 

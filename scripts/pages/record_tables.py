@@ -12,6 +12,8 @@ from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
 from .evidence import record
 
 REAL = "SmolLM2-135M"
+SHORT_QUESTIONS = "lm-eval:short_questions"
+"""The measure of the task that `scripts/research/short_task.py` writes."""
 BAR_WORDS = {"met": "yes", "undecided": NOT_DECIDED, "missed": "no", None: "not judged"}
 """The results of the bar, as `advise` shows them."""
 
@@ -81,7 +83,10 @@ def items_at(times: int, model: str = REAL) -> list[RecordItem]:
         times: The factor.
         model: The beginning of the model's name.
     """
-    items = [item for item in record() if item.model.startswith(model)]
+    items = []
+    for item in record():
+        if item.model.startswith(model) and item.measure != SHORT_QUESTIONS:
+            items.append(item)
     samples = {item.sample for item in items if item.factor == times}
     return [item for item in items if item.factor in (times, None) and item.sample in samples]
 
@@ -199,6 +204,49 @@ def item_counts(times: int, model: str = REAL) -> str:
         f" {len(losses)} blocks of 128 tokens of {texts} texts,"
         f" {len(answers)} questions at 5 depths, and {keys} key tokens of LongPPL"
     )
+
+
+def short_questions() -> str:
+    """Return the table of what each method costs on short questions, within the trained length.
+
+    The columns are the share of right answers, and the mean log-probability of the right answer for
+    each of its characters; methods have their difference to the unchanged model.
+    """
+    items = [item for item in record() if item.measure == SHORT_QUESTIONS]
+    rows = {item.row for item in items}
+    by_log_prob = sorted(rows, key=lambda row: -_mean(items, row, "right_log_prob"))
+    lines = [
+        "| method and factor | right answers | log-probability of the right answer |",
+        "|---" * 3 + "|",
+    ]
+    for row in by_log_prob:
+        cells = [row.replace(":", " ")]
+        for metric, is_share, scale, decimals in (
+            ("acc_norm", True, 100, 1),
+            ("right_log_prob", False, 1, 4),
+        ):
+            unchanged = _short_answers(items, BASE, metric)
+            answers = _short_answers(items, row, metric)
+            unit = " %" if is_share else ""
+            if row == BASE:
+                cells.append(f"{scale * _mean(items, row, metric):.{decimals}f}{unit}")
+                continue
+            proof = prove(answers, unchanged, is_share)
+            assert proof is not None
+            mark = "*" if proof.decided else ""
+            cells.append(f"{scale * proof.difference:+.{decimals}f}{mark}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _short_answers(items: list[RecordItem], row: str, metric: str) -> dict[Hashable, RecordItem]:
+    """The answers of a row to the short questions, by question."""
+    return _pairs([item for item in items if (item.row, item.metric) == (row, metric)])
+
+
+def _mean(items: list[RecordItem], row: str, metric: str) -> float:
+    """The mean of a metric of a row on the short questions."""
+    return sample_of(list(_short_answers(items, row, metric).values())).mean
 
 
 def chosen(

@@ -426,7 +426,9 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"at most [\d.]+ nats above the unchanged model at 1T, .*? passkeys", record_tables.bar),
         *items_of_a_model(2),
         *items_of_a_model(4),
+        *items_of_a_model(8),
         *items_of_a_model(2, "gemma-3-270m"),
+        (r"\| method and factor \| right answers.*?(?=\n\n)", record_tables.short_questions),
         (r"\| model \| on top of \|.*?(?=\n\n)", lambda: regret_table(read_regrets())),
         (
             r"The first line is the best.*?(?=\n\n)",

@@ -20,6 +20,8 @@ from ropeconv.inspection.inspection import ConfigInspection, inspect_source
 from ropeconv.models.open import open_source
 from ropeconv.models.schema import DUAL_CHUNK
 from ropeconv.models.source import Source
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.runtime import find, newest
 
 from ..conftest import CONFIGS
@@ -351,6 +353,11 @@ def test_layers_in_words(name: str) -> None:
     spec = inspected(MORE / f"{name}.json").spec
     assert describe_layers(spec) == LAYERS[name]
     assert sum(group.count for group in layer_groups(spec)) == len(spec.layers)
+
+
+def test_a_config_without_a_number_of_layers_says_so() -> None:
+    spec = RopeSpec(64, 64, Plain(10_000.0), 4096, 4096)
+    assert "not stated" in describe_layers(spec)
 
 
 @pytest.mark.parametrize(

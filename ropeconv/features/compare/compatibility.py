@@ -26,7 +26,7 @@ from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.files import LONGEST, expand_home, read_text
 from ropeconv.formats.jsontext import JsonObject
-from ropeconv.inspection.adapter import Adapter, misplaced_tensor, read_adapter
+from ropeconv.inspection.adapter import Adapter, misplaced_tensor, other_base, read_adapter
 from ropeconv.inspection.inspection import Inspection, inspect_source
 from ropeconv.inspection.receipts.folder import valid_receipt
 from ropeconv.inspection.receipts.receipt import Receipt
@@ -886,7 +886,14 @@ def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], 
         note = f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
         return misfits, note
     misfits += _misfits_of_another_rope(adapter, trained_on, base)
-    return misfits, ""
+
+    # models of one shape and RoPE may have other weights, which no comparison of configs shows
+    note = ""
+    if isinstance(base.source, Source):
+        note = other_base(adapter, base.source)
+    if note:
+        note = f"{note[0].upper()}{note[1:]}."
+    return misfits, note
 
 
 def _was_trained_before_extension(adapter: Adapter, base: Inspection) -> bool:

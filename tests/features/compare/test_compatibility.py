@@ -347,6 +347,20 @@ def test_an_adapter_over_a_base_without_its_scaling(
     assert (logits(llama, adapter) - expected).abs().max() > 1e-3
 
 
+def test_an_adapter_over_other_weights_of_the_same_rope_is_noted(
+    llama: Path, tmp_path: Path
+) -> None:
+    """A fine-tuned model of the same base has the same config, and other weights."""
+    folder = lora(llama, tmp_path / "adapter")
+    own = compatibility(*open_models([str(llama), str(folder)]))
+    assert (own.fits, own.notes) == (True, ())
+    tuned = make("llama", tmp_path / "tuned")
+    over_tuned = compatibility(*open_models([str(tuned), str(folder)]))
+    (note,) = over_tuned.notes
+    assert over_tuned.fits
+    assert f"and not on {tuned}" in note
+
+
 def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path) -> None:
     folder = lora(llama, tmp_path / "adapter")
     yarn = recipe_of("yarn", 4.0)

@@ -249,6 +249,11 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     custom_code: str | None
     local_theta: float | None
     refuse: str | None
+    """Why the model cannot be extended; None where it can."""
+
+    gguf_only: bool
+    """Whether `refuse` does not hold for GGUF files."""
+
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
     runtimes: tuple[RuntimeRecord, ...]

@@ -343,6 +343,7 @@ class Inspection(TableSummary):
             "draft": self.draft.name if self.draft else None,
             "custom_code": self.custom_code or None,
             "refuse": self.refuse or None,
+            "gguf_only": self.gguf_only,
             "problems": self.problems,
             "runtimes": [verdict.to_dict() for verdict in self.verdicts],
             "kv_cache": self.kv_cache.document(self.spec.context) if self.kv_cache else None,

@@ -119,6 +119,7 @@ def right_answers(row: str, length: int, model: str = "SmolLM2-135M-Instruct") -
     return sum(values), len(values)
 
 
+SHORT_QUESTIONS = "lm-eval:short_questions"
 METHODS = "docs/methods.md"
 PAGE = "docs/evaluating.md"
 README = "README.md"
@@ -351,6 +352,7 @@ def mean_difference(first: dict[Any, float], second: dict[Any, float]) -> str:
     ("model", "title", "times"),
     [
         ("SmolLM2-135M-Instruct", "method", 4),
+        ("SmolLM2-135M-Instruct", "method", 8),
         ("gemma-3-270m", "gemma-3-270m", 2),
     ],
 )
@@ -376,3 +378,48 @@ def test_the_tables_of_items_are_those_of_the_items(model: str, title: str, time
         if (item["measure"], item["metric"], item["row"], item["length"]) == wanted:
             item["value"] = 1.0
     assert cells_of_a_row(items, f"yarn:{times}", times) != lines["yarn"]
+
+
+def short_answers(items: list[dict[str, Any]], row: str, metric: str) -> dict[str, float]:
+    """The numbers of a row on the short questions, by question."""
+    answers = {}
+    for item in items:
+        if (item["measure"], item["row"], item["metric"]) == (SHORT_QUESTIONS, row, metric):
+            answers[item["text"]] = item["value"]
+    return answers
+
+
+def cells_of_short_questions(items: list[dict[str, Any]], row: str) -> list[str]:
+    """What the table says of a row: its right answers, and the log-probability of the right one."""
+    cells = []
+    for metric, scale, shown in (("acc_norm", 100, ".1f"), ("right_log_prob", 1, ".4f")):
+        unchanged = short_answers(items, "base", metric)
+        answers = short_answers(items, row, metric)
+        assert answers.keys() == unchanged.keys()
+        assert len(answers) == 282
+        if row == "base":
+            unit = " %" if scale == 100 else ""
+            cells.append(f"{scale * np.mean(list(answers.values())):{shown}}{unit}")
+        else:
+            apart = [answers[text] - unchanged[text] for text in answers]
+            cells.append(f"{scale * np.mean(apart):+{shown}}")
+    return cells
+
+
+def test_the_table_of_short_questions_is_that_of_the_items() -> None:
+    items = read_lines(EVIDENCE / "items" / "SmolLM2-135M-Instruct.jsonl.gz")
+    page = (ROOT / PAGE).read_text("utf-8")
+    (table,) = re.findall(r"^\| method and factor \| right answers .*?\n\n", page, re.M | re.DOTALL)
+    lines = {}
+    for line in table.replace("*", "").strip().splitlines()[2:]:
+        name, *cells = line.strip("| ").split(" | ")
+        lines[name.replace(" ", ":")] = cells
+    assert {"base", "yarn:4", "linear:4"} <= lines.keys()
+    for row, shown in lines.items():
+        assert cells_of_short_questions(items, row) == shown
+
+    # an answer that was right is wrong
+    for item in items:
+        if (item["measure"], item["row"]) == (SHORT_QUESTIONS, "yarn:4"):
+            item["value"] = 0.0
+    assert cells_of_short_questions(items, "yarn:4") != lines["yarn:4"]

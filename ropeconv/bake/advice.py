@@ -19,7 +19,7 @@ from ..errors import UnsupportedBake, UsageError
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.receipts.receipt import FineTuningRecord
-from ..inspection.support import support
+from ..inspection.support import UNREAD, by_runtime, support
 from ..models.config import sample_config
 from ..models.gguf import GgufSource
 from ..models.registry import families
@@ -39,7 +39,7 @@ from ..rope.spec import RopeSpec
 from ..rope.summary import Summary, SummaryTable
 from ..runtimes.gguf_readers import find_any, reader_names
 from ..runtimes.read_config import read_spec
-from ..runtimes.runtime import LLAMA_CPP, canonical
+from ..runtimes.runtime import GOOD, LLAMA_CPP, canonical
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
 from .evidence import (
@@ -63,10 +63,12 @@ CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
     " was trained with; then the unchanged RoPE where a longer context has no new angle; then"
     " measured to work without training, by the bar, before those about which too few questions"
-    " were asked; then measured at all, at this length or nearest to it, on the largest model"
-    " first; then the lower loss; methods without a measurement by their loss on models that lose"
-    " little without any, then by fewer dimensions outside the trained angles, then the longer"
-    " effective length, then the smaller change of the pairs that complete a period"
+    " were asked; then measured at all, at this length or nearest to it, on a model with windows in"
+    " most layers if this one has them, on the largest model first; then the lower loss, to"
+    " hundredths of a nat, and for equal ones more runtimes that compute it; methods without a"
+    " measurement by their loss on models that lose little without any, then by fewer dimensions"
+    " outside the trained angles, then the longer effective length, then the smaller change of the"
+    " pairs that complete a period"
 )
 
 
@@ -161,6 +163,21 @@ class FormatAdvice:
     reason: str = ""
     """Why it cannot hold the schedule, or empty."""
 
+    @property
+    def loading(self) -> int:
+        """How many runtimes can load the model in their newest version."""
+        return sum(status not in UNREAD for status in self._newest_statuses)
+
+    @property
+    def supporting(self) -> int:
+        """How many runtimes support the output in their newest version."""
+        return sum(status in GOOD for status in self._newest_statuses)
+
+    @property
+    def _newest_statuses(self) -> list[str]:
+        """The support of the newest version of each runtime."""
+        return [versions[-1].status for versions in by_runtime(self.verdicts).values()]
+
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         rows = [verdict.to_dict() for verdict in self.verdicts]
@@ -179,6 +196,10 @@ class MeasuredMethod:
 
     wanted: float = 1.0
     """The wanted length over the trained one."""
+
+    has_same_layers: bool = True
+    """Whether most layers have a window in both the measured model and the wanted one, or in
+    neither."""
 
     @property
     def covered(self) -> float:
@@ -229,9 +250,10 @@ class MeasuredMethod:
         Such as ("2.31", "2.48", "+0.02", "94 % (88-97)", "Qwen2.5-0.5B"); "-" where a number is not
         known.
         """
-        inside = "-" if self.loss_inside is None else f"{self.loss_inside:.2f}"
-        beyond = "-" if self.loss_beyond is None else f"{self.loss_beyond:.2f}"
-        price = "-" if self.price is None else f"{self.price:+.2f}"
+        decimals = DECIMALS_OF_LOSS
+        inside = "-" if self.loss_inside is None else f"{self.loss_inside:.{decimals}f}"
+        beyond = "-" if self.loss_beyond is None else f"{self.loss_beyond:.{decimals}f}"
+        price = "-" if self.price is None else f"{self.price:+.{decimals}f}"
         found = "-"
         if self.retrieval is not None:
             share, low, high = self.retrieval
@@ -259,6 +281,8 @@ class MeasuredMethod:
         }
 
 
+DECIMALS_OF_LOSS = 2
+"""Decimals of the losses in tables, to which methods are ordered by them."""
 IN_FLOAT32 = 1e-6
 """How far frequencies may differ that are equal in float32."""
 NOT_DECIDED = "not decided"
@@ -423,14 +447,16 @@ class Advice(Summary):
             effective_length = min(first_violation - 1, effective_length)
 
         # The loss of the method in a study. `weak` is a study of a model that hardly needs a
-        # method. Losses of two models, or at two factors, cannot be compared, so the factor and the
-        # trained length of the study are compared before the loss.
+        # method. Losses of two models, or at two factors, cannot be compared, so the factor, the
+        # layers and the trained length of the study are compared before the loss.
         measured_factor = 0.0
+        has_same_layers = True
         trained_length = 0
         lost = 0.0
         measurement = self.measured or self.weak
         if measurement is not None:
             measured_factor = measurement.covered  # the factor up to which it was measured
+            has_same_layers = measurement.has_same_layers
             trained_length = measurement.study.trained
             lost = measurement.lost
 
@@ -450,16 +476,19 @@ class Advice(Summary):
             training,
             self.measured is None,
             -measured_factor,
+            not has_same_layers,
             -trained_length,
-            lost,
+            round(lost, DECIMALS_OF_LOSS),
         )
+        # methods whose losses are equal in the table: the one that most runtimes compute
+        by_runtimes = -sum(writing.supporting for writing in self.writings.values())
         by_frequencies = (
             self.profile.outside,  # the number of dimensions with angles that training did not have
             -effective_length,
             self.profile.fast_change,  # the change of pairs that complete a period in training
         )
         # the name comes last, so that no two keys are equal
-        return (*by_evidence, *by_frequencies, self.method.name)
+        return (*by_evidence, by_runtimes, *by_frequencies, self.method.name)
 
     def to_dict(self) -> JsonObject:
         """Return the method, its evidence and its outputs as JSON-ready data.
@@ -921,12 +950,17 @@ def _advice(
     fine_tuned = not fine_tuning.may_work_untuned
     standing = compare_method(method.name, factor, fine_tuned, on_top=kept_scaling)
     has_windows = inspection.spec.sliding_window is not None
+
+    def measured_in(study: Study) -> MeasuredMethod:
+        has_same_layers = bool(study.sliding_window) == has_windows
+        return MeasuredMethod(study, method.name, factor, has_same_layers)
+
     study = study_for(method.name, factor, kept_scaling, has_windows)
-    measured = None if study is None else MeasuredMethod(study, method.name, factor)
+    measured = None if study is None else measured_in(study)
     weak_study = weak_study_for(method.name, factor, kept_scaling, has_windows)
     weak = None
     if measured is None and weak_study is not None:
-        weak = MeasuredMethod(weak_study, method.name, factor)
+        weak = measured_in(weak_study)
 
     # the command: only what the user has to type
     is_scaled = inspection.extended or inspection.first_spec.scaled

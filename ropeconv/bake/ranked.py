@@ -9,13 +9,11 @@ from typing import ClassVar, Protocol
 
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection, inspect_source
-from ..inspection.support import UNREAD, by_runtime
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..options import Format
 from ..rope.features import hook
 from ..rope.summary import SummaryTable, TableSummary
-from ..runtimes.runtime import GOOD
 from .advice import (
     CRITERION,
     NOT_MEASURED,
@@ -348,9 +346,7 @@ def _count_supporting(writing: FormatAdvice) -> str:
     """
     if not writing.verdicts:
         return "-"
-    newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
-    loading = [status for status in newest if status not in UNREAD]
-    return f"{sum(status in GOOD for status in loading)} of {len(loading)}"
+    return f"{writing.supporting} of {writing.loading}"
 
 
 def advised(

@@ -184,8 +184,12 @@ def one(
         "lost": None,
         "trained": 8192,
         "factor": 4,
+        "same_layers": True,
+        "runtimes": 1,
         **numbers,
     }
+    same_layers = given.pop("same_layers")
+    runtimes = given.pop("runtimes")
     first = given.pop("first")
     recommended = given.pop("recommended")
     lost = given.pop("lost")
@@ -194,7 +198,7 @@ def one(
     measured = None
     if lost is not None:
         study = Study("m", factor, "nats", "1", "here", trained=trained, lost={name: lost})
-        measured = MeasuredMethod(study, name, 4.0)
+        measured = MeasuredMethod(study, name, 4.0, same_layers)
     reach = SimpleNamespace(
         first_violation=first, effective_length=None if first is None else first - 1
     )
@@ -202,7 +206,10 @@ def one(
         reach=reach, to_dict=lambda: {"outside": given["outside"]}, **given
     )
     schedule: Any = SimpleNamespace(context=4096, attention_factor=1.1)
-    writings = {"gguf": FormatAdvice("keys", (), reason)}
+    verdicts: Any = [
+        SimpleNamespace(runtime=f"runtime {number}", status="exact") for number in range(runtimes)
+    ]
+    writings = {"gguf": FormatAdvice("keys", tuple(verdicts), reason)}
     command = "ropeconv apply"
     need = FineTuningRecord("none" if untuned else "needed", 8.0, 512, "a study")
     return Advice(
@@ -238,6 +245,16 @@ def test_advice_is_sorted_by_what_is_known() -> None:
     assert order(one("ntk", factor=2, **low), one("yarn", **high)) == ["yarn", "ntk"]
     assert order(one("ntk", factor=8, **low), one("yarn", **high)) == ["ntk", "yarn"]
     assert order(one("ntk", factor=2, **low), one("yarn", factor=3, **high)) == ["yarn", "ntk"]
+    # nor are those of a model with other layers than this one has
+    assert order(one("yarn", same_layers=False, **low), one("ntk", **high)) == ["ntk", "yarn"]
+    # losses that are equal in the table: what more runtimes compute comes first
+    nearly = {"lost": 0.104}
+    assert order(one("yarn", **nearly), one("ntk", runtimes=3, **low)) == ["ntk", "yarn"]
+    assert order(one("ntk", runtimes=2, **low), one("yarn", runtimes=3, **nearly)) == [
+        "yarn",
+        "ntk",
+    ]
+    assert order(one("ntk", runtimes=3, lost=0.12), one("yarn", **low)) == ["yarn", "ntk"]
     assert order(one("ntk", recommended="a card", reason="no"), one("linear", untuned=False)) == [
         "linear",
         "ntk",

@@ -453,12 +453,15 @@ class Advice(Summary):
         has_same_layers = True
         trained_length = 0
         lost = 0.0
+        runtimes = 0
         measurement = self.measured or self.weak
         if measurement is not None:
             measured_factor = measurement.covered  # the factor up to which it was measured
             has_same_layers = measurement.has_same_layers
             trained_length = measurement.study.trained
-            lost = measurement.lost
+            lost = round(measurement.lost, DECIMALS_OF_LOSS)
+            # of methods whose losses are equal in the table, what most runtimes compute is better
+            runtimes = sum(writing.supporting for writing in self.writings.values())
 
         # 0: needs no training, 1: not decided, 2: needs training
         training = 2
@@ -478,17 +481,16 @@ class Advice(Summary):
             -measured_factor,
             not has_same_layers,
             -trained_length,
-            round(lost, DECIMALS_OF_LOSS),
+            lost,
+            -runtimes,
         )
-        # methods whose losses are equal in the table: the one that most runtimes compute
-        by_runtimes = -sum(writing.supporting for writing in self.writings.values())
         by_frequencies = (
             self.profile.outside,  # the number of dimensions with angles that training did not have
             -effective_length,
             self.profile.fast_change,  # the change of pairs that complete a period in training
         )
         # the name comes last, so that no two keys are equal
-        return (*by_evidence, by_runtimes, *by_frequencies, self.method.name)
+        return (*by_evidence, *by_frequencies, self.method.name)
 
     def to_dict(self) -> JsonObject:
         """Return the method, its evidence and its outputs as JSON-ready data.

@@ -263,8 +263,9 @@ def study_for(
 
     longest_trained = max(study.trained for study in preferred)
     of_model = [study for study in preferred if study.trained == longest_trained]
-    nearest = min if long_enough else max
-    return nearest(of_model, key=lambda study: study.factor)
+    if long_enough:
+        return min(of_model, key=lambda study: study.factor)
+    return max(of_model, key=lambda study: study.factor)
 
 
 def weak_study_for(

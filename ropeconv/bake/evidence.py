@@ -216,10 +216,9 @@ def study_for(
     """Return the study that shows best how a method works without training; None if none does.
 
     A study has the losses and answers of several methods on one model, extended by one factor. A
-    study that covers the wanted factor is preferred, then one of a model that has windows in most
-    layers as the wanted model does, then one of the model with the longest trained context, then
-    the one at the smallest factor. Where no study covers the wanted factor, the one at the largest
-    factor is chosen.
+    study that covers the wanted factor is preferred, or else one at the largest factor; then one of
+    a model that has windows in most layers as the wanted model does, then one of the model with the
+    longest trained context, then the one at the smallest factor.
 
     Args:
         method: The name of the method.
@@ -252,10 +251,12 @@ def study_for(
     with_same_kind = [study for study in preferred if study.on_top == on_top]
     preferred = with_same_kind or preferred
 
-    # Studies that reach the wanted factor are preferred: at 4 times a method may fail that works at
-    # twice the length.
+    # Studies that reach the wanted factor are preferred, and without one those that come nearest: at
+    # 4 times a method may fail that works at twice the length.
     long_enough = [study for study in preferred if study.reaches(factor)]
-    preferred = long_enough or preferred
+    largest_factor = max(study.factor for study in preferred)
+    nearest = [study for study in preferred if study.factor == largest_factor]
+    preferred = long_enough or nearest
     # A method changes all layers of a Llama, and only those without a window of a Gemma 3: models
     # with windows keep more of their loss and answers.
     with_same_layers = [study for study in preferred if bool(study.sliding_window) == has_windows]
@@ -263,9 +264,7 @@ def study_for(
 
     longest_trained = max(study.trained for study in preferred)
     of_model = [study for study in preferred if study.trained == longest_trained]
-    if long_enough:
-        return min(of_model, key=lambda study: study.factor)
-    return max(of_model, key=lambda study: study.factor)
+    return min(of_model, key=lambda study: study.factor)
 
 
 def weak_study_for(

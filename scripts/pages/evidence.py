@@ -28,6 +28,7 @@ HEADER = """\
 # `python -m scripts.pages evidence` writes it from docs/evidence: change items or published.toml
 # there. `Study` in evidence.py explains the fields.
 """
+SOURCE_OF_MEANS = "docs/evaluating.md, a real model"
 MEANS = {2: ("2T", "2T"), 4: ("4T", "4T-passkey"), 8: ("8T", "8T-passkey")}
 """By factor, the results of SmolLM2 whose items were not kept: with losses, and with passkeys."""
 
@@ -45,15 +46,18 @@ def measured(name: str) -> Result:
     return msgspec.json.decode((FOLDER / f"smollm2-{name}.json").read_bytes(), type=Result)
 
 
-def studies_of_means(groups: set[tuple[str, float]]) -> Iterator[Study]:
-    """Studies of results that have only means.
+def studies_of_means(answered: dict[tuple[str, float], set[str]]) -> Iterator[Study]:
+    """Yield the studies of results that have only means, but for those that items replace.
 
-    groups: models and factors whose items have answers to passkeys too.
+    Args:
+        answered: The methods whose items have answers to questions too, by model and factor.
     """
     for factor, (losses, passkeys) in MEANS.items():
         result = measured(losses)
-        if (result.source, float(factor)) not in groups:
-            yield study_of_result(result, measured(passkeys), factor)
+        study = study_of_result(result, measured(passkeys), factor)
+        methods_of_items = answered.get((result.source, float(factor)), set())
+        if not study.retrieval.keys() <= methods_of_items:
+            yield study
 
 
 def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
@@ -103,7 +107,7 @@ def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
         factor=factor,
         unit="nats per token, minus the model without a method",
         n=f"{texts} texts, {questions} questions, only means",
-        source="docs/evaluating.md, a real model",
+        source=SOURCE_OF_MEANS,
         trained=result.trained,
         texts=texts,
         questions=questions,
@@ -143,15 +147,14 @@ def table(items: list[RecordItem] | None = None) -> EvidenceTable:
         return -members[0].trained, group
 
     studies = []
-    with_retrieval = set()  # models and factors whose items have answers to questions too
+    answered = {}  # the methods whose items have answers to questions too, by model and factor
     for group, members in sorted(group_items(items).items(), key=largest_first):
         study = study_of_items(group, members, "docs/evidence/items")
         if study is None:
             continue
         studies.append(study)
-        if study.retrieval:
-            with_retrieval.add((group.model, group.factor))
-    studies += studies_of_means(with_retrieval)
+        answered[group.model, group.factor] = set(study.retrieval)
+    studies += studies_of_means(answered)
 
     document = tomli.loads((FOLDER / "published.toml").read_text("utf-8"))
     published = msgspec.convert(document, EvidenceTable)

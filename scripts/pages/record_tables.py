@@ -9,7 +9,7 @@ from ropeconv.bake.evidence import BASE, LEAST_FOUND, MOST_LOST, Study, evidence
 from ropeconv.bake.items import RecordItem
 from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
 
-from .evidence import record
+from .evidence import SOURCE_OF_MEANS, record
 
 REAL = "SmolLM2-135M"
 SHORT_QUESTIONS = "lm-eval:short_questions"
@@ -19,9 +19,8 @@ BAR_WORDS = {"met": "yes", "undecided": NOT_DECIDED, "missed": "no", None: "not 
 
 
 def of_real_model() -> list[Study]:
-    """The studies of the real model, by factor."""
-    studies = [study for study in evidence().studies if study.short_model == REAL]
-    studies = [study for study in studies if study.retrieval]  # of passkeys
+    """The studies of the real model on twelve texts and more, of which only means are left."""
+    studies = [study for study in evidence().studies if study.source == SOURCE_OF_MEANS]
     return sorted(studies, key=lambda study: study.factor)
 
 

@@ -100,7 +100,8 @@ class Regret(msgspec.Struct, frozen=True):
 def measure_regret(evidence: EvidenceTable, items: Sequence[RecordItem]) -> list[Regret]:
     """Leave one model out after another, and ask `advise` about it.
 
-    Studies of other units than nats, of fine-tuned models and of unknown models are passed over.
+    Studies of other units than nats, of fine-tuned models, of unknown models and of a single method
+    are passed over.
 
     Args:
         evidence: The table of `advise`.
@@ -112,6 +113,8 @@ def measure_regret(evidence: EvidenceTable, items: Sequence[RecordItem]) -> list
         if study.fine_tuned or "nats" not in study.unit or not name:
             continue
         losses = {method: loss for method, loss in study.beyond.items() if method != BASE}
+        if len(losses) < 2:
+            continue
         best = min(losses, key=lambda method: losses[method])
 
         others = tuple(other for other in evidence.studies if _name_of(other) != name)

@@ -308,6 +308,7 @@ def test_models_with_windows_are_judged_by_such_a_model(monkeypatch: pytest.Monk
     assert study_for("yarn", 2, has_windows=True) == with_windows
     assert study_for("yarn", 2, has_windows=False) == full  # although trained with less
     assert study_for("yarn", 4, has_windows=True) == full_at_4
+    assert study_for("yarn", 16, has_windows=True) == full_at_4  # the nearest, of any model
 
 
 @pytest.mark.parametrize(

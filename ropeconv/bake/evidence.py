@@ -143,14 +143,16 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The interval of the answers must be above LEAST_FOUND or below it as a whole: 6 of 12
         questions are 25 to 75 %, which decides nothing.
 
-        None where its loss or answers were not measured, and where the unchanged model is within
-        the bar of the loss: such a model uses its context too little to judge methods.
+        None where its loss was not measured, where it is within the bar and no answers were
+        measured, and where the unchanged model is within the bar of the loss: such a model uses its
+        context too little to judge methods.
         """
-        was_measured = name in self.lost and name in self.retrieval
-        if not was_measured or self.hardly_loses_without_method:
+        if name not in self.lost or self.hardly_loses_without_method:
             return None
         if self.lost[name] > MOST_LOST:
             return "missed"
+        if name not in self.retrieval:
+            return None
 
         # the share of the facts that were found, in percent, and the ends of its interval, which
         # are the share itself where a study has no interval
@@ -251,8 +253,8 @@ def study_for(
     with_same_kind = [study for study in preferred if study.on_top == on_top]
     preferred = with_same_kind or preferred
 
-    # Studies that reach the wanted factor are preferred, and without one those that come nearest: at
-    # 4 times a method may fail that works at twice the length.
+    # Studies that reach the wanted factor are preferred, or else the nearest ones: at 4 times a
+    # method may fail that works at twice the length.
     long_enough = [study for study in preferred if study.reaches(factor)]
     largest_factor = max(study.factor for study in preferred)
     nearest = [study for study in preferred if study.factor == largest_factor]

@@ -104,6 +104,41 @@ def test_normal_differences_are_marked_as_seldom_as_the_level_says(
     assert by_rule <= allowed(2000)
 
 
+def of_weights(values: Numbers, weights: Numbers) -> Sample:
+    """Means over different numbers of tokens, each of a text of its own."""
+    places = np.arange(len(values))
+    return Sample(values, weights, places, places)
+
+
+@pytest.mark.parametrize("made", [normal, exponential])
+@pytest.mark.parametrize("count", [12, 20])
+def test_unequal_weights_are_marked_as_seldom_as_the_level_says(
+    made: Callable[[Generator, int], Numbers], count: int
+) -> None:
+    """Such as those of LongPPL, whose key tokens are 1 to 28 in a window."""
+    draw = np.random.default_rng(count)
+    by_rule = 0
+    by_student = 0
+    for _ in range(2000):
+        weights = np.maximum(draw.lognormal(1.5, 1.0, count).round(), 1)
+        sample = of_weights(made(draw, count), weights)
+        by_rule += sample.decided
+        by_student += bool(ttest_1samp(sample.by_cluster, 0).pvalue < ALPHA)
+    assert by_rule / 2000 <= allowed(2000)
+    assert by_student / 2000 > 3 * ALPHA, "the negative control: as equal weights they are not"
+
+
+def test_one_text_of_nearly_all_tokens_decides_nothing() -> None:
+    """Twelve texts with 40 key tokens of 55 in one are worth 55^2 / 1625 = 1.9 equal ones."""
+    weights = np.array([40.0, 3, 2, 2, *[1] * 8])
+    draw = np.random.default_rng(7)
+    sample = of_weights(draw.normal(5, 0.1, 12), weights)
+    assert sample.equal_count == pytest.approx(55**2 / 1625)
+    assert (sample.count, sample.margin, sample.decided) == (12, None, False)
+    equal = of_weights(sample.values, np.full(12, 3.0))
+    assert (equal.equal_count, equal.decided) == (12, True)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("count", [8, 12, 20, 50])
 @pytest.mark.parametrize(
@@ -179,6 +214,19 @@ def test_a_weight_counts_as_so_many_tokens() -> None:
     assert sample.mean == 2.75
     # m + n w (x - m) / sum w: 2.75 + 3 / 4 * (-1.75, -0.75, 2.5)
     assert sample.by_cluster == pytest.approx([1.4375, 2.1875, 4.625])
+    # shares h = 1/4, 1/4, 1/2 and h e = -0.4375, -0.1875, 0.625; 1 - 2 h + sum h^2 = 0.875, 0.875,
+    # 0.375
+    squares = 0.4375**2 / 0.875 + 0.1875**2 / 0.875 + 0.625**2 / 0.375
+    assert sample.error == pytest.approx(math.sqrt(squares))
+    assert sample.equal_count == pytest.approx(16 / 6)
+    assert sample.cluster_means == pytest.approx(values)
+
+
+def test_the_bootstrap_of_equal_weights_needs_no_weights() -> None:
+    values = np.random.default_rng(3).exponential(size=30)
+    assert bootstrap_t(values, np.full(30, 1 / 30)) == bootstrap_t(values)
+    unequal = np.random.default_rng(4).lognormal(1.5, 1.0, 30)
+    assert bootstrap_t(values, unequal / unequal.sum()) != bootstrap_t(values)
 
 
 def test_answers_need_mcnemars_test_too() -> None:

@@ -416,7 +416,8 @@ class Advice(Summary):
         """Whether it works without training, for a table.
 
         One of "yes", "no", "not decided" (too few questions were asked), "not judged" (the measured
-        model makes too little use of its context to judge methods) and "not measured".
+        model makes too little use of its context to judge methods, or no questions were asked that
+        it answers) and "not measured".
         """
         if self.works_untuned:
             return "yes"

@@ -245,9 +245,12 @@ def study_for(
     if not possible:
         return None
 
-    # Studies with answers to questions are preferred, since answers say more than losses.
-    # `compare_with_bar` is None for a study without answers.
-    with_answers = [study for study in possible if study.compare_with_bar(method) is not None]
+    # Studies with answers to questions are preferred, since answers say more than losses, where the
+    # model needs a method at all.
+    with_answers = []
+    for study in possible:
+        if method in study.retrieval and not study.hardly_loses_without_method:
+            with_answers.append(study)
     preferred = with_answers or possible
     # studies with the same kind of scaling are preferred
     with_same_kind = [study for study in preferred if study.on_top == on_top]
@@ -350,14 +353,16 @@ def works_untuned(
         )
     result = study.compare_with_bar(method)
     if result is None:
-        return Untuned(None, f"{loss}; whether it finds hidden facts was not measured")
+        return Untuned(None, f"{loss}; no questions were asked that the unchanged model answers")
 
-    loss_and_answers = f"{loss} and finds {study.describe_answers(method)}"
+    loss_and_answers = loss
+    if method in study.retrieval:
+        loss_and_answers += f" and finds {study.describe_answers(method)}"
     was_measured_so_far = study.reaches(factor)
     if not was_measured_so_far:
         return Untuned(None, f"{loss_and_answers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
-    finds_something = study.retrieval[method] > 0
+    finds_something = study.retrieval.get(method, 0) > 0
     return Untuned(result, f"{loss_and_answers}; {bar}", finds_something)
 
 

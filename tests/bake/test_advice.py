@@ -605,10 +605,13 @@ def test_few_questions_are_not_shown_as_a_yes_or_a_no() -> None:
     assert llama["yarn"].without_training == "not decided"
     assert llama["linear"].without_training == "no", "its loss is above the bar, whatever it finds"
     assert llama["ntk"].without_training == "no"
+    assert llama["ntk-old"].without_training == "no", "1.42 nats, and no answers that count"
+    assert llama["ntk-old"].fine_tuning.level == "needed"
     twice = {row.method.name: row for row in ropeconv.advise(LLAMA_2, "8k").methods}
     assert twice["ntk"].without_training == "not decided", (
         "below the bar, which is inside 18 to 70 %"
     )
+    assert twice["theta-for"].without_training == "not judged", "0.08 nats, and no answers"
     qwen = {row.method.name: row for row in ropeconv.advise(QWEN_3, "128k").methods}
     assert qwen["yarn"].without_training == "yes"
 
@@ -629,3 +632,16 @@ def test_a_bar_inside_the_interval_decides_nothing(
     numbers = {"lost": {"yarn": lost}, "low": {"yarn": low}, "high": {"yarn": high}}
     study = Study("m (9 tokens)", 4, "nats", "1", "here", retrieval={"yarn": 50.0}, **numbers)
     assert study.compare_with_bar("yarn") == result
+
+
+@pytest.mark.parametrize(("lost", "result"), [(0.21, "missed"), (0.19, None)])
+def test_a_loss_above_the_bar_needs_no_answers(
+    lost: float, result: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But a study with answers says more, where there is one."""
+    without = Study("m", 4, "nats", "1", "", trained=8192, lost={"base": 3.0, "yarn": lost})
+    assert without.compare_with_bar("yarn") == result
+    answered = msgspec.structs.replace(without, retrieval={"yarn": 60.0})
+    table = SimpleNamespace(studies=(without, answered))
+    monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
+    assert study_for("yarn", 4) == answered

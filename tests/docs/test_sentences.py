@@ -108,9 +108,16 @@ def share_of_margin(first: dict[str, float], second: dict[str, float]) -> float:
     return float(errors / needed)
 
 
-def right_answers(row: str, length: int, model: str = "SmolLM2-135M-Instruct") -> tuple[float, int]:
-    """The numbers that a row of a model found at a length, and how many were asked for."""
+def right_answers(
+    row: str, length: int, model: str = "SmolLM2-135M-Instruct", times: int = 2
+) -> tuple[float, int]:
+    """The numbers that a row of a model found at a length, and how many were asked for.
+
+    Only texts count that methods have read at so many times the trained length.
+    """
     items = read_lines(EVIDENCE / "items" / f"{model}.jsonl.gz")
+    samples = {item["sample"] for item in items if item["factor"] == times}
+    items = [item for item in items if item["sample"] in samples]
     wanted = ("keys", "exact", row, length)
     values = []
     for item in items:

@@ -263,6 +263,7 @@ def test_of_an_output(run: Run, llama: Path, tmp_path: Path) -> None:
         (("model", "--for", "nanotron"), 2, "'axolotl'"),
         (("model",), 2, "Missing option '--for'"),
         (("own-code", "--for", "unsloth"), 1, "--for trl"),
+        (("model", "--for", "trl", "--memory", "80GB", "--gpus", "0"), 2, "--gpus"),
     ],
 )
 def test_what_is_refused(

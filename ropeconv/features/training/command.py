@@ -79,16 +79,16 @@ def train_config_command(
         ),
     ] = "",
     gpus: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--gpus",
             help="GPUs that train, with --memory (default: 1).",
             rich_help_panel=RUNNING,
-            min=0,
+            min=1,
             metavar="N",
             show_default=False,
         ),
-    ] = 0,
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -121,7 +121,7 @@ def train_config_command(
     if context:
         facts = facts.with_context(parse_tokens(context))
     limit = given_memory(memory).bytes if memory else 0
-    snippet = make_snippet(trainers()[trainer], facts, gpus, limit)
+    snippet = make_snippet(trainers()[trainer], facts, gpus or 0, limit)
     for note in snippet.notes:
         screen.note(f"Note: {sentence(note)}")
     if out is not None:

@@ -37,12 +37,18 @@ def train_config(
         The config as `text`, with `notes` and the `command` that runs it.
 
     Raises:
-        UsageError: For an unknown trainer.
+        UsageError: For an unknown trainer, or a number of GPUs or bytes below 1.
         RopeconvError: For an output that the trainer cannot train.
     """
     known = trainers()
     if trainer not in known:
         raise UsageError(f"trainer={trainer!r} is not known; choose {', '.join(sorted(known))}")
+    if gpus is not None and gpus < 1:
+        raise UsageError(
+            f"gpus={gpus}: the number of GPUs must be at least 1; leave it out for one"
+        )
+    if isinstance(memory, int) and memory < 1:
+        raise UsageError(f"memory={memory}: give the bytes of one GPU, or a size such as '80GB'")
     facts = baked_output(source_of("train_config", output, family), os.fspath(model))
     if context is not None:
         facts = facts.with_context(parse_tokens(str(context)))

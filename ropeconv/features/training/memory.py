@@ -1,8 +1,9 @@
 """The memory of training at a long context, and the settings with which it fits some GPUs.
 
 `fit_gpus` is the function to read first. It counts what training a LoRA adapter keeps on each GPU,
-with one sequence at a time and gradient checkpointing: the weights, the adapter with its gradients
-and optimizer, the states between layers, one layer with its gradients, and the logits.
+with one sequence at a time and gradient checkpointing: the weights and those that are gathered from
+other GPUs, the adapter with its gradients and optimizer, the states between layers, one layer with
+its gradients, the attention scores where they are kept, and the logits.
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from ropeconv.errors import UsageError
 from ropeconv.inspection.memory.machine import size
 from ropeconv.inspection.memory.shape import ModelShape
 from ropeconv.rope.errors import RopeconvError
@@ -24,8 +26,25 @@ BYTES_PER_TRAINED_PARAMETER = 16
 """Bytes of a parameter that Adam trains: weight, gradient and two moments, all in float32."""
 RESERVED_BYTES = 3 << 30
 """Bytes of each GPU that CUDA, NCCL and the gaps of the allocator take."""
+FREE_TENTHS = 1
+"""Tenths of the memory of a GPU that stay free, since the formulas are within 20 % for a layer."""
 MOST_GPUS = 1024
-"""GPUs up to which a number that would be enough is looked for."""
+"""GPUs for which a file is written at most."""
+BYTES_PER_SCORE = 14
+"""Bytes of an attention score in the backward pass of eager attention.
+
+Gemma 2 keeps the capped scores in bfloat16 and the softmax in float32 and bfloat16
+(eager_attention_forward in modeling_gemma2.py of transformers 5.23). With their gradients, 14 bytes
+exist at once: measured with torch 2.13 on a CPU.
+"""
+BYTES_PER_SCORE_WITH_SINKS = 8
+"""The same for classes with learned sinks, whose softmax is in bfloat16 (modeling_gpt_oss.py)."""
+BYTES_PER_MASKED_PAIR = 3
+"""Bytes of a pair of tokens in the mask of a window for scaled_dot_product_attention.
+
+transformers makes a mask of booleans (masking_utils.py), which torch copies to bfloat16
+(convert_boolean_attn_mask in aten/src/ATen/native/transformers/attention.cpp).
+"""
 
 
 @dataclass(frozen=True)
@@ -47,19 +66,29 @@ class TrainingMemory:
     logits: int
     """The logits with their gradients: of a part of the tokens where the loss is chunked."""
 
+    gathered: int = 0
+    """The weights of other GPUs that are on this one while a layer is computed."""
+
+    scores: int = 0
+    """The attention scores of a layer and their masks; 0 where the attention keeps none."""
+
     @property
     def total(self) -> int:
         """All of it, with what CUDA takes."""
-        return self.weights + self.adapter + self.states + self.layer + self.logits + RESERVED_BYTES
+        weights = self.weights + self.gathered + self.adapter
+        activations = self.states + self.layer + self.scores + self.logits
+        return weights + activations + RESERVED_BYTES
 
     @property
     def sentence(self) -> str:
         """The parts in words."""
         parts = (
             ("weights", self.weights),
+            ("gathered weights", self.gathered),
             ("adapter", self.adapter),
             ("states between layers", self.states),
             ("one layer", self.layer),
+            ("attention scores and masks", self.scores),
             ("logits", self.logits),
         )
         words = [f"{name} {size(number)}" for name, number in parts if number]
@@ -90,25 +119,35 @@ def parameter_count(shape: ModelShape, tied: bool) -> int:
     return count
 
 
-def adapter_parameters(shape: ModelShape) -> int:
-    """Return the number of parameters of a LoRA adapter of rank RANK on all linear layers.
+def adapter_parameters(shape: ModelShape, shards: int = 1) -> int:
+    """Return the parameters of a LoRA adapter of rank RANK on all linear layers, on one GPU.
 
-    A linear layer with m inputs and n outputs gets RANK (m + n) parameters, so m + n is summed up
-    over the layers. Only the experts that a token passes through count.
+    A linear layer with m inputs and n outputs gets a matrix A of RANK rows with m numbers, and a
+    matrix B of n rows with RANK numbers. FSDP divides the rows of each matrix (dimension 0, in
+    torch/distributed/fsdp/_fully_shard/_fsdp_param.py), so more than RANK GPUs do not divide A any
+    further. Only the experts that a token passes through count.
+
+    Args:
+        shape: The sizes of the model, such as its hidden size and its layers.
+        shards: The number of GPUs that share the adapter.
     """
-    # m + n of the MLP: two matrices (up and down), or three with a gate; an expert has three
+    # inputs and outputs of the MLP: up and down, or three matrices with a gate, as an expert has
     hidden = shape.hidden
-    matrices = 2 if shape.mlp_kind == "plain" else 3
-    mlp = matrices * (hidden + shape.mlp)
-    experts = shape.experts * 3 * (hidden + shape.expert_width)
+    widening = 1 if shape.mlp_kind == "plain" else 2
+    mlp_inputs = widening * hidden + shape.mlp
+    mlp_outputs = widening * shape.mlp + hidden
+    experts_inputs = shape.experts * (2 * hidden + shape.expert_width)
+    experts_outputs = shape.experts * (2 * shape.expert_width + hidden)
 
     parameters = 0
+    rows_of_a = math.ceil(RANK / shards)
     for group in shape.layers:
-        # m + n of the projections of attention
-        queries_and_output = 2 * (hidden + shape.queries)
-        keys_and_values = (hidden + group.keys) + (hidden + group.values)
-        inputs_and_outputs = queries_and_output + keys_and_values + mlp + experts
-        parameters += group.count * RANK * inputs_and_outputs
+        # q_proj, k_proj and v_proj read the hidden states, and o_proj writes them
+        inputs = 3 * hidden + shape.queries + mlp_inputs + experts_inputs
+        outputs = shape.queries + group.keys + group.values + hidden
+        outputs += mlp_outputs + experts_outputs
+        rows_of_b = math.ceil(outputs / shards)
+        parameters += group.count * (rows_of_a * inputs + rows_of_b * RANK)
     return parameters
 
 
@@ -125,6 +164,55 @@ def layer_bytes(shape: ModelShape, tokens: int) -> int:
     norms = 2 * 2 * shape.hidden  # float32 numbers are two of bfloat16
     gradients = 2 * width + shape.hidden
     return 2 * tokens * (saved + norms + gradients)
+
+
+def score_bytes(shape: ModelShape, tokens: int, flash: bool) -> int:
+    """Return the bytes of the attention scores of one layer, and of the masks of all layers.
+
+    Args:
+        shape: The sizes of the model, such as its hidden size and its layers.
+        tokens: The tokens of a sequence.
+        flash: Whether the file of the trainer asks for flash attention, where the model has it.
+    """
+    pairs = tokens * tokens
+    if shape.eager:
+        bytes_per_score = BYTES_PER_SCORE_WITH_SINKS if shape.sinks else BYTES_PER_SCORE
+        kinds_of_mask = len({group.window is None for group in shape.layers})
+        masks = 2 * kinds_of_mask * pairs  # in bfloat16, for layers with and without a window
+        return bytes_per_score * shape.heads * pairs + masks
+    is_cut = shape.window is not None and shape.window < tokens
+    if is_cut and not flash:
+        return BYTES_PER_MASKED_PAIR * pairs
+    return 0
+
+
+def gathered_bytes(shape: ModelShape, parameters: int, tied: bool, live: int) -> int:
+    """Return the bytes of weights that a GPU gathers from the others, in bfloat16.
+
+    FSDP 2 wraps each layer (`_no_split_modules` of its class). The embedding and the head are in
+    units that stay gathered: in the root (accelerate before 1.15), or the head in a unit with
+    `reshard_after_forward=False` (fsdp2_prepare_model in accelerate/utils/fsdp_utils.py). While a
+    layer is computed, the next one is gathered already: forward, the buffer of a layer is freed
+    after the next one is copied out, and backward, the previous layer is fetched ahead
+    (wait_for_unshard and _backward_prefetch in torch/distributed/fsdp/_fully_shard/
+    _fsdp_param_group.py, torch 2.13). The units are gathered in `param_dtype`, bfloat16. The
+    adapter of two layers is left out, below 10 MB.
+
+    Args:
+        shape: The sizes of the model, such as its hidden size and its layers.
+        parameters: The number of parameters of the model.
+        tied: Whether embedding and head are one matrix.
+        live: The parameters that DeepSpeed keeps gathered; 0 for FSDP.
+    """
+    table = shape.vocabulary * shape.hidden
+    tables = table if tied else 2 * table
+    number_of_layers = sum(group.count for group in shape.layers) + shape.states
+    layer = math.ceil(max(0, parameters - tables) / number_of_layers)
+    gathered = tables + 2 * layer
+    if live:
+        # a module that is larger than the limit is gathered as a whole
+        gathered = max(live, table, layer)
+    return 2 * gathered
 
 
 def logits_bytes(shape: ModelShape, tokens: int, chunked: bool = True) -> int:
@@ -155,6 +243,10 @@ def training_memory(
     shards: int = 1,
     offload: bool = False,
     chunked: bool = True,
+    *,
+    tied: bool = False,
+    flash: bool = True,
+    live: int = 0,
 ) -> TrainingMemory:
     """Return the bytes that training a LoRA adapter keeps on one GPU, part by part.
 
@@ -165,6 +257,9 @@ def training_memory(
         shards: The number of GPUs that share the weights.
         offload: Whether the inputs of layers are kept in the memory of the host.
         chunked: Whether the logits and the loss are computed for a part of the tokens at a time.
+        tied: Whether embedding and head are one matrix.
+        flash: Whether the file of the trainer asks for flash attention, where the model has it.
+        live: The parameters that DeepSpeed keeps gathered; 0 for FSDP.
     """
     # The input of each layer is kept for the backward pass. With `offload` only two inputs are on
     # the GPU: one on its way to the host, and one on its way back.
@@ -174,11 +269,14 @@ def training_memory(
     if offload:
         kept_inputs = 2
     bytes_per_number = 2  # bfloat16
+    gathered = gathered_bytes(shape, parameters, tied, live) if shards > 1 else 0
     return TrainingMemory(
-        weights=bytes_per_number * parameters // shards,
-        adapter=BYTES_PER_TRAINED_PARAMETER * adapter_parameters(shape) // shards,
+        weights=math.ceil(bytes_per_number * parameters / shards),
+        gathered=gathered,
+        adapter=BYTES_PER_TRAINED_PARAMETER * adapter_parameters(shape, shards),
         states=kept_inputs * tokens * shape.hidden * bytes_per_number,
         layer=layer_bytes(shape, tokens),  # while one layer is computed
+        scores=score_bytes(shape, tokens, flash),
         logits=logits_bytes(shape, tokens, chunked),
     )
 
@@ -197,6 +295,15 @@ class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     offload: bool = False
     """Whether it moves the states between layers to the memory of the host."""
+
+    flash: bool = False
+    """Whether its file asks for flash attention, where the model has it."""
+
+    divides_windows: bool = False
+    """Whether it divides a sequence over GPUs for models with attention windows too."""
+
+    live_parameters: int = 0
+    """Parameters that DeepSpeed keeps gathered on each GPU; 0 for FSDP."""
 
 
 @dataclass(frozen=True)
@@ -219,9 +326,42 @@ class GpuPlan:
     """Whether the states between layers are kept in the memory of the host."""
 
     @property
+    def usable(self) -> int:
+        """The bytes of one GPU that the training may take, so that a tenth stays free."""
+        return usable_bytes(self.limit)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the training fits with a tenth of the memory free."""
+        return self.memory.total <= self.usable
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a step: SEQUENCES, or fewer where the GPUs do not divide them."""
+        return self.accumulation * self.gpus // self.context_parallel
+
+    @property
+    def sentence(self) -> str:
+        """The memory in words, for the file of a trainer."""
+        gpus = "the GPU" if self.gpus == 1 else f"each of {self.gpus} GPUs"
+        return (
+            f"about {size(self.memory.total)} of the {size(self.limit)} of {gpus}; at least a tenth"
+            " stays free"
+        )
+
+    @property
     def accumulation(self) -> int:
         """Sequences that one GPU reads before a step, for SEQUENCES in all."""
         return accumulation(self.gpus, self.context_parallel)
+
+
+def usable_bytes(limit: int) -> int:
+    """Return the bytes of a GPU that training may take; a tenth stays free.
+
+    Args:
+        limit: The memory of the GPU in bytes.
+    """
+    return limit * (10 - FREE_TENTHS) // 10
 
 
 def accumulation(gpus: int = 1, context_parallel: int = 1) -> int:
@@ -251,41 +391,86 @@ class TrainingTask:
     limit: int
     """The memory of one, in bytes."""
 
+    tied: bool = False
+    """Whether embedding and head are one matrix."""
+
     @property
     def fits(self) -> bool:
         """Whether some settings fit."""
-        return any(plan.memory.total <= self.limit for plan in self.plans())
+        return any(plan.fits for plan in self.plans())
+
+    @property
+    def divides_sequences(self) -> bool:
+        """Whether the trainer divides a sequence of this model over GPUs."""
+        # Eager attention cannot: Axolotl's schema asks for flash attention, and the Trainer of
+        # transformers 5.23 for SDPA (_prepare_context_parallel_inputs). For TRL, accelerate 1.15
+        # refuses layers with a window (_attach_context_parallel_hooks in big_modeling.py).
+        if not self.abilities.context_parallel or self.shape.eager:
+            return False
+        return self.shape.window is None or self.abilities.divides_windows
 
     def plans(self) -> list[GpuPlan]:
         """Return all ways to divide the training over the GPUs, the fastest first.
 
         A sequence may be divided over several GPUs (context parallelism), and the states between
-        layers may be kept in the memory of the host (offload), which is slower.
+        layers may be kept in the memory of the host (offload), which is slower. There is no way for
+        more groups of GPUs than the sequences of a step.
         """
         # over how many GPUs one sequence may be divided: 1, 2, 4, ...
-        divisions = [1]
-        if self.abilities.context_parallel:
-            next_division = 2
-            while self.gpus % next_division == 0:
-                divisions.append(next_division)
-                next_division *= 2
+        divisions = []
+        division = 1
+        while self.gpus % division == 0:
+            if self.gpus // division <= SEQUENCES:
+                divisions.append(division)
+            if not self.divides_sequences:
+                break
+            division *= 2
         offloads = [False, True] if self.abilities.offload else [False]
 
         plans = []
         shards = self.gpus if self.abilities.shards else 1
         for offload in offloads:
             for division in divisions:
-                tokens = math.ceil(self.context / division)
-                memory = training_memory(self.shape, self.parameters, tokens, shards, offload)
+                memory = training_memory(
+                    self.shape,
+                    self.parameters,
+                    math.ceil(self.context / division),
+                    shards,
+                    offload,
+                    tied=self.tied,
+                    flash=self.abilities.flash,
+                    live=self.abilities.live_parameters,
+                )
                 plans.append(GpuPlan(memory, self.limit, self.gpus, division, offload))
         return plans
+
+    def why_too_many_gpus(self) -> str:
+        """Return why the training cannot be divided over so many GPUs; empty where it can."""
+        if not self.divides_sequences and self.gpus > SEQUENCES:
+            return (
+                f"--gpus {self.gpus}: a step has {SEQUENCES} sequences, and each is trained on one"
+                f" GPU; give --gpus {SEQUENCES} or fewer"
+            )
+        if self.gpus > MOST_GPUS:
+            return (
+                f"--gpus {self.gpus}: a step has {SEQUENCES} sequences, and a file is for at most"
+                f" {MOST_GPUS // SEQUENCES} GPUs for each of them; give --gpus {MOST_GPUS} or fewer"
+            )
+        if not self.plans():
+            power_of_two = 1 << (self.gpus.bit_length() - 1)
+            return (
+                f"--gpus {self.gpus}: a step has {SEQUENCES} sequences, each of which 1, 2, 4 or"
+                f" more GPUs share; {self.gpus} GPUs cannot be divided so; give --gpus"
+                f" {power_of_two}"
+            )
+        return ""
 
     def what_fits(self) -> str:
         """Return the option with which training fits, such as "give --gpus 8": else what to do.
 
         More GPUs are tried first, then a shorter context.
         """
-        can_use_more = self.abilities.context_parallel or self.abilities.shards
+        can_use_more = self.divides_sequences or self.abilities.shards
         if can_use_more:
             gpus = 2 * self.gpus
             while gpus <= MOST_GPUS:
@@ -293,10 +478,12 @@ class TrainingTask:
                     return f"give --gpus {gpus}"
                 gpus *= 2
 
+        # every trainer computes the scores of these models
+        or_another_trainer = "" if self.shape.eager else ", or another --for"
         context = self.context // 2
         while context >= 1024:
             if replace(self, context=context).fits:
-                return f"give --context {context}, or another --for"
+                return f"give --context {context}{or_another_trainer}"
             context //= 2
         return "give GPUs with more memory"
 
@@ -307,19 +494,27 @@ def fit_gpus(task: TrainingTask) -> GpuPlan:
     As few GPUs as possible share a sequence. If it does not fit with all GPUs sharing a sequence,
     the states between layers are kept in the memory of the host.
 
+    A tenth of the memory stays free.
+
     Raises:
+        UsageError: There are more GPUs than the training can be divided over.
         RopeconvError: It does not fit; the message says what is needed, and how many GPUs fit.
     """
+    problem = task.why_too_many_gpus()
+    if problem:
+        raise UsageError(problem)
     plans_fastest_first = task.plans()
     for plan in plans_fastest_first:
-        if plan.memory.total <= task.limit:
+        if plan.fits:
             return plan
 
     # the slowest plan takes the least memory
     least = plans_fastest_first[-1].memory
+    with_a_tenth_free = math.ceil(least.total * 10 / (10 - FREE_TENTHS))
     raise RopeconvError(
-        f"training on {task.context:,} tokens takes {least.sentence} on each GPU, and --memory"
-        f" gives {size(task.limit)}; {task.what_fits()}"
+        f"training on {task.context:,} tokens takes {least.sentence} on each GPU, so that"
+        f" {size(with_a_tenth_free)} are needed for a tenth to stay free, and --memory gives"
+        f" {size(task.limit)}; {task.what_fits()}"
     )
 
 
@@ -332,11 +527,16 @@ def logits_note(shape: ModelShape, context: int) -> str:
     )
 
 
-def tokens_note(context: int) -> str:
-    """Return how many tokens the file trains on, beside what publications did."""
-    billions = STEPS * SEQUENCES * context / 1e9
+def tokens_note(context: int, sequences: int = SEQUENCES) -> str:
+    """Return how many tokens the file trains on, beside what publications did.
+
+    Args:
+        context: The length of the sequences in tokens.
+        sequences: The sequences of a step.
+    """
+    billions = STEPS * sequences * context / 1e9
     return (
-        f"the file trains on {billions:.2g} billion tokens ({STEPS} steps of {SEQUENCES}"
+        f"the file trains on {billions:.2g} billion tokens ({STEPS} steps of {sequences}"
         " sequences). YaRN used 1.7 for Llama 2 at 64k (Peng et al. 2023), 0.5 to 5 were enough to"
         " retrieve at 128k (Fu et al. 2024), and up to 20 at 64k improved tasks (Gao et al. 2024)"
     )

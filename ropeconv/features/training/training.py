@@ -17,6 +17,7 @@ from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats.jsontext import JsonObject, parse
 from ropeconv.formats.package_data import package_data, package_files, render
 from ropeconv.inspection.kv_cache import config_cache
+from ropeconv.inspection.memory.machine import size
 from ropeconv.inspection.memory.shape import ModelShape, config_shape
 from ropeconv.inspection.receipts.folder import valid_receipt
 from ropeconv.inspection.receipts.receipt import FineTuningRecord, Receipt
@@ -37,6 +38,7 @@ from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import RUNS, runtimes
 
 from .memory import (
+    SEQUENCES,
     GpuPlan,
     MemorySettings,
     TrainingTask,
@@ -94,6 +96,9 @@ class TrainingFacts:
 
     parameters: int = 0
     """The parameters of the model; 0 where they are not known."""
+
+    tied: bool = False
+    """Whether embedding and head are one matrix; False where that is not known."""
 
     def with_context(self, context: int) -> "TrainingFacts":
         """Return the same output, trained on shorter sequences than it declares.
@@ -181,6 +186,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
         fine_tuning=receipt.fine_tuning,
         shape=shape,
         parameters=_count_parameters(source, config, shape),
+        tied=_has_tied_head(source, config),
     )
 
 
@@ -211,7 +217,14 @@ def _count_parameters(source: Source, config: JsonObject, shape: ModelShape | No
     count = sum(math.prod(tensor.shape) for tensor in source.tensors.values())
     if count or shape is None:
         return count
-    return parameter_count(shape, bool(config.get("tie_word_embeddings")))
+    return parameter_count(shape, _has_tied_head(source, config))
+
+
+def _has_tied_head(source: Source, config: JsonObject) -> bool:
+    """Return whether embedding and head are one matrix, by the tensors or else the config."""
+    if source.tensors:
+        return not any(name.endswith("lm_head.weight") for name in source.tensors)
+    return bool(config.get("tie_word_embeddings"))
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -418,6 +431,7 @@ class Snippet(Summary):
             "accumulation": plan.accumulation,
             "bytes": plan.memory.total,
             "limit": plan.limit,
+            "usable": plan.usable,
         }
 
 
@@ -450,6 +464,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
         "context_parallel": 1,
         "offload": False,
         "accumulation": accumulation(),
+        "memory": "",
     }
     if plan is not None:
         division = {
@@ -457,6 +472,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
             "context_parallel": plan.context_parallel,
             "offload": plan.offload,
             "accumulation": plan.accumulation,
+            "memory": plan.sentence,
         }
 
     # the template of the trainer, filled in: `context` is the length of the sequences, where the
@@ -530,6 +546,7 @@ def _divide_over_gpus(
         abilities=abilities,
         gpus=gpus or 1,
         limit=memory,
+        tied=checkpoint.tied,
     )
     return fit_gpus(task)
 
@@ -572,14 +589,19 @@ def _memory_notes(
 
     # on the GPUs that the user named, else on a single one
     if plan is not None:
-        words = f"on each GPU it takes about {plan.memory.sentence}"
+        words = (
+            f"on each GPU it takes about {plan.memory.sentence} of {size(plan.limit)}, so that at"
+            " least a tenth stays free"
+        )
         if plan.context_parallel > 1:
             words += f", with each sequence divided over {plan.context_parallel} GPUs"
         if plan.offload:
             words += "; the states between layers are in the memory of the host"
         notes.append(words)
     elif checkpoint.parameters:
-        on_one_gpu = training_memory(shape, checkpoint.parameters, checkpoint.context)
+        on_one_gpu = training_memory(
+            shape, checkpoint.parameters, checkpoint.context, flash=trainer.memory.flash
+        )
         notes.append(
             f"on one GPU it takes about {on_one_gpu.sentence}; --memory 80GB --gpus 8 makes a file"
             " for your GPUs"
@@ -587,10 +609,11 @@ def _memory_notes(
 
     if shape.eager:
         notes.append(
-            "transformers keeps the attention scores of this model, which are not counted; train"
-            " on shorter sequences"
+            "transformers keeps the attention scores of this model, which grow with the square of"
+            " the length; train on shorter sequences"
         )
-    notes.append(tokens_note(checkpoint.context))
+    sequences = plan.sequences if plan is not None else SEQUENCES
+    notes.append(tokens_note(checkpoint.context, sequences))
     return tuple(notes)
 
 

@@ -36,7 +36,7 @@ def test_the_schema_of_axolotl_takes_the_file(monkeypatch: pytest.MonkeyPatch) -
 
     given = yaml.safe_load(printed("axolotl", 8, 24 * GIB))
     read = Schema(**given)
-    assert (read.sequence_len, read.context_parallel_size) == (131072, 4)
+    assert (read.sequence_len, read.context_parallel_size) == (131072, 8)
     assert read.liger_fused_linear_cross_entropy is True
     assert read.fsdp_config.reshard_after_forward is True
     with pytest.raises(ValueError, match="requires attn_implementation: flash_attention_2"):

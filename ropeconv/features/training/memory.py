@@ -28,6 +28,12 @@ RESERVED_BYTES = 3 << 30
 """Bytes of each GPU that CUDA, NCCL and the gaps of the allocator take."""
 FREE_TENTHS = 1
 """Tenths of the memory of a GPU that stay free, since the formulas are within 20 % for a layer."""
+EXPERT_FAMILIES = frozenset(("mixtral", "qwen3_moe"))
+"""Families whose layers all have experts, none of them shared, as three-dimensional parameters.
+
+PEFT's "all-linear" finds no linear layer in such experts (modeling_mixtral.py and
+modeling_qwen3_moe.py of transformers 5.23), so the adapter is that of attention.
+"""
 MOST_GPUS = 1024
 """GPUs for which a file is written at most."""
 BYTES_PER_SCORE = 14
@@ -95,8 +101,24 @@ class TrainingMemory:
         return f"{size(self.total)} ({', '.join(words)})"
 
 
+def is_counted(shape: ModelShape) -> bool:
+    """Return whether the formulas here hold for the layers of a model.
+
+    They do not for latent attention (MLA), state-space layers, and most mixtures of experts.
+
+    Args:
+        shape: The sizes of the model, such as its hidden size and its layers.
+    """
+    if shape.latent or shape.states:
+        return False
+    if not shape.experts:
+        return True
+    all_layers_have_experts = shape.mlp == 0
+    return shape.family in EXPERT_FAMILIES and all_layers_have_experts
+
+
 def parameter_count(shape: ModelShape, tied: bool) -> int:
-    """Return the parameters of a dense model; 0 where its shape does not say all.
+    """Return the parameters of a model; 0 where its shape does not say all.
 
     Norms and biases are left out, below 0.1 %.
 
@@ -104,14 +126,15 @@ def parameter_count(shape: ModelShape, tied: bool) -> int:
         shape: The sizes of the model, such as its hidden size and its layers.
         tied: Whether embedding and head are one matrix.
     """
-    # mixtures of experts, latent attention (MLA) and state-space layers
-    if shape.experts or shape.latent or shape.states:
+    if not is_counted(shape) or bool(shape.experts) != bool(shape.all_experts):
         return 0
 
     tables = 1 if tied else 2  # the embedding, and the head
     count = tables * shape.vocabulary * shape.hidden
     matrices = 2 if shape.mlp_kind == "plain" else 3  # up and down, and mostly a gate
     mlp = matrices * shape.hidden * shape.mlp
+    router = shape.hidden * shape.all_experts
+    mlp += shape.all_experts * 3 * shape.hidden * shape.expert_width + router
     for group in shape.layers:
         # q_proj and o_proj have the same size, k_proj and v_proj that of their heads
         attention = shape.hidden * (2 * shape.queries + group.keys + group.values)
@@ -125,27 +148,27 @@ def adapter_parameters(shape: ModelShape, shards: int = 1) -> int:
     A linear layer with m inputs and n outputs gets a matrix A of RANK rows with m numbers, and a
     matrix B of n rows with RANK numbers. FSDP divides the rows of each matrix (dimension 0, in
     torch/distributed/fsdp/_fully_shard/_fsdp_param.py), so more than RANK GPUs do not divide A any
-    further. Only the experts that a token passes through count.
+    further. Experts have no adapter (EXPERT_FAMILIES).
 
     Args:
         shape: The sizes of the model, such as its hidden size and its layers.
         shards: The number of GPUs that share the adapter.
     """
-    # inputs and outputs of the MLP: up and down, or three matrices with a gate, as an expert has
+    # inputs and outputs of the MLP: up and down, or three matrices with a gate
     hidden = shape.hidden
     widening = 1 if shape.mlp_kind == "plain" else 2
     mlp_inputs = widening * hidden + shape.mlp
     mlp_outputs = widening * shape.mlp + hidden
-    experts_inputs = shape.experts * (2 * hidden + shape.expert_width)
-    experts_outputs = shape.experts * (2 * shape.expert_width + hidden)
+    if shape.experts:
+        mlp_inputs = 0
+        mlp_outputs = 0
 
     parameters = 0
     rows_of_a = math.ceil(RANK / shards)
     for group in shape.layers:
         # q_proj, k_proj and v_proj read the hidden states, and o_proj writes them
-        inputs = 3 * hidden + shape.queries + mlp_inputs + experts_inputs
-        outputs = shape.queries + group.keys + group.values + hidden
-        outputs += mlp_outputs + experts_outputs
+        inputs = 3 * hidden + shape.queries + mlp_inputs
+        outputs = shape.queries + group.keys + group.values + hidden + mlp_outputs
         rows_of_b = math.ceil(outputs / shards)
         parameters += group.count * (rows_of_a * inputs + rows_of_b * RANK)
     return parameters
@@ -157,13 +180,16 @@ def layer_bytes(shape: ModelShape, tokens: int) -> int:
     Flash attention keeps no scores. In bfloat16, the layer keeps the input and output of both norms
     and of their residuals, queries before and after the rotation, keys and values, the output of
     attention, and the MLP: gate, up, the activation, and their product. The norms compute in
-    float32. The gradients of the MLP, the widest ones, exist at a time.
+    float32. The gradients of the MLP, the widest ones, exist at a time. Each chosen expert has a
+    copy of its input, and an output before and after its weight (grouped_mm_experts_forward in
+    integrations/moe.py of transformers 5.23).
     """
     width = max(shape.mlp, shape.experts * shape.expert_width)
     saved = 4 * shape.hidden + 3 * shape.queries + 2 * shape.keys + shape.values + 4 * width
     norms = 2 * 2 * shape.hidden  # float32 numbers are two of bfloat16
     gradients = 2 * width + shape.hidden
-    return 2 * tokens * (saved + norms + gradients)
+    copies = 3 * shape.experts * shape.hidden
+    return 2 * tokens * (saved + norms + gradients + copies)
 
 
 def score_bytes(shape: ModelShape, tokens: int, flash: bool) -> int:
@@ -301,6 +327,9 @@ class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     divides_windows: bool = False
     """Whether it divides a sequence over GPUs for models with attention windows too."""
+
+    experts: bool = False
+    """Whether its adapter has no part in experts, which transformers computes."""
 
     live_parameters: int = 0
     """Parameters that DeepSpeed keeps gathered on each GPU; 0 for FSDP."""

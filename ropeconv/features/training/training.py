@@ -44,6 +44,7 @@ from .memory import (
     TrainingTask,
     accumulation,
     fit_gpus,
+    is_counted,
     logits_note,
     parameter_count,
     tokens_note,
@@ -213,9 +214,14 @@ def _receipt_and_family(source: Source) -> tuple[Receipt, Family]:
 
 
 def _count_parameters(source: Source, config: JsonObject, shape: ModelShape | None) -> int:
-    """Return the parameters of a checkpoint, from its tensors or its config; 0 for neither."""
+    """Return the parameters of a checkpoint, from its tensors or its config; 0 for neither.
+
+    It is 0 too for models whose training the formulas do not count.
+    """
+    if shape is None or not is_counted(shape):
+        return 0
     count = sum(math.prod(tensor.shape) for tensor in source.tensors.values())
-    if count or shape is None:
+    if count:
         return count
     return parameter_count(shape, _has_tied_head(source, config))
 
@@ -534,13 +540,14 @@ def _divide_over_gpus(
         raise UsageError(
             f"{trainer.title} trains on one GPU; leave --gpus out, or use another --for"
         )
-    if checkpoint.shape is None or not checkpoint.parameters:
+    shape = checkpoint.shape
+    if shape is None or not checkpoint.parameters or not _counts_experts(trainer, shape):
         raise RopeconvError(
-            f"the config of {checkpoint.path} does not say what training it takes; leave --memory"
-            " and --gpus out"
+            f"the config of {checkpoint.path} does not say what training it takes with"
+            f" {trainer.title}; leave --memory and --gpus out"
         )
     task = TrainingTask(
-        shape=checkpoint.shape,
+        shape=shape,
         parameters=checkpoint.parameters,
         context=checkpoint.context,
         abilities=abilities,
@@ -549,6 +556,13 @@ def _divide_over_gpus(
         tied=checkpoint.tied,
     )
     return fit_gpus(task)
+
+
+def _counts_experts(trainer: Trainer, shape: ModelShape) -> bool:
+    """Return whether the memory is known for the experts of a model, or it has none."""
+    if not shape.experts:
+        return True
+    return trainer.memory is not None and trainer.memory.experts
 
 
 def _command(trainer: Trainer, plan: GpuPlan | None) -> str:
@@ -598,7 +612,7 @@ def _memory_notes(
         if plan.offload:
             words += "; the states between layers are in the memory of the host"
         notes.append(words)
-    elif checkpoint.parameters:
+    elif checkpoint.parameters and _counts_experts(trainer, shape):
         on_one_gpu = training_memory(
             shape, checkpoint.parameters, checkpoint.context, flash=trainer.memory.flash
         )

@@ -59,6 +59,7 @@ USED_EXPERTS = (
     "moe_top_k",
     "top_k_experts",
 )
+ALL_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 DENSE_TOO = (
     "first_k_dense_replace",
     "mlp_only_layers",
@@ -123,6 +124,9 @@ class ModelShape:
 
     expert_width: int = 0
     """The width of one of them."""
+
+    all_experts: int = 0
+    """All experts of a layer; 0 where the source does not say how many there are."""
 
     latent: Latent | None = None
     """None for attention that keeps keys and values."""
@@ -225,6 +229,7 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         mlp_kind=_mlp_kind(family),
         experts=experts,
         expert_width=expert_width,
+        all_experts=_largest(part, ALL_EXPERTS),
         latent=latent,
         eager=family.name in EAGER,  # classes that keep all scores of a layer
         sinks=family.name in SINKS,  # of these, the ones with a learned sink, such as gpt-oss

@@ -15,6 +15,7 @@ from ropeconv.features.training.memory import (
     MemorySettings,
     TrainingTask,
     fit_gpus,
+    is_counted,
     layer_bytes,
     logits_bytes,
     parameter_count,
@@ -39,6 +40,13 @@ def shape_of(name: str) -> ModelShape:
     shape = inspect_config(open_source(str(CONFIGS / f"{name}.json"))).shape
     assert shape is not None
     return shape
+
+
+def most_allocated(profiled: Any) -> int:
+    """The most bytes that were allocated at once while torch's profiler ran."""
+    events = [event for event in profiled.profiler.kineto_results.events() if event.nbytes()]
+    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return max(itertools.accumulate(sizes))
 
 
 @pytest.fixture(scope="module")
@@ -296,13 +304,10 @@ def test_one_layer_with_eager_attention_keeps_what_torch_allocates() -> None:
     mask = torch.zeros(1, 1, tokens, tokens, dtype=torch.bfloat16)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         layer(states, position_embeddings=places, attention_mask=mask).sum().backward()
-    events = [event for event in profiled.profiler.kineto_results.events() if event.nbytes()]
-    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    most = max(itertools.accumulate(sizes))
     gemma = replace(shape_of("google--gemma-2-9b"), heads=8)
     masks = 2 * 2 * tokens * tokens
     scores = training_memory(gemma, 10**9, tokens).scores - masks
-    assert most == pytest.approx(scores, rel=0.05)
+    assert most_allocated(profiled) == pytest.approx(scores, rel=0.05)
 
 
 def test_masks_of_windows_are_counted_without_flash_attention() -> None:
@@ -342,3 +347,101 @@ def test_python_refuses_no_gpus_and_no_memory(number: dict[str, Any], tmp_path: 
     (name,) = number
     with pytest.raises(UsageError, match=f"{name}={number[name]}"):
         train_config(str(out), "axolotl", **numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "experts", "width", "vocabulary", "layers", "total"),
+    [
+        (
+            "Qwen--Qwen3-30B-A3B",
+            2 * 2048 * 4096 + 2 * 2048 * 512,
+            128,
+            768,
+            151936,
+            48,
+            30_532_122_624,
+        ),
+        (
+            "mistralai--Mixtral-8x7B-v0.1",
+            2 * 4096 * 4096 + 2 * 4096 * 1024,
+            8,
+            14336,
+            32000,
+            32,
+            46_702_792_704,
+        ),
+    ],
+)
+def test_all_experts_are_loaded(
+    name: str,
+    attention: int,
+    experts: int,
+    width: int,
+    vocabulary: int,
+    layers: int,
+    total: int,
+) -> None:
+    """total: the parameters of the class in transformers."""
+    shape = shape_of(name)
+    hidden = shape.hidden
+    layer = attention + experts * (3 * hidden * width + hidden)
+    parameters = parameter_count(shape, tied=False)
+    assert parameters == layers * layer + 2 * vocabulary * hidden
+    assert parameters == pytest.approx(total, rel=1e-3)
+    memory = training_memory(shape, parameters, 8192, shards=8)
+    assert memory.gathered == 2 * (2 * vocabulary * hidden + 2 * layer)
+    facts = baked(shape=shape, parameters=parameters, context=32768)
+    for trainer in ("axolotl", "trl", "llama-factory"):
+        assert make_snippet(trainers()[trainer], facts, 16, 141 * GIB).gpus
+    # Unsloth puts adapters on experts
+    with pytest.raises(RopeconvError, match="Unsloth"):
+        make_snippet(trainers()["unsloth"], facts, 1, 141 * GIB)
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai--DeepSeek-V3", "openai--gpt-oss-20b"])
+def test_other_experts_are_not_counted(name: str) -> None:
+    assert not is_counted(shape_of(name))
+    assert parameter_count(shape_of(name), tied=False) == 0
+
+
+def test_a_layer_of_experts_keeps_what_torch_allocates() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile
+    from transformers import Qwen3MoeConfig
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeDecoderLayer
+
+    tokens = 512
+    config = Qwen3MoeConfig(
+        hidden_size=256,
+        moe_intermediate_size=96,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_hidden_layers=1,
+        num_experts=16,
+        num_experts_per_tok=8,
+        attn_implementation="sdpa",
+        experts_implementation="grouped_mm",
+    )
+    layer = Qwen3MoeDecoderLayer(config, 0).to(torch.bfloat16)
+    for weight in layer.parameters():
+        torch.nn.init.normal_(weight, std=0.02)
+        weight.requires_grad_(False)
+    states = torch.randn(1, tokens, 256, dtype=torch.bfloat16, requires_grad=True)
+    places = (torch.ones(1, tokens, 32, dtype=torch.bfloat16),) * 2
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        layer(states, position_embeddings=places).sum().backward()
+    assert most_allocated(profiled) == pytest.approx(
+        layer_bytes(
+            replace(
+                shape_of("Qwen--Qwen3-30B-A3B"),
+                hidden=256,
+                queries=256,
+                experts=8,
+                expert_width=96,
+                layers=(replace(shape_of("Qwen--Qwen3-30B-A3B").layers[0], keys=64, values=64),),
+            ),
+            tokens,
+        ),
+        rel=0.05,
+    )

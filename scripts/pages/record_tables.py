@@ -11,7 +11,7 @@ from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
 
 from .evidence import SOURCE_OF_MEANS, record
 
-REAL = "SmolLM2-135M"
+REAL = "SmolLM2-135M-Instruct"
 SHORT_QUESTIONS = "lm-eval:short_questions"
 """The measure of the task that `scripts/research/short_task.py` writes."""
 BAR_WORDS = {"met": "yes", "undecided": NOT_DECIDED, "missed": "no", None: "not judged"}
@@ -80,11 +80,11 @@ def items_at(times: int, model: str = REAL) -> list[RecordItem]:
 
     Args:
         times: The factor.
-        model: The beginning of the model's name.
+        model: The name of the model.
     """
     items = []
     for item in record():
-        if item.model.startswith(model) and item.measure != SHORT_QUESTIONS:
+        if item.model == model and item.measure != SHORT_QUESTIONS:
             items.append(item)
     samples = {item.sample for item in items if item.factor == times}
     return [item for item in items if item.factor in (times, None) and item.sample in samples]
@@ -97,7 +97,7 @@ def item_table(times: int, model: str = REAL) -> str:
 
     Args:
         times: How many times.
-        model: The beginning of the model's name.
+        model: The name of the model.
     """
     items = items_at(times, model)
     trained = items[0].trained
@@ -156,7 +156,7 @@ def item_pairs(times: int, model: str = REAL) -> str:
 
     Args:
         times: How many times the trained length that is.
-        model: The beginning of the model's name.
+        model: The name of the model.
     """
     items = items_at(times, model)
     longest = times * items[0].trained
@@ -190,7 +190,7 @@ def item_counts(times: int, model: str = REAL) -> str:
 
     Args:
         times: How many times its trained length the texts are.
-        model: The beginning of the model's name.
+        model: The name of the model.
     """
     items = items_at(times, model)
     longest = times * items[0].trained
@@ -211,7 +211,8 @@ def short_questions() -> str:
     The columns are the share of right answers, and the mean log-probability of the right answer for
     each of its characters; methods have their difference to the unchanged model.
     """
-    items = [item for item in record() if item.measure == SHORT_QUESTIONS]
+    wanted = (REAL, SHORT_QUESTIONS)
+    items = [item for item in record() if (item.model, item.measure) == wanted]
     rows = {item.row for item in items}
     by_log_prob = sorted(rows, key=lambda row: -_mean(items, row, "right_log_prob"))
     lines = [

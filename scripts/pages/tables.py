@@ -399,7 +399,7 @@ def items_of_a_model(
 
     Args:
         times: How many times the trained length the texts are.
-        model: The beginning of the model's name.
+        model: The name of the model.
     """
     title = "method" if model == record_tables.REAL else model
     place = record_tables.place_of(times, model)

@@ -87,6 +87,35 @@ def line(**changes: Any) -> bytes:
         (line(depth=2.0), "a depth is from 0 to 1"),
         (line(row="base"), "its row is base, and its method yarn"),
         (line(model=""), "is empty"),
+        (line(row="base", method="base"), "base, which has no factor"),
+        (line(value=-5.0), "loss is -5"),
+        (line(value=100.5), "from 0 to 100"),
+        (line(measure="keys", metric="log_prob", value=0.5), "from -100 to 0"),
+        (line(measure="lm-eval:task", metric="any", value=1e200), "1e\\+200"),
+        (line(value=float("nan")), "NaN, which is not a finite number"),
+        (line(value=float("-inf")), "-Infinity, which is not a finite number"),
+        (line(factor=-4.0), "factor is -4"),
+        (line(factor=0.0), "factor is 0"),
+        (line(factor=1e6), "factor is 1e\\+06"),
+        (line(factor=8.0), "its factor 8"),
+        (line(factor=None), "its factor None"),
+        (line(row="yarn:8k"), "its factor 4"),  # of 1,024 tokens
+        (line(method="banana"), "method banana is not known"),
+        (line(row="banana:4"), "its row is banana:4, and its method yarn"),
+        (line(method="linear"), "its row is yarn:4, and its method linear"),
+        (line(method="yarn:4"), "method yarn:4 is not known"),
+        (line(measure="banana"), "measure banana is not known"),
+        (line(measure="growth:4"), "measure growth:4 is not known"),
+        (line(metric="banana"), "metric is banana, and growth has loss"),
+        (line(measure="passkey"), "metric is loss, and passkey has"),
+        (line(window=-1), "window is below 0"),
+        (line(weight=4097), "4,097 of 4,096 tokens"),
+        (line(trained=0), "below 1"),
+        (line(length=1 << 40), "above 2,147,483,647"),
+        (line(text="a\nb"), "text has a control character"),
+        (line(model="a\x1b[31m"), "model has a control character"),
+        (line(text="x" * 501), "501 characters"),
+        (line() + b"\n" + line(text="1.txt", trained=2048), "item 2: Tiny is trained for 2,048"),
         (gzip.compress(line())[:-9], "ends too early"),
         (b"\x1f\x8bnothing", "is damaged"),
     ],
@@ -95,6 +124,30 @@ def test_a_wrong_file_is_refused(content: bytes, message: str, tmp_path: Path) -
     (tmp_path / "x.jsonl.gz").write_bytes(content)
     with pytest.raises(BadSource, match=message):
         read_items(tmp_path / "x.jsonl.gz")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"row": "yarn:4k"},  # four times 1,024 tokens
+        {"row": "yarn:4:beta_fast=16"},
+        {"row": "recipe:mine.json", "factor": None},
+        {"row": "my-output", "method": "my-output", "factor": None},
+        {"row": "yarn:4", "method": "yarn:4", "factor": None},  # the name of a server
+        {"row": "theta:1e6", "method": "theta", "factor": None},
+        {"row": "piecewise:4", "method": "piecewise"},
+        {"value": -1e-6},
+        {"measure": "sliding:256"},
+        {"measure": "needle", "metric": "exact", "value": 1.0},
+        {"measure": "lm-eval:task", "metric": "perplexity", "value": 1e20},
+        {"measure": "speed", "metric": "tokens_per_second", "value": 1e5},
+        {"identity": ""},
+        {"text": "cafe\u0301 本.txt"},
+    ],
+)
+def test_possible_items_are_read(changes: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(line(**changes))
+    assert len(read_items(tmp_path / "x.jsonl")) == 1
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -114,6 +167,45 @@ def test_two_rows_are_paired_on_their_texts(measured: list[RecordItem]) -> None:
 def test_items_of_other_samples_are_not_paired(measured: list[RecordItem]) -> None:
     changed = [replaced(one, sample="other") if one.method == "ntk" else one for one in measured]
     assert compare_rows(changed, "yarn:4", "ntk:4", 4 * TRAINED, "growth", "loss") is None
+
+
+def of_model(measured: list[RecordItem], name: str, **more: Any) -> list[RecordItem]:
+    return [replaced(one, model=name, **more) for one in measured]
+
+
+def compared(items: list[RecordItem]) -> float | None:
+    proof = compare_rows(items, "yarn:4", "ntk:4", 4 * TRAINED, "growth", "loss")
+    return None if proof is None else proof.difference
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_items_of_two_models_are_not_mixed(measured: list[RecordItem], turned: bool) -> None:
+    other = of_model(measured, "Other")
+    mixed = [*other, *measured] if turned else [*measured, *other]
+    with pytest.raises(UsageError, match="Other, Tiny"):
+        compared(mixed)
+    one_of_each = [one for one in mixed if (one.model == "Tiny") == (one.method == "yarn")]
+    assert compared(one_of_each) is None
+
+
+def test_items_of_two_digests_are_not_paired(measured: list[RecordItem]) -> None:
+    """The first files of the record have no digests, and later items of their models have one."""
+    named = {"yarn": "1" * 64, "ntk": "2" * 64}
+    apart = [replaced(one, identity=named.get(one.method, "")) for one in measured]
+    assert compared(apart) is None
+    named["ntk"] = ""
+    together = [replaced(one, identity=named.get(one.method, "")) for one in measured]
+    assert compared(together) == compared(measured)
+
+    # pairs of two models that have one name
+    other_texts = of_model(measured, "Tiny", identity="3" * 64, sample="other")
+    with pytest.raises(UsageError, match="digests"):
+        compared([*of_model(measured, "Tiny", identity="1" * 64), *other_texts])
+
+
+def test_items_of_two_precisions_are_not_paired(measured: list[RecordItem]) -> None:
+    apart = [replaced(one, dtype=f"float{16 if one.method == 'ntk' else 32}") for one in measured]
+    assert compared(apart) is None
 
 
 def test_a_study_is_the_means_of_its_items(measured: list[RecordItem]) -> None:

@@ -388,6 +388,8 @@ def parse_condition(text: str) -> Condition:
         UsageError: The text is not a condition.
     """
     match = PATTERN.fullmatch(text.strip())
+    if match is None and "@" not in text:
+        raise UsageError(f"--fail-if {text!r} is not a condition without a length, @2T; {EXAMPLE}")
     if match is None:
         raise UsageError(f"--fail-if {text!r} is not a condition; {EXAMPLE}")
 

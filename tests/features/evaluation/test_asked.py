@@ -204,6 +204,7 @@ def test_conditions_are_read(text: str, expected: tuple[object, ...]) -> None:
                 "> base @2T",
             )
         ),
+        ("yarn:4 > ntk:4", "without a length, @2T"),
         ("yarn:4 > bse @2T", "'bse'"),
         ("4 > base @2T", "'4'"),
         ("yarn:4 > nan @2T", "'nan'"),

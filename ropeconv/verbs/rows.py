@@ -28,6 +28,9 @@ class Row:
     path: Path | None = None
     """An output to load, or that the server runs; None for the source."""
 
+    made_by: Recipe | None = None
+    """The recipe by which the output at `path` was made, by its receipt; None for other rows."""
+
     url: str = ""
     """The URL of the server that runs it; empty for none."""
 

@@ -14,6 +14,9 @@ from ropeconv.errors import UsageError
 from ropeconv.formats.journal import JournalKind, Line
 from ropeconv.rope.lengths import format_tokens, parse_tokens
 
+SERVER = "server"
+"""The device of an evaluation whose rows are models on servers."""
+
 
 @dataclass(frozen=True, eq=False)
 class Case:

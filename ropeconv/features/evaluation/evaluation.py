@@ -660,6 +660,7 @@ class Evaluation:
             notes.append(runner.note)
         return Result(
             source=source,
+            model=runner.model,
             identity=runner.source,
             runtime=runner.runtime,
             device=runner.device,

@@ -8,11 +8,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from ropeconv.bake.items import Item, RecordItem, is_record, write_items
+from ropeconv.bake.items import (
+    RECIPE,
+    Item,
+    RecordItem,
+    is_record,
+    method_and_factor,
+    write_items,
+)
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.drafts import write_file
@@ -23,12 +30,12 @@ from ropeconv.inspection.receipts.metrics import GROWTH, Metric, metric_of, samp
 from ropeconv.inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ropeconv.inspection.receipts.storage import add_evaluation, read_receipt
 from ropeconv.rope.errors import counted
-from ropeconv.rope.lengths import parse_tokens
+from ropeconv.rope.recipe import Recipe, flags, recipe_text
 from ropeconv.rope.summary import SummaryTable, TableSummary
-from ropeconv.verbs.rows import BASE, Row
+from ropeconv.verbs.rows import Row
 from ropeconv.version import SCHEMA, __version__
 
-from .cases import Observation, in_trained
+from .cases import SERVER, Observation, in_trained
 from .measures.measure import REGISTRY
 
 MOST_CHARACTERS = 64 << 20
@@ -61,7 +68,10 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
     recipe: JsonObject | None = None
-    """The recipe of the method; None for the unchanged model."""
+    """The recipe of the method; None for the unchanged model and for outputs."""
+
+    made_by: JsonObject | None = None
+    """The recipe by which an output of `apply` was made; None for other rows."""
 
     refused: str = ""
     """Why the row was not run; empty where it was."""
@@ -87,6 +97,9 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     """The model as the user named it."""
+
+    model: str = ""
+    """The name of the source of an output; empty where `source` is the model itself."""
 
     identity: str
     """A digest of the model."""
@@ -298,6 +311,9 @@ def _distinct_names(paths: Sequence[str]) -> list[str]:
 def record_items(result: Result) -> list[RecordItem]:
     """Return each single number of a result with its model and method, for the public record.
 
+    An output of `apply` has the items of the method on its source: those of `model-yarn4` are of
+    the row yarn:4 of the model.
+
     Raises:
         UsageError: The result has no items.
     """
@@ -306,20 +322,21 @@ def record_items(result: Result) -> list[RecordItem]:
             f"the evaluation of {result.source} has only means, and no single numbers; run"
             " `ropeconv eval` again, its journal has them"
         )
-    recipes = {row.name: row.recipe for row in result.rows}
+    rows = {row.name: _recorded_row(row, result.trained) for row in result.rows}
+    identity = _identity_of_model(result)
     items = []
     for item in result.items:
-        recipe = recipes.get(item.row)
-        method, factor = _method_of(item.row, recipe, result.trained)
+        row = rows.get(item.row) or RecordedRow(item.row, item.row)
+        fields = msgspec.structs.asdict(item) | {"row": row.name}
         items.append(
             RecordItem(
-                **msgspec.structs.asdict(item),
-                model=Path(result.source).name,
-                identity=result.identity,
+                **fields,
+                model=result.model or Path(result.source).name,
+                identity=identity,
                 trained=result.trained,
                 sliding_window=result.sliding_window,
-                method=method,
-                factor=factor,
+                method=row.method,
+                factor=row.factor,
                 runtime=result.runtime,
                 dtype=result.dtype,
                 sample=result.sample,
@@ -328,22 +345,46 @@ def record_items(result: Result) -> list[RecordItem]:
     return items
 
 
-def _method_of(row: str, recipe: JsonObject | None, trained: int) -> tuple[str, float | None]:
-    """Return the method of a row and its factor, where it has one: ("yarn", 4.0) for yarn:4.
+def _identity_of_model(result: Result) -> str:
+    """Return the digest of the model that items are of; empty where it is not known.
+
+    The digest of a result is that of the output where its source was not found, and that of the
+    tokenizer where servers were measured.
+    """
+    has_source = any(row.made_by is None for row in result.rows)
+    return result.identity if has_source and result.device != SERVER else ""
+
+
+class RecordedRow(NamedTuple):
+    """A row as items of the public record have it."""
+
+    name: str
+    """The method with its value and settings, `base`, or the name of a model on a server."""
+
+    method: str
+
+    factor: float | None = None
+    """The factor of the method; None for methods without one."""
+
+
+def _recorded_row(row: RowResult, trained: int) -> RecordedRow:
+    """Return the row of the public record that a row of a result is: yarn:4 for its output.
 
     Args:
-        row: The name of the row.
-        recipe: Its recipe; None for a model that is measured unchanged.
+        row: The row of the result.
         trained: The trained context in tokens.
     """
-    if recipe is None:
-        # the unchanged source, or an output by its own name
-        method = "base" if row == BASE else row
-        return method, None
-    factor = recipe.get("parameters", {}).get("factor")
-    if isinstance(factor, str):  # a length, such as 128k
-        factor = parse_tokens(factor) / trained
-    return recipe["method"], factor
+    if row.recipe is not None:
+        return RecordedRow(row.name, *method_and_factor(row.recipe, trained))
+    if row.made_by is None:  # the unchanged model, or one on a server by its own name
+        return RecordedRow(row.name, row.name)
+
+    recipe = Recipe.from_dict(row.made_by)
+    name = recipe_text(recipe)
+    has_lists = flags(recipe) is None  # lists of numbers are in a file, and not in a name
+    if has_lists:
+        name = f"{RECIPE}{row.name}"
+    return RecordedRow(name, *method_and_factor(row.made_by, trained))
 
 
 def read_result(path: Path) -> Result:

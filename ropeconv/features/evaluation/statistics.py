@@ -354,6 +354,7 @@ def _row_result(
     return RowResult(
         name=row.name,
         recipe=row.recipe.to_dict() if row.recipe else None,
+        made_by=row.made_by.to_dict() if row.made_by else None,
         refused=outcome.refused(row.name),
         price=price,
         price_error=price_error,

@@ -48,6 +48,7 @@ class OutputRunner(Runner):
     def __init__(
         self,
         models: Models,
+        name: str,
         trained: int,
         tokenizer: Tokenizer,
         runtime: str,
@@ -59,6 +60,7 @@ class OutputRunner(Runner):
         Args:
             models: The identity of each model, and a function that loads it, by row. The source of
                 the output comes first, where it was found.
+            name: The name of that source.
             trained: The trained context in tokens by the receipt, 0 where it has none.
             tokenizer: The tokenizer of all of them.
             runtime: Name and version of what runs them.
@@ -71,6 +73,7 @@ class OutputRunner(Runner):
         if not trained:
             raise BadSource("the receipt has no trained context; name the source with --against")
         self.models = models
+        self.model = name
         self.trained = trained
         identity, _ = next(iter(models.values()))
         self.source = identity  # the journal belongs to the first model of the table
@@ -120,6 +123,8 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
                 f"Its source ({receipt.source.name}) was not found; name it with --against to"
                 " compare with it."
             )
+        else:
+            runner.sliding_window = comparison.spec.sliding_window or 0
         rows = list(runner.models)
         yield runner, rows
 
@@ -157,10 +162,12 @@ def _open_folder(
     has_two_lists = receipt.schedule.short_inv_freq is not None
     chunk = _tokens_per_chunk(request, has_two_lists)
     load_output = partial(_load_checkpoint, folder, device_spec, trust=output_has_code, chunk=chunk)
-    models[Row(output.name, path=output)] = (folder.identity, load_output)
+    row = Row(output.name, path=output, made_by=Recipe.from_dict(receipt.recipe))
+    models[row] = (folder.identity, load_output)
 
     return OutputRunner(
         models,
+        name=receipt.source.name,
         trained=receipt.schedule.original_context,
         # `pickles` is true with --trust-remote-code, which also allows code of the tokenizer
         tokenizer=CheckpointTokenizer(output, trust=output_has_code or device_spec.pickles),
@@ -226,17 +233,32 @@ def _open_gguf(
         models[Row(BASE)] = (identity, load_converted)
 
     load_output = LlamaCppEngine(file.file.path, **options).opened
-    models[Row(output.stem, path=output)] = (file.identity, load_output)
+    row = Row(output.stem, path=output, made_by=Recipe.from_dict(receipt.recipe))
+    models[row] = (file.identity, load_output)
 
     device, types = device_and_types(file, options)
     return OutputRunner(
         models,
+        name=_name_in_gguf(receipt),
         trained=receipt.schedule.original_context,
         tokenizer=tokenizer,
         runtime=runtime(),
         device=device,
         dtype=types,
     )
+
+
+def _name_in_gguf(receipt: Receipt) -> str:
+    """Return the name of the source of a GGUF output: `model.gguf`.
+
+    A checkpoint is converted with the types of the output, such as q8_0, and loses otherwise than
+    the checkpoint itself. So it has the types in its name: `model-q8_0.gguf`.
+    """
+    name = receipt.source.name
+    types = receipt.target.outtype
+    if receipt.source.kind != "gguf" and types:
+        name += f"-{types}"
+    return f"{name}.gguf"
 
 
 @contextmanager

@@ -56,6 +56,9 @@ class Runner(ABC):
     source: str
     """The identity of the model, for the journal."""
 
+    model: str = ""
+    """The name of the source of an output; empty where the user has named the model itself."""
+
     trained: int
     """The context of the unscaled model in tokens."""
 

@@ -19,6 +19,7 @@ from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.features import hook
 from ropeconv.verbs.rows import Row
 
+from ..cases import SERVER
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
 from .runner import Runner, RunnerRequest
 
@@ -49,7 +50,7 @@ class ServerRunner(Runner):
         self.trained = trained
         self.source = source
         self.runtime = ", ".join(sorted({server.runtime for server in servers.values()}))
-        self.device = "server"
+        self.device = SERVER
         self.dtype = "as the servers run"
 
     def digest(self, row: Row) -> str:

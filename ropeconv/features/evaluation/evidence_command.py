@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from ropeconv.bake.items import RecordItem, compare_rows, is_record, read_items, write_items
+from ropeconv.bake.items import (
+    RecordItem,
+    check_items,
+    compare_rows,
+    is_record,
+    join_names,
+    read_items,
+    write_items,
+)
 from ropeconv.bake.proof import FEWEST, Proof
 from ropeconv.cli.command import expand_options
 from ropeconv.cli.screen import Screen
@@ -27,6 +38,8 @@ app = typer.Typer(add_completion=False)
 
 RECORD = Path("docs/evidence/items")
 """The folder of the public record in a checkout."""
+SAME = 1e-4
+"""By how much two numbers may differ and count as one: a run on another device rounds otherwise."""
 FILE = "A result or items that `ropeconv eval -o` wrote."
 COMPARE_EXAMPLES = """
 ropeconv evidence compare result.json yarn:4 mixed:4 --length 4T
@@ -46,11 +59,13 @@ def read_measured(path: Path) -> list[RecordItem]:
 
     Raises:
         UsageError: The file cannot be read, or is a result without items.
-        BadSource: The file is neither.
+        BadSource: The file is neither, or an item of it is wrong.
     """
     if is_record(path) or path.suffix == ".gz":
         return read_items(path)
-    return record_items(read_result(path))
+    items = record_items(read_result(path))
+    check_items(items, str(path))
+    return items
 
 
 @app.command("compare", cls=Command, epilog=COMPARE_EXAMPLES)
@@ -74,13 +89,23 @@ def compare_command(
         str,
         typer.Option("--measure", help="The measure.", rich_help_panel=LENGTH, metavar="NAME"),
     ] = GROWTH,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="The model, in a file with several.",
+            rich_help_panel=LENGTH,
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Compare two rows of a stored evaluation on the items that both have.
 
     A difference counts by the rule of docs/evaluating.md, as in the marks of `eval`.
     """
     # the file has one number for each row (such as yarn:4), measure, length, text and window
-    items = read_measured(file)
+    items = _choose_model(read_measured(file), model, file)
     tokens = _choose_length(items, length, measure, file)
     metrics = _metrics(items, measure, tokens, (first, second), file)  # such as ["loss"]
 
@@ -103,6 +128,7 @@ def compare_command(
             document[metric] = asdict(difference) | {"decided": is_significant}
         screen.data(
             {
+                "model": items[0].model,
                 "first": first,
                 "second": second,
                 "length": tokens,
@@ -111,8 +137,8 @@ def compare_command(
             }
         )
         return
-    trained = items[0].trained  # the trained context of the model, the same in all items
-    place = f"{measure} at {in_trained(tokens, trained)}"  # such as "growth at 4T"
+    # all items are of one model, and so of one trained context: "growth at 4T of tiny"
+    place = f"{measure} at {in_trained(tokens, items[0].trained)} of {items[0].model}"
     for metric, difference in differences.items():
         screen.say(f"{place}, {first} minus {second}: {describe_proof(difference, metric)}.")
 
@@ -146,6 +172,19 @@ def describe_proof(proof: Proof, metric_name: str) -> str:
     else:
         verdict = f"not significant, which takes {metric.value(proof.margin)}"
     return f"{text}, n = {proof.count}: {verdict}"
+
+
+def _choose_model(items: Sequence[RecordItem], model: str, file: Path) -> list[RecordItem]:
+    """Return the items of one model; refuse a file of several where none is named."""
+    names = {item.model for item in items}
+    known = join_names(names)
+    if model and model not in names:
+        raise UsageError(f"{file} has no items of {model}; it has {known}")
+    if not model and len(names) > 1:
+        raise UsageError(
+            f"{file} has items of several models; choose one with --model NAME: {known}"
+        )
+    return [item for item in items if model in ("", item.model)]
 
 
 def _choose_length(items: Sequence[RecordItem], length: str, measure: str, file: Path) -> int:
@@ -206,7 +245,12 @@ def add_command(
             f"{to} is not a folder; run this in a checkout of ropeconv, or name its"
             " docs/evidence/items with --to"
         )
-    items = _leave_out_known(items, to)
+    record = {path: read_items(path) for path in sorted(to.glob("*.jsonl*"))}
+    recorded = list(chain.from_iterable(record.values()))
+    items = _name_as_recorded(items, recorded, file)
+    _refuse_other_models(items, recorded, file, to)
+    items = _leave_out_known(items, record)
+    _refuse_without_digest(items, file)
     if not items:
         screen.say(f"{to} has all items of {file} already.")
         return
@@ -242,30 +286,145 @@ def add_command(
     screen.note("`python -m scripts.pages` computes the tables and pages that follow from it.")
 
 
-def _leave_out_known(items: Sequence[RecordItem], folder: Path) -> list[RecordItem]:
+def _name_as_recorded(
+    items: Sequence[RecordItem], recorded: Sequence[RecordItem], file: Path
+) -> list[RecordItem]:
+    """Return measurements with the names that the public record has for their models.
+
+    A model of another name and the same digest is the same model, say in a folder that was renamed.
+
+    Args:
+        items: The measurements of a file.
+        recorded: The public record.
+        file: The file, for the message.
+
+    Raises:
+        UsageError: The file has one model under two names.
+    """
+    names_in_file: dict[str, str] = {}  # by digest
+    for item in items:
+        name = names_in_file.setdefault(item.identity, item.model)
+        if item.identity and name != item.model:
+            raise UsageError(
+                f"{file} has one model under two names, {name} and {item.model}; name it once"
+            )
+
+    recorded_names: dict[str, str] = {}  # by the name in the file
+    for item in recorded:
+        if item.identity and item.identity in names_in_file:
+            recorded_names[names_in_file[item.identity]] = item.model
+    named = []
+    for item in items:
+        name = recorded_names.get(item.model, item.model)
+        named.append(msgspec.structs.replace(item, model=name))
+    return named
+
+
+def _leave_out_known(
+    items: Sequence[RecordItem], record: Mapping[Path, Sequence[RecordItem]]
+) -> list[RecordItem]:
     """Return the measurements that the public record does not have yet.
 
     Args:
         items: The measurements of a file, each one number.
-        folder: The public record, a folder of .jsonl and .jsonl.gz files.
+        record: The items of the public record, by file.
 
     Raises:
-        UsageError: The record has another number for the same model, row, text and length.
+        UsageError: The record has another number or other facts for the same measurement.
     """
     new = {_key(item): item for item in items}
-    for path in sorted(folder.glob("*.jsonl*")):
-        for item in read_items(path):
+    for path, recorded in record.items():
+        for item in recorded:
             other = new.pop(_key(item), None)
-            if other is not None and other.value != item.value:
+            field = "" if other is None else _differing_field(item, other)
+            if other is not None and field:
                 raise UsageError(
-                    f"{path} has {item.value:g} for {item.row} of {item.model} on {item.text} at"
-                    f" {item.length:,} tokens, and the file has {other.value:g}; correct one of"
-                    " them"
+                    f"{path} has the {field} {_described(item, field)} for {item.row} of"
+                    f" {item.model} on {item.text} at {item.length:,} tokens, and the file has"
+                    f" {_described(other, field)}; correct one of them"
                 )
     return list(new.values())
 
 
 def _key(item: RecordItem) -> tuple[object, ...]:
-    """Return the key that is equal for two items of one measurement."""
-    model = item.identity or item.model
-    return model, item.row, item.measure, item.metric, item.length, item.runtime, item.place
+    """Return the key that is equal for two items of one measurement.
+
+    Another runtime or another precision is another measurement.
+    """
+    return item.row, item.measure, item.metric, item.length, item.runtime, item.place
+
+
+def _differing_field(item: RecordItem, other: RecordItem) -> str:
+    """Return the field in which two items of one measurement differ; empty where they are equal."""
+    for field in ("trained", "method", "factor", "on_top", "sliding_window", "weight"):
+        if getattr(item, field) != getattr(other, field):
+            return field
+    if item.identity and other.identity and item.identity != other.identity:
+        return "identity"
+    if not math.isclose(item.value, other.value, rel_tol=SAME, abs_tol=SAME):
+        return "value"
+    return ""
+
+
+def _described(item: RecordItem, field: str) -> str:
+    """Return the value of a field for a message."""
+    value = getattr(item, field)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) or "''"
+
+
+def _refuse_other_models(
+    items: Sequence[RecordItem], recorded: Sequence[RecordItem], file: Path, folder: Path
+) -> None:
+    """Refuse measurements of a model whose name another model has.
+
+    Args:
+        items: The measurements of a file.
+        recorded: The public record.
+        file: Their file, for messages.
+        folder: The folder of the record, for messages.
+
+    Raises:
+        UsageError: A name has two digests or two trained contexts.
+    """
+    for name in sorted({item.model for item in items}):
+        own = [item for item in items if item.model == name]
+        known = [item for item in recorded if item.model == name]
+
+        # the first files of the record have no digests
+        digests = {item.identity for item in own} - {""}
+        known_digests = {item.identity for item in known} - {""}
+        is_other = bool(digests - known_digests) and len(digests | known_digests) > 1
+        if is_other:
+            raise UsageError(
+                f"{file} and {folder} have several models of the name {name}, with the digests"
+                f" {_short_digests(digests | known_digests)}; give the folder of the model another"
+                " name and run `ropeconv eval` again"
+            )
+        lengths = {item.trained for item in (*own, *known)}
+        if len(lengths) > 1:
+            shortest = min(lengths)
+            longest = max(lengths)
+            raise UsageError(
+                f"{file} and {folder} have two trained contexts of {name}, {shortest:,} and"
+                f" {longest:,} tokens; correct one of them"
+            )
+
+
+def _refuse_without_digest(items: Sequence[RecordItem], file: Path) -> None:
+    """Refuse new measurements of a model whose digest is not known.
+
+    Those of servers have none, nor those of an output whose source was not found.
+    """
+    for item in items:
+        if not item.identity:
+            raise UsageError(
+                f"{file} has no digest of {item.model}; run `ropeconv eval` on the checkpoint, or"
+                " on an output with --against SOURCE"
+            )
+
+
+def _short_digests(digests: set[str]) -> str:
+    """Return digests for a message, each by its beginning."""
+    return join_names(digest[:12] for digest in digests)

@@ -428,17 +428,28 @@ def _problem_of_sizes(item: RecordItem) -> str:
 
 
 def _problem_of_measure(measure: str, metric: str) -> str:
-    """Return that a measure is unknown, or has another metric; empty for a right one."""
-    if measure.startswith(LM_EVAL):
-        return ""
+    """Return that a known measure has another metric or a value; empty for a right one.
+
+    Measures of other packages have metrics of their own.
+    """
     name, colon, stride = measure.partition(":")
-    if colon and not (name == "sliding" and stride.isdecimal()):
-        name = measure
     if name not in METRICS:
+        return ""
+    if colon and not (name == "sliding" and stride.isdecimal()):
         return f"its measure {measure} is not known"
     if metric not in METRICS[name]:
         return f"its metric is {metric}, and {name} has {', '.join(sorted(METRICS[name]))}"
     return ""
+
+
+def unknown_measures(items: Iterable[RecordItem]) -> list[str]:
+    """Return the measures that neither `ropeconv eval` nor lm_eval has, such as a plugin's."""
+    unknown = dict[str, None]()
+    for item in items:
+        name, _, _ = item.measure.partition(":")
+        if name not in METRICS and not item.measure.startswith(LM_EVAL):
+            unknown[item.measure] = None
+    return list(unknown)
 
 
 def _problem_of_value(metric: str, value: float) -> str:

@@ -104,7 +104,6 @@ def line(**changes: Any) -> bytes:
         (line(row="banana:4"), "its row is banana:4, and its method yarn"),
         (line(method="linear"), "its row is yarn:4, and its method linear"),
         (line(method="yarn:4"), "method yarn:4 is not known"),
-        (line(measure="banana"), "measure banana is not known"),
         (line(measure="growth:4"), "measure growth:4 is not known"),
         (line(metric="banana"), "metric is banana, and growth has loss"),
         (line(measure="passkey"), "metric is loss, and passkey has"),

@@ -19,6 +19,7 @@ from ropeconv.bake.items import (
     is_record,
     join_names,
     read_items,
+    unknown_measures,
     write_items,
 )
 from ropeconv.bake.proof import FEWEST, Proof
@@ -244,6 +245,12 @@ def add_command(
         raise UsageError(
             f"{to} is not a folder; run this in a checkout of ropeconv, or name its"
             " docs/evidence/items with --to"
+        )
+    unknown = unknown_measures(items)
+    if unknown:
+        raise UsageError(
+            f"{file} has items of {', '.join(unknown)}, which readers of the record do not know;"
+            " leave those out"
         )
     record = {path: read_items(path) for path in sorted(to.glob("*.jsonl*"))}
     recorded = list(chain.from_iterable(record.values()))

@@ -300,3 +300,13 @@ def test_results_without_items_are_refused(tmp_path: Path) -> None:
     shutil.copy(ROOT / "docs/evidence/smollm2-2T.json", tmp_path / "old.json")
     done = command(tmp_path, "evidence", "add", "old.json", "--to", ".", code=2)
     assert "no single numbers" in done.stderr
+
+
+def test_a_measure_of_another_package_is_compared_and_not_added(
+    files: Path, recorded: Path
+) -> None:
+    """`eval` writes its items, and readers of the public record do not know what they are."""
+    items = changed(files, measure="own-measure", metric="points")
+    assert "own-measure" in add(items, recorded, code=2)
+    words = ("evidence", "compare", "more.jsonl.gz", "yarn:4", "base", "--measure", "own-measure")
+    assert "points" in command(recorded, *words, code=0).stdout

@@ -35,10 +35,10 @@ def quality(plan: Plan) -> str:
     study = shown_study(plan)
     if study is not None:
         beyond = study.beyond[method.name] - study.beyond[BASE]
-        losses = f"{beyond:+.2f} nats beyond the trained length"
+        losses = f"{beyond:+z.2f} nats beyond the trained length"
         if method.name in study.inside:
             inside = study.inside[method.name] - study.inside[BASE]
-            losses += f", {inside:+.2f} inside it"
+            losses += f", {inside:+z.2f} inside it"
         model = f"the unchanged {study.short_model} at {study.factor:g} times"
         limit = ""
         factor = factor_of(plan)

@@ -20,6 +20,7 @@ from ropeconv.bake.items import (
     method_and_factor,
     write_items,
 )
+from ropeconv.bake.proof import FEWEST_DOCUMENTS
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.drafts import write_file
@@ -394,6 +395,11 @@ def read_result(path: Path) -> Result:
         UsageError: The file cannot be read.
         BadSource: The file is not a result, or one of a later version.
     """
+    if is_record(path) or path.suffix == ".gz":
+        raise UsageError(
+            f"{path} is a record, which has only the single numbers; give the result, as `ropeconv"
+            " eval -o NAME.json` writes it"
+        )
     try:
         text = read_text(path, str(path))
     except OSError as problem:
@@ -541,7 +547,7 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
     for cell in result.cells:
         is_of_table = cell.measure == measure and cell.metric == metric_name
         if is_of_table and cell.depth is None:
-            cells[cell.row, cell.column] = cell
+            cells[cell.row, cell.column] = _with_questions(cell, result)
 
     metric = metric_of(metric_name)
     lines = []
@@ -562,8 +568,40 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
     elif len(lines) > 1:
         first_row, _ = lines[0]
         explanation = f", then minus {first_row}"  # rows below the first show differences to it
-    title = f"{measure}: {metric.title}{explanation}; {sample_size(cells.values())}"
+    title = (
+        f"{measure}: {metric.title}{explanation}; {_describe_sample(list(cells.values()), metric)}"
+    )
     return Table(title, tuple(headings), tuple(lines))
+
+
+def _with_questions(cell: Cell, result: Result) -> Cell:
+    """Return a cell with its number of questions, which older results have only by depth."""
+    if cell.questions or not metric_of(cell.metric).share:
+        return cell
+    place = (cell.row, cell.measure, cell.metric, cell.column)
+    questions = 0
+    for other in result.cells:
+        other_place = (other.row, other.measure, other.metric, other.column)
+        if other_place == place and other.depth is not None:
+            questions += other.windows
+    return msgspec.structs.replace(cell, questions=questions)
+
+
+def _describe_sample(cells: Sequence[Cell], metric: Metric) -> str:
+    """Return the sample of a table in words: `n = 8`, or `n = 12 texts, 24 questions` of shares.
+
+    Args:
+        cells: The cells of the table.
+        metric: The metric that it shows.
+    """
+    texts = max((cell.documents for cell in cells), default=0)
+    # for a task of lm_eval a document is a question
+    are_questions = any(cell.measure not in REGISTRY for cell in cells)
+    if not metric.share or are_questions:
+        return sample_size(cells)
+    if texts >= FEWEST_DOCUMENTS:
+        return sample_size(cells, "texts")
+    return sample_size(cells, f"windows of {counted(texts, 'text')}")
 
 
 def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int]:

@@ -134,6 +134,7 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
         windows=len(set(sample.windows.tolist())),
         documents=len(set(sample.documents.tolist())),
         clusters=sample.count,  # independent numbers: one per text, or per window if texts are few
+        questions=len(pairs) if is_share else 0,
     )
 
     # `prove` tests the difference to the first row, over the windows that both rows have

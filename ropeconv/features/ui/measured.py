@@ -27,8 +27,8 @@ def measured_pictures(plan: Plan) -> list[Picture]:
         return []
     caption = (
         f"Measured on {study.model}, {study.n}, without training: at {study.factor:g} times the"
-        f" trained context, {name} lowers the loss by {-study.beyond[name]:.2f} nats per token."
-        f" Inside the trained context it costs {study.inside[name]:.2f}. Your model will differ;"
+        f" trained context, {name} lowers the loss by {-study.beyond[name]:z.2f} nats per token."
+        f" Inside the trained context it costs {study.inside[name]:z.2f}. Your model will differ;"
         " measure it with `ropeconv eval`."
     )
     pictures = [Picture(partial(draw_losses, study=study, name=name), caption)]

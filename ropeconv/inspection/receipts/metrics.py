@@ -36,11 +36,11 @@ class Metric:
 
     def value(self, number: float) -> str:
         """Return a number of this kind for a table."""
-        return f"{self.factor * number:.{self.decimals}f}"
+        return f"{self.factor * number:z.{self.decimals}f}"
 
     def difference(self, number: float) -> str:
         """Return a difference with its sign; +0 for one that rounds to 0."""
-        return f"{self.factor * number:+.{self.decimals}f}"
+        return f"{self.factor * number:+z.{self.decimals}f}"
 
     def error(self, number: float) -> str:
         """Return a standard error, with one significant digit where it would round to 0."""
@@ -65,9 +65,26 @@ def metric_of(name: str) -> Metric:
     return METRICS.get(name) or Metric(name)
 
 
-def sample_size(cells: Iterable[MeasuredRecord]) -> str:
-    """How many independent windows or texts numbers are from, such as `"n = 8"` or
-    `"n = 6 to 8"`.
+def sample_size(cells: Iterable[MeasuredRecord], unit: str = "") -> str:
+    """How many independent windows or texts numbers are from, and how many answers shares are of.
+
+    Such as `"n = 8"`, `"n = 6 to 8"` or `"n = 12 texts, 24 questions"`.
+
+    Args:
+        cells: The numbers.
+        unit: The name of the independent parts, such as "texts"; empty to leave it out.
     """
-    counts = sorted({cell.clusters for cell in cells})
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    listed = list(cells)
+    size = f"n = {_range([cell.clusters for cell in listed])}"
+    if unit:
+        size += f" {unit}"
+    questions = [cell.questions for cell in listed]
+    if any(questions):
+        size += f", {_range(questions)} questions"
+    return size
+
+
+def _range(counts: Iterable[int]) -> str:
+    """Return the smallest and the largest of some numbers: `6 to 8`, or `8` where all are equal."""
+    smallest, *others = sorted(set(counts))
+    return f"{smallest:,} to {others[-1]:,}" if others else f"{smallest:,}"

@@ -115,6 +115,9 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
     clusters: int = 0
     """How many windows or texts are taken as independent."""
 
+    questions: int = 0
+    """How many answers a share is of; 0 for other numbers, and in older evaluations."""
+
     @property
     def decided(self) -> bool | None:
         """Whether the difference is significant; None where there is none."""

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from ropeconv.bake.proof import wilson
 from ropeconv.cli.screen import Screen
 from ropeconv.features.evaluation.plots import heat_map
 from ropeconv.features.evaluation.result import Result
@@ -104,3 +105,20 @@ def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:
         (0, 1): "0",
     }
     assert {line.get_xdata()[0] for line in axes.get_lines()} == {0.5}, "behind the trained length"
+
+
+@pytest.mark.parametrize(
+    ("documents", "sample"),
+    [(12, "4 texts, 20 questions"), (1, "4 windows of 1 text, 20 questions")],
+)
+def test_a_table_of_shares_says_how_many_questions_it_is_of(
+    documents: int, sample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 windows at 5 depths. The interval of one text is Wilson's of 20 answers."""
+    result = made(measures=["passkey"], documents=documents)
+    cell = result.cell("base", "passkey", "accuracy", 2048)
+    assert cell.questions == 20
+    if documents == 1:
+        low, high = wilson(cell.value, cell.questions)
+        assert (cell.low, cell.high) == pytest.approx((low, high))
+    assert sample in " ".join(shown(result, monkeypatch, 0).split())

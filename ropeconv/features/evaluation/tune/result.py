@@ -258,9 +258,9 @@ def _describe_difference(total: WindowMeasurement) -> str:
     if total.difference is None:
         return "-"
     if total.error is None:
-        return f"{total.difference:+.4f}"
+        return f"{total.difference:+z.4f}"
     mark = SIGNIFICANT if total.decided else " "
-    return f"{total.difference:+.4f} ± {total.error:.4f}{mark}"
+    return f"{total.difference:+z.4f} ± {total.error:.4f}{mark}"
 
 
 def write_tuned(tuned: TuningResult, path: Path) -> None:

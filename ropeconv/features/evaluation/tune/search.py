@@ -111,7 +111,7 @@ class Task:
             self.last_gain_step = finished_steps
             gain = self.gain(candidate)
             self.progress.note(
-                f"Step {finished_steps + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token"
+                f"Step {finished_steps + 1}: {gain.mean:+z.4f} ± {gain.error:.4f} nat per token"
                 f" on these windows, against {self.first_formula.name}."
             )
 

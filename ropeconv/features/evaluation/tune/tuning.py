@@ -410,7 +410,7 @@ class Tuning:
 def _describe_gain(total: WindowMeasurement, reference: str) -> str:
     """Return the difference of a candidate to the formula called `reference`, in words."""
     assert total.difference is not None
-    number = f"{total.difference:+.4f}"
+    number = f"{total.difference:+z.4f}"
     if total.error is not None:
         number += f" ± {total.error:.4f}"
     return f"{number} nat per token against {reference} on held-out text (n = {total.clusters})"

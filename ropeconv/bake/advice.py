@@ -60,15 +60,16 @@ from .start import (
 )
 
 CRITERION = (
-    "what can be written; then the recommendation of the publisher, or the scaling that the model"
-    " was trained with; then the unchanged RoPE where a longer context has no new angle; then"
-    " measured to work without training, by the bar, before those about which too few questions"
-    " were asked; then measured at all, at this length or nearest to it, on a model with windows in"
-    " most layers if this one has them, on the largest model first; then the lower loss, to"
-    " hundredths of a nat, and for equal ones more runtimes that compute it; methods without a"
-    " measurement by their loss on models that lose little without any, then by fewer dimensions"
-    " outside the trained angles, then the longer effective length, then the smaller change of the"
-    " pairs that complete a period"
+    "what can be written; then the unchanged RoPE of a model whose layers that rotate see windows"
+    " only, the recommendation of the publisher, or the scaling that the model was trained with;"
+    " then the unchanged RoPE where a longer context has no new angle; then measured to work"
+    " without training, by the bar, before those about which too few questions were asked; then"
+    " measured at all, at this length or nearest to it, on a model with windows in most layers if"
+    " this one has them, on the largest model first; then the lower loss, to hundredths of a nat,"
+    " and for equal ones more runtimes that compute it; methods without a measurement by their"
+    " loss on models that lose little without any, then by fewer dimensions outside the trained"
+    " angles, then the longer effective length, then the smaller change of the pairs that complete"
+    " a period"
 )
 
 
@@ -253,7 +254,7 @@ class MeasuredMethod:
         decimals = DECIMALS_OF_LOSS
         inside = "-" if self.loss_inside is None else f"{self.loss_inside:.{decimals}f}"
         beyond = "-" if self.loss_beyond is None else f"{self.loss_beyond:.{decimals}f}"
-        price = "-" if self.price is None else f"{self.price:+.{decimals}f}"
+        price = "-" if self.price is None else f"{self.price:+z.{decimals}f}"
         found = "-"
         if self.retrieval is not None:
             share, low, high = self.retrieval
@@ -287,6 +288,8 @@ IN_FLOAT32 = 1e-6
 """How far frequencies may differ that are equal in float32."""
 NOT_DECIDED = "not decided"
 """Too few questions were asked to say whether a method works without training."""
+NO_NEW_ANGLE = "no new angle"
+"""Why the unchanged RoPE comes first, in a model whose layers that rotate see windows only."""
 NOT_MEASURED = ("-", "-", "-", "-", "not measured")
 """The cells of a method that was not measured."""
 
@@ -401,6 +404,8 @@ class Advice(Summary):
         """The reason for its place, in a few words."""
         if not self.writable:
             return "cannot be written"
+        if self.recommended and isinstance(self.method, AsIs):
+            return NO_NEW_ANGLE
         if self.recommended and self.recipe.on_top:
             return "its trained scaling"
         if self.recommended:
@@ -628,10 +633,7 @@ def _advise_on_methods(
     rows = []
     reasons_by_method = {}  # why a method does not fit
     keeps_scaling = bool(training)
-    # --as-is declares a longer context and keeps the RoPE. It is offered where every pair of
-    # dimensions makes a full turn within the trained context, as in Gemma 4, so that no angle at
-    # the longer context is new to the model.
-    offers_as_is = not keeps_scaling and start.fewest_turns >= 1
+    offers_as_is = _needs_no_method(inspection, start, keeps_scaling)
 
     for name, method_class in REGISTRY.items():
         try:
@@ -653,6 +655,30 @@ def _advise_on_methods(
             rows.append(row)
     rows.sort(key=lambda row: row.rank)
     return ReachingMethods(rows, passed_over=reasons_by_method)
+
+
+def _needs_no_method(inspection: Inspection, start: RopeSpec, keeps_scaling: bool) -> bool:
+    """Whether no angle at a longer context is new to a model, so that --as-is is offered.
+
+    --as-is declares a longer context and keeps the RoPE.
+
+    Args:
+        inspection: The inspection of the model.
+        start: The RoPE that the methods start from.
+        keeps_scaling: Whether that is a scaling that counts as trained.
+    """
+    # a scaling that somebody added without training would be kept too, also a dynamic one, which
+    # changes nothing within the trained context
+    if inspection.spec.scaled != start.scaled:
+        return False
+    if not inspection.spec.current().computes_same(start.current(), IN_FLOAT32):
+        return False
+
+    # Mistral 7B v0.1 and Llama 4: the layers that rotate see windows within the trained context
+    if inspection.spec.sees_only_windows(start.context):
+        return True
+    # Gemma 4: every pair of dimensions makes a full turn within the trained context
+    return not keeps_scaling and start.fewest_turns >= 1
 
 
 def _replaces_scaling(recipe: Recipe) -> bool:
@@ -929,7 +955,8 @@ def _advice(
     on_top = bool(training)
     trained = inspection.first_spec if on_top else start
     factor = context / trained.context
-    recipe = _recipe(inspection, start, method, context, on_top)
+    keeps_rope = isinstance(method, AsIs)
+    recipe = _recipe(inspection, start, method, context, on_top and not keeps_rope)
     planned = replace(recipe, context=context)
     writings, plan = _plan_each_format(source, planned, outputs, needs)
     if plan is not None:
@@ -943,7 +970,12 @@ def _advice(
     # has trained the model with the same scaling, which the method only widens
     recommended = ""
     widens_scaling = on_top and total_factor(method, start) is not None
-    if widens_scaling:
+    if keeps_rope and inspection.spec.sees_only_windows(trained.context):
+        recommended = (
+            f"no layer that rotates sees more than {inspection.spec.visible(context):,} tokens"
+            f" ({inspection.spec.window_kind}), so no angle at a longer context is new to the model"
+        )
+    elif widens_scaling:
         recommended = training
     elif not on_top:
         recommended = recommendation_of(method.name, inspection, start.context, factor)

@@ -109,12 +109,14 @@ def _on_trained_scaling(
         return "none", ""
     # --as-is: the config declares a longer context, and the RoPE stays that of the shorter one
     if isinstance(recipe.method, AsIs):
+        if inspection.spec.sees_only_windows(trained_spec.context):
+            return _from_unchanged(inspection, trained_spec.context)
         return "needed", "its RoPE does not change"
 
     # any other method: by studies of the method on models with this kind of scaling, such as "yarn"
     kind = trained_spec.form.kind
     measured = _measured(inspection, recipe.method.name, factor, on_top=kind)
-    return _training_by_measurement(measured)
+    return training_by_measurement(measured)
 
 
 def _measured(inspection: Inspection, method: str, factor: float, on_top: str = "") -> Untuned:
@@ -128,7 +130,7 @@ def _measured(inspection: Inspection, method: str, factor: float, on_top: str = 
     return works_untuned(method, factor, on_top, has_windows)
 
 
-def _training_by_measurement(untuned: Untuned) -> tuple[FineTuningLevel, str]:
+def training_by_measurement(untuned: Untuned) -> tuple[FineTuningLevel, str]:
     """Return the level of fine-tuning that a method needs by a study, and the reason.
 
     Args:
@@ -184,7 +186,7 @@ def _from_unscaled(
 
     # studies of the method without training
     measured = _measured_with_scaling(recipe, inspection, method, factor)
-    level, reason = _training_by_measurement(measured)
+    level, reason = training_by_measurement(measured)
     was_measured = measured.result is not None
     if was_measured or not method.finetuning_note:
         return level, reason
@@ -226,7 +228,7 @@ def _from_unchanged(inspection: Inspection, trained: int) -> tuple[FineTuningLev
         trained: The context of the training, in tokens.
     """
     # layers whose window is within the trained context see no distance that is new to them
-    if _is_windowed(inspection.spec, trained):
+    if inspection.spec.sees_only_windows(trained):
         if "none" in inspection.spec.layers:
             return "recommended", "its layers without RoPE were not trained at it"
         return "none", "its layers see no angle beyond their windows"
@@ -251,12 +253,3 @@ def _method_of_output(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
     if spec.scaled:
         return REGISTRY.get(spec.form.kind)
     return None
-
-
-def _is_windowed(spec: RopeSpec, trained: int) -> bool:
-    """Whether no layer that rotates sees beyond a window within the trained context."""
-    pairs = list(zip(spec.layers, spec.windows, strict=False))
-    for kind, window in pairs:
-        if kind != "none" and (window is None or window > trained):
-            return False
-    return bool(pairs)

@@ -128,10 +128,13 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
     without_rope = counted(
         layers_without_rope, "that sees the whole context has", "that see the whole context have"
     )
-    return (
+    warning = (
         f"the {with_rope} {window_text}, and the {without_rope} no RoPE: the extension changes only"
-        f" the former; `--as-is --context {context}` raises the context without it"
+        " the former"
     )
+    if spec.sees_only_windows(spec.original_context):
+        warning += f"; `--as-is --context {context}` raises the context without it"
+    return warning
 
 
 def list_notes(schedule: Schedule) -> tuple[str, ...]:

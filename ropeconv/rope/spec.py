@@ -380,6 +380,21 @@ class RopeSpec:
             sizes.append(size)
         return max(sizes, default=None)
 
+    def sees_only_windows(self, trained: int) -> bool:
+        """Whether no layer that rotates sees beyond a window within the trained context.
+
+        Such layers see no distance that is new to them at a longer context, so no method can gain
+        anything in them.
+
+        Args:
+            trained: The trained context in tokens.
+        """
+        pairs = list(zip(self.layers, self.windows, strict=False))
+        for kind, window in pairs:
+            if kind != "none" and (window is None or window > trained):
+                return False
+        return bool(pairs)
+
     def visible(self, context: int) -> int:
         """The largest distance, in tokens, that the layers an extension changes can see."""
         return min(context, self.rotating_window or context)

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from ropeconv.bake.advice import NO_NEW_ANGLE
+
 from .advice_files import advise_config, write_records
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,11 @@ MODELS = ROOT / "tests" / "bake" / "publishers.toml"
 DATA = ROOT / "tests" / "data"
 BASES = {"codellama/CodeLlama-7b-hf": 10_000.0, "gradientai/Llama-3-8B-Instruct-262k": 500_000.0}
 """The base of models before their publisher trained them with a larger one."""
+
+WINDOWS: dict[str, Any] = {"LGAI-EXAONE/EXAONE-4.0-1.2B": {"sliding_window": None}}
+"""What the stored config of a model leaves out. Only the EXAONE 4.0 of 32B has layers with windows
+(https://arxiv.org/abs/2507.11407).
+"""
 
 
 class PublishedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +98,8 @@ def published_config(model: str) -> dict[str, Any]:
             config: dict[str, Any] = json.loads(path.read_text("utf-8"))
             return config
     entries = json.loads((DATA / "published_ropes.json").read_text("utf-8"))
-    return next(entry["config"] for entry in entries if entry["model"] == model)
+    stored = next(entry["config"] for entry in entries if entry["model"] == model)
+    return {**stored, **WINDOWS.get(model, {})}
 
 
 def without_scaling(config: dict[str, Any], published: PublishedModel) -> dict[str, Any]:
@@ -164,6 +172,8 @@ def publisher_table(choices: Sequence[Choice], reasons: dict[str, str]) -> str:
         elif choice.training == "undecided":
             first += " (not decided)"
         reason = "" if choice.agrees else reasons[name]
+        if choice.basis == NO_NEW_ANGLE:
+            reason = "its layers that rotate see windows only, so a method adds nothing"
         row = (choice.publisher, first, reason)
         models.setdefault(row, []).append(f"{choice.model.rpartition('/')[2]} ({length})")
     lines = ["| its publisher | `advise` | models | why another one |", "|---" * 4 + "|"]

@@ -241,6 +241,7 @@ def _model_line(title: str, families: Sequence[Family]) -> str:
 BASES = {
     "its publisher": "recommended by the publisher",
     "its trained scaling": "trained with this scaling",
+    "no new angle": "every layer sees only a window, so a method adds nothing",
 }
 
 

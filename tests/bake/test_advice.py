@@ -22,8 +22,10 @@ from ropeconv.bake.advice import (
     compare_method,
 )
 from ropeconv.bake.evidence import Study, evidence, study_for, weak_study_for, works_untuned
+from ropeconv.bake.warnings import cannot_gain
 from ropeconv.errors import UsageError
 from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.receipts.metrics import metric_of
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
 from ropeconv.inspection.support import group_by_status
 from ropeconv.models.config import sample_config
@@ -645,3 +647,60 @@ def test_a_loss_above_the_bar_needs_no_answers(
     table = SimpleNamespace(studies=(without, answered))
     monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
     assert study_for("yarn", 4) == answered
+
+
+@pytest.mark.parametrize(
+    ("config", "context", "level"),
+    [
+        ("mistralai/Mistral-7B-v0.1", 65536, "none"),
+        ("microsoft/Phi-3-mini-4k-instruct", 16384, "none"),
+        # its layers without RoPE see the whole context, which is new to them
+        ("CohereForAI/c4ai-command-r7b-12-2024", 32768, "recommended"),
+        # it was trained with a scaling, which --as-is keeps
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 20 << 20, "recommended"),
+        ("LGAI-EXAONE/EXAONE-4.0-32B", 262144, "recommended"),
+    ],
+)
+def test_layers_that_see_windows_only_keep_their_rope(
+    config: str, context: int, level: str
+) -> None:
+    source = open_source(str(config_of(config)))
+    first = advise(source, context, ("safetensors",))[0][0]
+    assert (first.flags, first.basis, first.fine_tuning.level) == ("--as-is", "no new angle", level)
+    assert first.command.endswith(f"--as-is --context {context}")
+    assert first.writable
+    useless = cannot_gain(inspect_source(source).spec, context)
+    assert useless
+    assert ("--as-is" in useless) == (level == "recommended")
+
+
+def test_a_scaling_that_was_added_is_not_offered_as_the_unchanged_rope(tmp_path: Path) -> None:
+    """--as-is would keep it."""
+    config = json.loads(config_of("mistralai/Mistral-7B-v0.1").read_text())
+    config["rope_scaling"] = {"rope_type": "dynamic", "factor": 2.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rows = advise(open_source(str(tmp_path / "config.json")), 131072, ("safetensors",))[0]
+    assert "as-is" not in {row.method.name for row in rows}
+
+
+def test_explain_lists_the_study_that_is_in_the_table() -> None:
+    """By its model, its sample and its source."""
+    gemma = str(config_of("google/gemma-3-1b-it"))
+    done = command(CONFIGS, "advise", gemma, "--context", "64k", "--explain", code=0)
+    _table, explained = done.stdout.split("Sorted by:")
+    by_method = dict(
+        re.findall(r"^([a-z0-9-]+): (.*?)(?=^[a-z0-9-]+: |\Z)", explained, re.M | re.S)
+    )
+    for row in advise(open_source(gemma), 65536)[0]:
+        if row.measured is not None:
+            study = row.measured.study
+            lines = by_method[row.method.name].splitlines()
+            assert any(study.short_model in line and study.source in line for line in lines)
+
+
+def test_no_number_is_minus_zero() -> None:
+    """A price of -0.004 is +0.00 in two decimals."""
+    study = Study("m (9 tokens)", 4, "nats", "1", "here", inside={"yarn": -0.004}, start=3.0)
+    study = msgspec.structs.replace(study, lost={"yarn": 0.1})
+    assert MeasuredMethod(study, "yarn").cells()[2] == "+0.00"
+    assert metric_of("loss").difference(-0.0004) == "+0.000"

@@ -41,8 +41,20 @@ class MeasuredRanking(Protocol):
     note: str
     """A sentence about the evaluation, or empty."""
 
+    columns: ClassVar[tuple[str, ...]]
+    """The titles of the cells of a method."""
+
     def cells(self, advice: Advice) -> tuple[str, ...]:
-        """Return its cells for a table: the loss, the price, and the length to which it holds."""
+        """Return the cells of a method for a table, one for each of `columns`."""
+
+    def base_cells(self) -> tuple[str, ...] | None:
+        """Return the cells of the unchanged model; None where it has no line of its own."""
+
+    def judges(self, advice: Advice) -> bool:
+        """Whether the evaluation says if a method works without training."""
+
+    def sentences(self) -> list[str]:
+        """Return the sentences below the table."""
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
         """Return the measurement of a method as JSON-ready data; None without one."""
@@ -172,10 +184,14 @@ class RankedMethods(TableSummary):
         """Return a table with a row for each method."""
         # measured columns only with an evaluation, and the name of a format only beside another one
         formats = self.formats
-        measured = ("loss", "price", "holds to") if self.ranking else ()
+        measured = self.ranking.columns if self.ranking else MEASURED_COLUMNS
         titles = ("runtimes",) if len(formats) == 1 else formats
-        columns = ("method", *(measured or MEASURED_COLUMNS), "without training", *titles)
+        columns = ("method", *measured, "without training", *titles)
         rows = [self._cells(row, formats) for row in self.methods]
+        base = self.ranking.base_cells() if self.ranking else None
+        if base is not None:
+            blank = ("-",) * (1 + len(titles))
+            rows.append(("base", *base, *blank))
         return [SummaryTable("methods", columns, rows)]
 
     def _cells(self, row: Advice, formats: Sequence[str]) -> tuple[str, ...]:
@@ -200,6 +216,9 @@ class RankedMethods(TableSummary):
             untuned = "cannot be written"
         elif row.recommended:
             untuned = f"{row.without_training} ({row.basis})"
+        elif self.ranking and row.measured is not None and not self.ranking.judges(row):
+            # beside the user's own numbers, the model that this is from
+            untuned = f"{row.without_training} ({row.measured.model})"
         else:
             untuned = row.without_training
 

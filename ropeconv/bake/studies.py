@@ -13,9 +13,10 @@ from .items import RecordItem
 from .proof import FEWEST, Proof, critical, independent_answers, prove, sample_of, wilson
 
 GROWTH = ("growth", "loss")
-RETRIEVAL = (("passkey", "exact"), ("needle", "exact"), ("keys", "exact"))
-"""Questions about a hidden fact: a number, a token that a small model has learned to find, or one
-of many numbers in a text. The first one of which the unchanged model finds most decides."""
+RETRIEVAL = (("passkey", "exact"), ("needle", "exact"), ("keys", "exact"), ("niah", "exact"))
+"""Questions about a hidden fact: a number, a token that a small model has learned to find, one of
+many numbers in a text, or one of four. The first one of which the unchanged model finds most
+decides."""
 DIGITS = 4
 """Decimals of losses in nats per token."""
 

@@ -78,7 +78,7 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     # method costs within the trained length, and "holds to" the length up to which it works.
     if advice.ranking:
         optional.append("without training")
-        number_columns = ["loss", "price", "holds to"]
+        number_columns = list(advice.ranking.columns)
     # Without a result, they are from published studies. "facts found" is the share of facts hidden
     # in a long text that the model finds.
     else:
@@ -89,7 +89,10 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     title = f"{advice.source}: {declared_context:,} -> {advice.context:,} tokens"
     (table,) = advice.shown_tables()
     sheet.table(title, table.columns, table.rows, optional=optional, right=number_columns)
-    if advice.ranking is None:
+    if advice.ranking:
+        for sentence in advice.ranking.sentences():
+            sheet.say(sentence)
+    else:
         _explain_losses(advice, sheet)
         _explain_order(advice, sheet)
 
@@ -163,7 +166,8 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
 
     # whether the method needs training: "At 131,072 tokens (4 times ...) --yarn 4 needs
     # fine-tuning."
-    if is_undecided:
+    says_why = is_undecided or advice.ranking is not None
+    if says_why and tuning.sentence:
         sheet.say(f"{first.flags}: {tuning.sentence}")
     elif needs_training:
         all_need_the_same = all(row.fine_tuning.need == tuning.need for row in advice.methods)
@@ -228,8 +232,7 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
 
     # the measured profile, and published studies that have measured the method
     sheet.say(f"    {_describe_profile(row)}")
-    studies = row.standing.studies
-    for study in studies:
+    for study in _studies_behind(row):
         sheet.say(f"    {_describe_study(study, method.name)}")
 
     # runtimes that would compute other numbers: "gguf as keys: ignored: ollama 0.5"
@@ -240,6 +243,18 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
                 wrong.append(f"{status}: {runtimes}")
         if wrong:
             sheet.say(f"    {format_name} as {encoded.encoding}: {'; '.join(wrong)}")
+
+
+def _studies_behind(row: Advice) -> list[Study]:
+    """Return the studies behind a row: the one in the table first, then those of its standing."""
+    studies: list[Study] = []
+    for measurement in (row.measured, row.weak):
+        if measurement is not None:
+            studies.append(measurement.study)
+    for study in row.standing.studies:
+        if study not in studies:
+            studies.append(study)
+    return studies
 
 
 def _describe_profile(row: Advice) -> str:
@@ -273,10 +288,13 @@ def _describe_study(study: Study, method: str) -> str:
     if method in study.lost:
         measured = MeasuredMethod(study, method)
         loss_inside, loss_at_length, price, facts_found, _model = measured.cells()
-        return (
+        measured_losses = (
             f"{factor}, nats per token: {loss_inside} at the trained length (price {price}),"
-            f" {loss_at_length} at the length; {facts_found} of hidden facts. {origin}"
+            f" {loss_at_length} at the length"
         )
+        if measured.retrieval is None:
+            return f"{measured_losses}. {origin}"
+        return f"{measured_losses}; {facts_found} of hidden facts. {origin}"
 
     # Other studies: losses by method, where "base" is the model without a method.
     losses_by_text = {
@@ -350,6 +368,7 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
         yield "Loss: nats per token, measured with this method."
         yield "Price: increase of the loss at the trained length, measured."
         yield "Holds to: longest length whose loss is within three errors of its best, measured."
+        yield "Minus base: the loss minus that of the unchanged model on the same tokens, measured."
     else:
         yield "Loss inside, loss at length: at the trained length, and at the factor of the study."
         yield "Price: increase of the loss at the trained length by the method."

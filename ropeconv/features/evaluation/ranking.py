@@ -6,35 +6,44 @@ condition of --fail-if, and `Condition.judge` says whether it holds.
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 
-from ropeconv.bake.advice import CRITERION, Advice
-from ropeconv.bake.items import compare_rows
+from ropeconv.bake.advice import CRITERION, Advice, MeasuredMethod
+from ropeconv.bake.evidence import LEAST_FOUND, MOST_LOST, Study, Untuned
+from ropeconv.bake.fine_tuning import training_by_measurement
+from ropeconv.bake.items import RecordItem, compare_rows
 from ropeconv.bake.proof import FEWEST, Proof, judge, sample_of
 from ropeconv.bake.start import inherit_settings
+from ropeconv.bake.studies import Group, study_of_items
 from ropeconv.errors import UsageError
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.inspection.inspection import Inspection
 from ropeconv.inspection.receipts.metrics import GROWTH, metric_of
+from ropeconv.inspection.receipts.receipt import FineTuningRecord
 from ropeconv.rope.errors import RecipeError, RopeconvError
-from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.recipe import Recipe, recipe_text
 from ropeconv.rope.schedule import Schedule
+from ropeconv.verbs.rows import BASE
 
 from .cases import EvaluationSizes, in_trained, parse_lengths
 from .measures.lm_eval import LM_EVAL
 from .measures.measure import REGISTRY
 from .result import (
     POSITION,
+    SIGNIFICANT,
     Cell,
     Result,
     RowResult,
     main_metric,
     price_and_reach,
     read_result,
+    record_items,
 )
 
 
@@ -54,19 +63,100 @@ class Ranking:
     result: Result
     """The evaluation."""
 
+    judged: frozenset[str] = frozenset()
+    """The names of the methods of which the result says whether they work without training."""
+
+    why_not_judged: str = ""
+    """Why the result says so of no method, in words; empty where it does of some."""
+
     criterion: str = CRITERION
     """By what the methods are sorted, in words."""
 
     note: str = ""
     """A sentence about an evaluation of a model with another name, or empty."""
 
+    columns: ClassVar[tuple[str, ...]] = ("loss", "price", "holds to", "minus base")
+    """The titles of `cells`."""
+
     def cells(self, advice: Advice) -> tuple[str, ...]:
-        """Return cells for a table: the loss, the price, and the length to which it holds."""
+        """Return cells for a table, in the order of `columns`."""
         if advice.method.name not in self.measured:
-            return "-", "-", "-"
+            return ("-",) * len(self.columns)
         row, cell = self.measured[advice.method.name]
+        return self._cells(row, cell)
+
+    def base_cells(self) -> tuple[str, ...] | None:
+        """Return the cells of the unchanged model; None where it has no line of its own."""
+        if any(row.name == BASE for row, _cell in self.measured.values()):
+            return None
+        cell = self.result.cell(BASE, GROWTH, "loss", self.column)
+        for row in self.result.rows:
+            if row.name == BASE and cell is not None:
+                return self._cells(row, cell)
+        return None
+
+    def judges(self, advice: Advice) -> bool:
+        """Whether the result says if a method works without training."""
+        return advice.method.name in self.judged
+
+    def sentences(self) -> list[str]:
+        """Return what belongs below the table: the meaning of the marks, and what is not decided.
+
+        Which differences are decided is the rule of `ropeconv.bake.proof`.
+        """
+        first = self.methods[0]
+        if first.method.name not in self.measured:
+            return []
+        sentences = [
+            f"Losses at {self.column:,} tokens; {SIGNIFICANT}: differs from base by the rule of"
+            " docs/evaluating.md."
+        ]
+        not_decided = []
+        for advice in self.methods[1:]:
+            if self._differs_from_first(advice) is False:
+                not_decided.append(advice.flags)
+        if not_decided:
+            sentences.append(
+                f"Their order is by the mean only: {', '.join(not_decided)} and {first.flags} are"
+                " not decided by that rule."
+            )
+        if self.why_not_judged:
+            sentences.append(
+                "Whether a method works without training is from other studies, in parentheses,"
+                f" since {self.why_not_judged}."
+            )
+        return sentences
+
+    def _cells(self, row: RowResult, cell: Cell) -> tuple[str, ...]:
+        """The cells of a row of the result."""
         price, reach = price_and_reach(row, self.result)
-        return f"{cell.value:.3f}", price.text, reach.text
+        difference = "-"
+        proof = self._minus(row.name, BASE)
+        if proof is not None and row.name != BASE:
+            metric = metric_of("loss")
+            mark = SIGNIFICANT if proof.decided else ""
+            difference = f"{metric.difference(proof.difference)}{mark}"
+            if proof.error is not None:
+                difference += f" ±{metric.error(proof.error)}"
+        return metric_of("loss").value(cell.value), price.text, reach.text, difference
+
+    def _minus(self, row: str, other: str) -> Proof | None:
+        """The loss of a row minus that of another one; None where they cannot be paired."""
+        return compare_rows(self.result.items, row, other, self.column, GROWTH, "loss")
+
+    def _differs_from_first(self, advice: Advice) -> bool | None:
+        """Whether the loss of a method differs from that of the first one by the rule of proof.
+
+        None for the first method, for one without a loss, and where the result has only means.
+        """
+        first = self.methods[0].method.name
+        name = advice.method.name
+        if name == first or name not in self.measured or not self.result.items:
+            return None
+        row, _cell = self.measured[name]
+        first_row, _first_cell = self.measured[first]
+        proof = self._minus(row.name, first_row.name)
+        return proof is not None and proof.decided
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
         """Return the measured losses of a method as JSON-ready data; None if it was not measured.
@@ -81,6 +171,7 @@ class Ranking:
         if advice.method.name not in self.measured:
             return None
         row, cell = self.measured[advice.method.name]
+        against_base = self._minus(row.name, BASE)
         return {
             "row": row.name,
             "length": cell.column,  # the columns of a table of losses are lengths
@@ -91,6 +182,13 @@ class Ranking:
             "price": row.price,
             "price_error": row.price_error,
             "holds_to": row.holds_to,
+            # the same loss minus that of the unchanged model, and what the rule of proof decides
+            "minus_base": against_base.difference if against_base else None,
+            "minus_base_error": against_base.error if against_base else None,
+            "differs_from_base": against_base.decided if against_base else None,
+            "differs_from_first": self._differs_from_first(advice),
+            # whether `works_untuned` and `without_training` follow from this result
+            "judges_training": self.judges(advice),
         }
 
 
@@ -110,7 +208,7 @@ def rank_methods(
         UsageError: As `rank` does.
     """
     result = read_result(measured)
-    ranking = rank(methods, result, inspection, context)
+    ranking = rank(methods, result, inspection, context, str(measured))
     criterion = (
         f"the loss at {ranking.column:,} tokens in {measured}, then methods without one:"
         f" {CRITERION}"
@@ -123,7 +221,11 @@ def rank_methods(
 
 
 def rank(
-    methods: Sequence[Advice], result: Result, inspection: Inspection, context: int
+    methods: Sequence[Advice],
+    result: Result,
+    inspection: Inspection,
+    context: int,
+    file: str = "the evaluation",
 ) -> Ranking:
     """Sort advice by what was measured.
 
@@ -132,9 +234,11 @@ def rank(
         result: The result of an evaluation of the same model.
         inspection: The model, inspected.
         context: The wanted context in tokens; the longest measured length within it counts.
+        file: The name of the result, for messages.
 
     Raises:
-        UsageError: The result is of a model with another trained context, or has no growth.
+        UsageError: The result is of a model with another trained context, has no growth, or has
+            none of the methods.
     """
     # The result may be of another model. Its trained context is the cheapest sign of that.
     spec = inspection.first_spec
@@ -166,6 +270,26 @@ def rank(
             if _compute_the_same(schedule, advice.schedule):
                 measured[advice.method.name] = (row, cell)
 
+    if not measured:
+        rows = ", ".join(row.name for row in result.rows)
+        wanted = f"{BASE},{recipe_text(methods[0].recipe)}" if methods else BASE
+        raise UsageError(
+            f"no row of {file} ({rows}) is a method for {context:,} tokens; run `ropeconv eval`"
+            f" with --methods {wanted}"
+        )
+
+    # whether methods work without training, where the result has what the bar needs
+    study = _study_of(measured, methods, result, file)
+    why_not = _why_nothing_is_judged(study, result, column, context)
+    ranked = list(methods)
+    judged = set()
+    if study is not None and not why_not:
+        for place, advice in enumerate(methods):
+            own = _judge(advice, study, context)
+            if own is not None:
+                ranked[place] = own
+                judged.add(advice.method.name)
+
     def sort_key(advice: Advice) -> tuple[bool, float]:
         """Return a key that sorts writable methods first, then by loss; inf without a loss."""
         loss = math.inf
@@ -175,7 +299,112 @@ def rank(
         return not advice.writable, loss
 
     return Ranking(
-        methods=sorted(methods, key=sort_key), measured=measured, column=column, result=result
+        methods=sorted(ranked, key=sort_key),
+        measured=measured,
+        column=column,
+        result=result,
+        judged=frozenset(judged),
+        why_not_judged=why_not,
+    )
+
+
+def _study_of(
+    measured: Mapping[str, tuple[RowResult, Cell]],
+    methods: Sequence[Advice],
+    result: Result,
+    file: str,
+) -> Study | None:
+    """Return the numbers of a result in the form of a published study.
+
+    Args:
+        measured: By the name of a method, its row in the result and its loss.
+        methods: Advice on the methods.
+        result: The evaluation.
+        file: Its name.
+
+    Returns:
+        None for a result without single numbers, or without the loss of the unchanged model.
+    """
+    if not result.items:
+        return None
+    items_by_row: dict[str, list[RecordItem]] = {}
+    for item in record_items(result):
+        items_by_row.setdefault(item.row, []).append(item)
+    items = list(items_by_row.get(BASE, ()))
+
+    # a row counts under the name of its method, and the lengths from the trained one of the advice,
+    # which for a model with a trained scaling is that of the scaling
+    for name, (row, _cell) in measured.items():
+        for item in items_by_row.get(row.name, ()):
+            items.append(msgspec.structs.replace(item, method=name))
+    trained = next(
+        advice.fine_tuning.trained for advice in methods if advice.method.name in measured
+    )
+    items = [msgspec.structs.replace(item, trained=trained) for item in items]
+    _row, cell = next(iter(measured.values()))
+    group = Group(Path(result.source).name, cell.column / trained, on_top="")
+    return study_of_items(group, items, file) if items else None
+
+
+def _why_nothing_is_judged(study: Study | None, result: Result, column: int, context: int) -> str:
+    """Return why a result does not say whether methods work without training; empty if it does.
+
+    Args:
+        study: The numbers of the result as a study.
+        result: The evaluation.
+        column: The length in tokens whose losses count.
+        context: The wanted context in tokens.
+    """
+    if not result.items:
+        return "the result has no single numbers"
+    if study is None or BASE not in study.lost:
+        return "the result lacks the loss of base at this length or at its trained length"
+    if not study.reaches(context / study.trained):
+        return f"the result ends at {column:,} tokens"
+    if study.hardly_loses_without_method:
+        return (
+            f"the loss of base is {study.lost[BASE]:+z.2f} nats at this length, beside that at its"
+            f" trained length: within the bar of {MOST_LOST:g}, so it judges no method"
+        )
+    if all(study.compare_with_bar(name) is None for name in study.lost if name != BASE):
+        return (
+            "the result has no answers at this length to questions of which base finds half at its"
+            " trained length (--measure growth,passkey)"
+        )
+    return ""
+
+
+def _judge(advice: Advice, study: Study, context: int) -> Advice | None:
+    """Return advice with the bar as the user's own result meets it; None where it does not say.
+
+    Args:
+        advice: The advice by published studies.
+        study: The result as a study.
+        context: The wanted context in tokens.
+    """
+    name = advice.method.name
+    result = study.compare_with_bar(name)
+    if result is None:
+        return None
+    reason = f"in {study.source}, {name} loses {study.lost[name]:z.2f} nats"
+    if name in study.retrieval:
+        reason += f" and finds {study.describe_answers(name)}"
+    reason += f"; the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
+    finds_some = study.retrieval.get(name, 0.0) > 0
+    level, reason = training_by_measurement(Untuned(result, reason, finds_some))
+
+    # what the user measured replaces studies of other models and the word of the publisher
+    return replace(
+        advice,
+        fine_tuning=FineTuningRecord(
+            level=level,
+            factor=advice.fine_tuning.factor,
+            trained=advice.fine_tuning.trained,
+            reason=reason,
+        ),
+        measured=MeasuredMethod(study, name, context / study.trained),
+        weak=None,
+        recommended="",
     )
 
 
@@ -187,11 +416,12 @@ def _schedule_of(row: RowResult, inspection: Inspection) -> Schedule | None:
         inspection: The model.
 
     Returns:
-        None for the unchanged model, which has no recipe, and for a method that the model cannot
-        have.
+        None for an output by its own name, which has no recipe, and for a method that the model
+        cannot have.
     """
+    # the unchanged model, which --as-is keeps
     if row.recipe is None:
-        return None
+        return inspection.spec.current() if row.name == BASE else None
     try:
         recipe = inherit_settings(Recipe.from_dict(row.recipe), inspection)
         # inspection.basis: the RoPE of the model before ropeconv extended it

@@ -13,6 +13,7 @@ import pytest
 
 from ropeconv import UsageError, inspect_source, open_source
 from ropeconv.bake.advice import Advice, advise
+from ropeconv.bake.items import Item, compare_rows, write_items
 from ropeconv.features.evaluation.ranking import Ranking, rank
 from ropeconv.features.evaluation.report import write_evaluation_report
 from ropeconv.features.evaluation.result import (
@@ -20,6 +21,7 @@ from ropeconv.features.evaluation.result import (
     main_metric,
     read_result,
     record,
+    record_items,
     tables,
     write_result,
 )
@@ -254,3 +256,110 @@ def test_advise_sorts_by_a_file(tmp_path: Path, growth: Result) -> None:
     assert None not in rows[:4]
     assert set(rows[4:]) == {None}
     assert "measured" not in json.loads(printed("--json"))["advice"][0]
+
+
+def asked(found: dict[str, int], documents: int = 12) -> Result:
+    """A result with 24 passkeys for each row at each length, of which a row finds so many at 4T."""
+    result = made(",".join(["base", *NAMES_AT_FOUR]), ["growth"], documents)
+    items = list(result.items)
+    for row in ("base", *NAMES_AT_FOUR):
+        for length in LENGTHS:
+            right = 24 if length <= 8192 else found.get(row, 0)
+            for number in range(24):
+                item = Item(
+                    row=row,
+                    measure="passkey",
+                    metric="exact",
+                    length=length,
+                    text=f"{number % documents}.txt",
+                    window=number // documents,
+                    value=float(number < right),
+                )
+                items.append(item)
+    return replaced(result, items=items)
+
+
+NAMES_AT_FOUR = ("linear:4", "yarn:4", "ntk:4", "mixed:4")
+
+
+def test_training_follows_from_the_measurement_where_it_has_what_the_bar_needs(
+    advice: list[Advice],
+) -> None:
+    """Its yarn loses 0.04 nats and finds all 24 facts, and mixed loses as little and finds none."""
+    ranked = ranking(advice, asked({"yarn:4": 24}))
+    own = {row.method.name: row for row in ranked.methods}
+    others = {row.method.name: row for row in advice}
+    assert others["yarn"].without_training == "not decided"
+    assert (own["yarn"].without_training, own["yarn"].fine_tuning.level) == ("yes", "none")
+    assert (own["mixed"].without_training, own["mixed"].fine_tuning.level) == ("no", "needed")
+    assert "24" in own["mixed"].fine_tuning.reason
+    assert own["theta-for"] == others["theta-for"], "it was not measured"
+    judged = {name for name, row in own.items() if ranked.judges(row)}
+    assert judged >= {"yarn", "mixed"}
+    assert "theta-for" not in judged
+
+
+def test_a_measurement_without_answers_says_from_where_training_is(
+    advice: list[Advice], growth: Result, tmp_path: Path
+) -> None:
+    ranked = ranking(advice, growth)
+    assert not any(ranked.judges(row) for row in ranked.methods)
+    assert any("passkey" in sentence for sentence in ranked.sentences())
+    write_result(growth, tmp_path / "result.json")
+    words = ("advise", LLAMA_3, "--context", "32k", "--measured", "result.json")
+    lines = command(tmp_path, *words, code=0).stdout.splitlines()
+    (line,) = [line for line in lines if line.startswith("--linear")]
+    assert "no (SmolLM2-135M at 4x)" in line
+
+
+def test_base_and_what_is_not_decided_are_shown(advice: list[Advice]) -> None:
+    """yarn and by-parts of made-up numbers are 0.016 apart, with a noise of 0.02 in 12 windows."""
+    result = made("base,by-parts:4,yarn:4,linear:4", ["growth"])
+    ranked = ranking(advice, result)
+    base = ranked.base_cells()
+    assert base is not None
+    assert base[0] == f"{result.cell('base', 'growth', 'loss', 32768).value:.3f}"
+    differs = {row.method.name: ranked.to_dict(row) for row in ranked.methods[:3]}
+    for name, row in (("by-parts", "by-parts:4"), ("yarn", "yarn:4"), ("linear", "linear:4")):
+        proof = compare_rows(result.items, row, "base", 32768, "growth", "loss")
+        assert differs[name]["minus_base"] == proof.difference
+        assert differs[name]["differs_from_base"] == proof.decided
+    first, *others = (row.method.name for row in ranked.methods[:3])
+    assert differs[first]["differs_from_first"] is None
+    assert differs["linear"]["differs_from_first"] is True
+    close = {"yarn", "by-parts"} - {first}
+    assert close < set(others)
+    (name,) = close
+    assert differs[name]["differs_from_first"] is False
+    flags = next(row.flags for row in ranked.methods if row.method.name == name)
+    assert any(flags in sentence for sentence in ranked.sentences())
+
+
+def test_a_measurement_of_no_method_at_the_length_is_refused(tmp_path: Path) -> None:
+    """Its rows are for 4 times the length, and 2 times is wanted."""
+    write_result(made("base,yarn:4", ["growth"]), tmp_path / "result.json")
+    words = ("advise", LLAMA_3, "--context", "16k", "--measured", "result.json")
+    refused = command(tmp_path, *words, code=2).stderr
+    assert "16,384" in refused
+    assert "yarn:2" in refused
+
+
+@pytest.mark.parametrize("name", ["items.jsonl.gz", "items.jsonl"])
+def test_a_record_is_no_measurement_for_advise(name: str, tmp_path: Path) -> None:
+    write_items(record_items(made("base,yarn:4", ["growth"])), tmp_path / name)
+    words = ("advise", LLAMA_3, "--context", "32k", "--measured", name)
+    assert "NAME.json`" in command(tmp_path, *words, code=2).stderr
+
+
+def test_the_unchanged_model_is_the_row_of_as_is(tmp_path: Path) -> None:
+    """No layer of Mistral 7B v0.1 sees beyond 4,096 tokens, so --as-is is what base measured."""
+    mistral = str(CONFIGS / "mistralai--Mistral-7B-v0.1.json")
+    source = open_source(mistral)
+    lengths = {8192: 32768, 16384: 65536}
+    result = made("base,yarn:4", ["growth"])
+    cells = [replaced(cell, column=lengths.get(cell.column, cell.column)) for cell in result.cells]
+    result = replaced(result, trained=32768, cells=cells)
+    ranked = rank(advise(source, 65536)[0], result, inspect_source(source), 65536)
+    assert ranked.methods[0].method.name == "as-is"
+    assert ranked.measured["as-is"][0].name == "base"
+    assert ranked.base_cells() is None

@@ -52,7 +52,7 @@ def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
     assert [line.split("|")[1].strip() for line in rows] == [
         "growth, loss in nats per token (n = 12)",
         "minus base",
-        "passkey, accuracy in % (n = 4)",
+        "passkey, accuracy in % (n = 4, 20 questions)",
         "minus base",
     ]
     assert {line.count("|") for line in rows} == {7}

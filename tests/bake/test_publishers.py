@@ -219,7 +219,8 @@ def test_a_screen_says_what_is_not_known(tmp_path: Path) -> None:
     assert "Fits:" not in screen
     kimi = MORE / "moonshotai--Kimi-K2-Instruct.json"
     screen = command(tmp_path, "advise", kimi, "--context", "256k", code=0).stdout
-    assert "for vLLM 0.33 (--explain says why): --by-parts 256k --on-top" in screen
+    reason = "for vLLM 0.33 (--explain says why): "
+    assert f"{reason}--llama3 256k --on-top, --by-parts 256k --on-top" in screen
     assert "not known for" not in screen
 
     # 61 layers of 512 + 64 numbers for each token, in bfloat16

@@ -67,7 +67,7 @@ class Ranking:
     """The names of the methods of which the result says whether they work without training."""
 
     why_not_judged: str = ""
-    """Why the result says so of no method, in words; empty where it does of some."""
+    """Why the result does not say so of all measured methods, in words; empty where it does."""
 
     criterion: str = CRITERION
     """By what the methods are sorted, in words."""
@@ -122,8 +122,8 @@ class Ranking:
             )
         if self.why_not_judged:
             sentences.append(
-                "Whether a method works without training is from other studies, in parentheses,"
-                f" since {self.why_not_judged}."
+                "Whether a method works without training is from other studies where they are in"
+                f" parentheses, since {self.why_not_judged}."
             )
         return sentences
 
@@ -289,6 +289,12 @@ def rank(
             if own is not None:
                 ranked[place] = own
                 judged.add(advice.method.name)
+    # without answers, the bar is missed by a loss above it, and a smaller one says too little
+    if not why_not and measured.keys() - judged:
+        why_not = (
+            "the result has no answers at this length to questions of which base finds half at its"
+            " trained length (--measure growth,passkey)"
+        )
 
     def sort_key(advice: Advice) -> tuple[bool, float]:
         """Return a key that sorts writable methods first, then by loss; inf without a loss."""
@@ -365,11 +371,6 @@ def _why_nothing_is_judged(study: Study | None, result: Result, column: int, con
         return (
             f"the loss of base is {study.lost[BASE]:+z.2f} nats at this length, beside that at its"
             f" trained length: within the bar of {MOST_LOST:g}, so it judges no method"
-        )
-    if all(study.compare_with_bar(name) is None for name in study.lost if name != BASE):
-        return (
-            "the result has no answers at this length to questions of which base finds half at its"
-            " trained length (--measure growth,passkey)"
         )
     return ""
 

@@ -987,8 +987,8 @@ def _advice(
     has_windows = inspection.spec.sliding_window is not None
 
     def measured_in(study: Study) -> MeasuredMethod:
-        has_same_layers = bool(study.sliding_window) == has_windows
-        return MeasuredMethod(study, method.name, factor, has_same_layers)
+        same_layers = study.has_same_layers(has_windows)
+        return MeasuredMethod(study, method.name, factor, same_layers)
 
     study = study_for(method.name, factor, kept_scaling, has_windows)
     measured = None if study is None else measured_in(study)

@@ -110,6 +110,15 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The pairs of methods whose numbers at the length differ by the rule of `proof.py`, the better
     one first. A study without n and errors has none."""
 
+    def has_same_layers(self, has_windows: bool) -> bool:
+        """Whether its model has windows in most layers if another model does, and else not.
+
+        Args:
+            has_windows: Whether most layers of the other model see a window only, and the others
+                all tokens.
+        """
+        return bool(self.sliding_window) == has_windows
+
     def sign(self, name: str, other: str) -> float:
         """Return 1 where a method is better than another one, -1 where it is worse, else 0.
 
@@ -264,7 +273,7 @@ def study_for(
     preferred = long_enough or nearest
     # A method changes all layers of a Llama, and only those without a window of a Gemma 3: models
     # with windows keep more of their loss and answers.
-    with_same_layers = [study for study in preferred if bool(study.sliding_window) == has_windows]
+    with_same_layers = [study for study in preferred if study.has_same_layers(has_windows)]
     preferred = with_same_layers or preferred
 
     longest_trained = max(study.trained for study in preferred)

@@ -353,8 +353,8 @@ class RopeSpec:
     def sliding_window(self) -> int | None:
         """The largest window, in tokens, of a model that sees the whole context in few layers.
 
-        That is a model such as Gemma 3, most of whose layers have a window, and others do not. None
-        for any other model.
+        Most layers of such a model have a window, and others do not, as in Gemma 3. None for any
+        other model.
         """
         sizes = [size for size in self.windows if size is not None]
         layers_without_window = len(self.windows) - len(sizes)

@@ -17,7 +17,7 @@ import numpy as np
 from ropeconv.bake.advice import CRITERION, Advice, MeasuredMethod
 from ropeconv.bake.evidence import LEAST_FOUND, MOST_LOST, Study, Untuned
 from ropeconv.bake.fine_tuning import training_by_measurement
-from ropeconv.bake.items import RecordItem, compare_rows
+from ropeconv.bake.items import LM_EVAL, RecordItem, compare_rows
 from ropeconv.bake.proof import FEWEST, Proof, judge, sample_of
 from ropeconv.bake.start import inherit_settings
 from ropeconv.bake.studies import Group, study_of_items
@@ -32,7 +32,6 @@ from ropeconv.rope.schedule import Schedule
 from ropeconv.verbs.rows import BASE
 
 from .cases import EvaluationSizes, in_trained, parse_lengths
-from .measures.lm_eval import LM_EVAL
 from .measures.measure import REGISTRY
 from .result import (
     POSITION,

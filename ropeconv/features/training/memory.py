@@ -442,8 +442,8 @@ class TrainingTask:
         """Return all ways to divide the training over the GPUs, the fastest first.
 
         A sequence may be divided over several GPUs (context parallelism), and the states between
-        layers may be kept in the memory of the host (offload), which is slower. There is no way for
-        more groups of GPUs than the sequences of a step.
+        layers may be kept in the memory of the host (offload), which is slower. A group of
+        GPUs reads a sequence, so there are at most as many groups as a step has sequences.
         """
         # over how many GPUs one sequence may be divided: 1, 2, 4, ...
         divisions = []

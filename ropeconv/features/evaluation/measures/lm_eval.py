@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ropeconv.bake.items import LM_EVAL
 from ropeconv.engines.engine import Engine, TokenLosses
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.environment import require
@@ -32,9 +33,6 @@ from .ruler import LONGEST_ANSWER, RULER, RULER_LENGTHS, check_tokenizer, fresh_
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-LM_EVAL = "lm-eval:"
-"""The beginning of the name of this measure, before the name of a task."""
 
 
 class LmEval(Measure):

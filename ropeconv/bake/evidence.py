@@ -30,6 +30,9 @@ of the unchanged model at its trained length, on the same tokens."""
 LEAST_FOUND = 50.0
 """The bar for "without training": the least passkeys that a method must find, in percent."""
 
+BAR = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
+"""That bar in words."""
+
 BarResult = Literal["met", "undecided", "missed"]
 """Whether a measured method works without training, by that bar.
 
@@ -173,6 +176,17 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if highest_found < LEAST_FOUND:
             return "missed"
         return "undecided"
+
+    def finds_some(self, name: str) -> bool:
+        """Whether a method found any of the hidden facts."""
+        return self.retrieval.get(name, 0.0) > 0
+
+    def describe_result(self, name: str) -> str:
+        """What the bar compares, in words: `yarn loses 0.17 nats and finds 6 of 12 hidden ...`."""
+        words = f"{name} loses {self.lost[name]:z.2f} nats"
+        if name in self.retrieval:
+            words += f" and finds {self.describe_answers(name)}"
+        return words
 
     def describe_answers(self, name: str) -> str:
         """The answers of a method in words: `6 of 12 hidden facts (95 %: 25 to 75 %)`."""
@@ -351,28 +365,22 @@ def works_untuned(
         place = f" on top of {on_top} scaling" if on_top else ""
         return Untuned(None, f"{method} was not measured without training{place}")
 
-    loss = (
-        f"on {study.short_model} at {study.factor:g} times, {method} loses"
-        f" {study.lost[method]:.2f} nats"
-    )
+    place = f"on {study.short_model} at {study.factor:g} times"
     # a model that loses hardly anything without a method cannot show what a method is worth
     if study.hardly_loses_without_method:
         return Untuned(
-            None, f"{loss}, and the model without it {study.lost[BASE]:.2f}: too little to judge"
+            None,
+            f"{place}, {method} loses {study.lost[method]:z.2f} nats, and the model without it"
+            f" {study.lost[BASE]:z.2f}: too little to judge",
         )
+    found = f"{place}, {study.describe_result(method)}"
     result = study.compare_with_bar(method)
     if result is None:
-        return Untuned(None, f"{loss}; no questions were asked that the unchanged model answers")
-
-    loss_and_answers = loss
-    if method in study.retrieval:
-        loss_and_answers += f" and finds {study.describe_answers(method)}"
+        return Untuned(None, f"{found}; no questions were asked that the unchanged model answers")
     was_measured_so_far = study.reaches(factor)
     if not was_measured_so_far:
-        return Untuned(None, f"{loss_and_answers}; it was not measured beyond that")
-    bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
-    finds_something = study.retrieval.get(method, 0) > 0
-    return Untuned(result, f"{loss_and_answers}; {bar}", finds_something)
+        return Untuned(None, f"{found}; it was not measured beyond that")
+    return Untuned(result, f"{found}; {BAR}", study.finds_some(method))
 
 
 def recommendation_of(method: str, inspection: Inspection, trained: int, factor: float) -> str:

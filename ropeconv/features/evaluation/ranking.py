@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ropeconv.bake.advice import CRITERION, Advice, MeasuredMethod
-from ropeconv.bake.evidence import LEAST_FOUND, MOST_LOST, Study, Untuned
+from ropeconv.bake.evidence import BAR, MOST_LOST, Study, Untuned
 from ropeconv.bake.fine_tuning import training_by_measurement
 from ropeconv.bake.items import LM_EVAL, RecordItem, compare_rows
 from ropeconv.bake.proof import FEWEST, Proof, judge, sample_of
@@ -386,12 +386,8 @@ def _judge(advice: Advice, study: Study, context: int) -> Advice | None:
     result = study.compare_with_bar(name)
     if result is None:
         return None
-    reason = f"in {study.source}, {name} loses {study.lost[name]:z.2f} nats"
-    if name in study.retrieval:
-        reason += f" and finds {study.describe_answers(name)}"
-    reason += f"; the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
-    finds_some = study.retrieval.get(name, 0.0) > 0
-    level, reason = training_by_measurement(Untuned(result, reason, finds_some))
+    numbers = f"in {study.source}, {study.describe_result(name)}; {BAR}"
+    level, reason = training_by_measurement(Untuned(result, numbers, study.finds_some(name)))
 
     # what the user measured replaces studies of other models and the word of the publisher
     return replace(

@@ -119,6 +119,11 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How many answers a share is of; 0 for other numbers, and in older evaluations."""
 
     @property
+    def place(self) -> tuple[str, str, int]:
+        """The measure, the metric and the length, of which an evaluation has one number."""
+        return self.measure, self.metric, self.column
+
+    @property
     def decided(self) -> bool | None:
         """Whether the difference is significant; None where there is none."""
         if self.difference is None:
@@ -164,19 +169,6 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     ropeconv: str = ""
     """The version of ropeconv that measured it."""
-
-    def replaces(self, older: EvaluationRecord) -> bool:
-        """Return whether this evaluation measured again what an older one has.
-
-        It did if they have a measure in common, and were computed from the same text in the same
-        way.
-        """
-        for name in ("runtime", "dtype", "tokens_sha256", "against"):
-            if getattr(self, name) != getattr(older, name):
-                return False
-        measures = {number.measure for number in self.measured}
-        older_measures = {number.measure for number in older.measured}
-        return bool(measures & older_measures)
 
     @property
     def described_texts(self) -> str:

@@ -37,6 +37,7 @@ from ...rope.methods.method import REGISTRY
 from ...rope.recipe import Recipe, flags, resolved_factor
 from ...version import SCHEMA
 from .companion import CompanionReceipt, describe_kind, is_companion
+from .metrics import GROWTH
 from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
@@ -422,12 +423,48 @@ def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> N
     Args:
         baked: The output.
         receipt: Its receipt as it was read.
-        record: The evaluation, in place of those that it `replaces`.
+        record: The evaluation. Older ones keep the numbers that it has not measured again.
     """
-    kept = [older for older in receipt.evaluations if not record.replaces(older)]
+    kept = []
+    for older in receipt.evaluations:
+        left = _what_is_left(older, record)
+        if left is not None:
+            kept.append(left)
     # with the new one there are at most MOST_EVALUATIONS
     kept = kept[-(MOST_EVALUATIONS - 1) :]
     _write_result(baked, receipt, "evaluations", (*kept, record))
+
+
+def _what_is_left(older: EvaluationRecord, newer: EvaluationRecord) -> EvaluationRecord | None:
+    """Return an evaluation without the numbers that a newer one measured again.
+
+    A number is measured again where the newer one has the same metric of the same measure at the
+    same length, computed from the same text in the same way.
+
+    Args:
+        older: The evaluation that a receipt has.
+        newer: The evaluation that is added to it.
+
+    Returns:
+        The older evaluation with the other numbers; None if there are no others.
+    """
+    for name in ("runtime", "dtype", "tokens_sha256", "against"):
+        if getattr(older, name) != getattr(newer, name):
+            return older
+    measured_again = {number.place for number in newer.measured}
+    left = tuple(number for number in older.measured if number.place not in measured_again)
+    if not left:
+        return None
+    if left == older.measured:
+        return older
+
+    # the price is from the loss at the trained length, and the reach from the losses at all lengths
+    changed: dict[str, object] = {"measured": left}
+    if (GROWTH, "loss", older.trained) in measured_again:
+        changed |= {"price": None, "price_error": None}
+    if any(measure == GROWTH for measure, _, _ in measured_again):
+        changed["holds_to"] = None
+    return msgspec.structs.replace(older, **changed)
 
 
 def _write_result(baked: Path, receipt: Receipt, field: str, value: object) -> None:

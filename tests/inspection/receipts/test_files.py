@@ -234,7 +234,24 @@ def test_one_of_other_measures_stays_beside_it(tmp_path: Path) -> None:
     other = changed(measured=measured(niah=2.0))
     both = changed(measured=measured(growth=1.0, niah=2.0))
     add_evaluation(tmp_path, receipt(evaluations=(other, both)), ONE)
-    assert read_receipt(tmp_path).evaluations == (other, ONE)
+    niah_of_both = changed(
+        measured=measured(niah=2.0), price=None, price_error=None, holds_to=None
+    )
+    assert read_receipt(tmp_path).evaluations == (other, niah_of_both, ONE)
+
+
+def test_lengths_that_are_not_measured_again_stay(tmp_path: Path) -> None:
+    at_8k, at_32k = (
+        MeasuredRecord(measure="growth", metric="loss", column=length, value=3.0)
+        for length in (8192, 32768)
+    )
+    both = changed(measured=(at_8k, at_32k), trained=8192)
+    shorter = changed(measured=(at_8k,), trained=8192, price=0.05, holds_to=8192)
+    add_evaluation(tmp_path, receipt(evaluations=(both,)), shorter)
+    older, newer = read_receipt(tmp_path).evaluations
+    assert newer == shorter
+    assert older.measured == (at_32k,)
+    assert (older.price, older.price_error, older.holds_to) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 
 import os
 import re
+import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from ropeconv.formats.disk import text_digest
 from ropeconv.formats.journal import Journal, default_path
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.texts import TextLike
+from ropeconv.inspection.receipts.metrics import metric_of
 from ropeconv.options import copied
 from ropeconv.rope.errors import RopeconvError, counted
 from ropeconv.rope.lengths import format_duration
@@ -315,9 +317,15 @@ class Evaluation:
         """
         runner = self.runner
         pass_name = measure.pass_of or measure.name
-        return text_digest(
-            runner.runtime, runner.device, runner.dtype, row_digest, pass_name, case.digest
-        )
+        parts = [runner.runtime, runner.device, runner.dtype, row_digest, pass_name, case.digest]
+        if not measure.is_repeatable:
+            parts.append(self._run_id)
+        return text_digest(*parts)
+
+    @cached_property
+    def _run_id(self) -> str:
+        """A random text of this run, which keeps other runs from finding its times."""
+        return secrets.token_hex(8)
 
     def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[PossibleRow]:
         """Return the rows that can be run, and refuse the other rows and single measures.
@@ -480,11 +488,14 @@ class Evaluation:
 
         Raises:
             RopeconvError: Every row failed.
+            UsageError: A server answers otherwise than in the journal.
         """
         progress = progress or Progress()
         outcome = self.outcome
         for sentence in journal.notes:
             progress.note(sentence)
+        if self.runner.may_change:
+            self._refuse_changed_rows(journal)
         self._run_missing(journal, progress)
 
         # the numbers of each row, and the seconds that the model ran
@@ -505,6 +516,38 @@ class Evaluation:
         if not outcome.observations and not outcome.stopped:
             raise RopeconvError(f"no row was run: {self._reason_of_first_refusal}")
         return outcome
+
+    def _refuse_changed_rows(self, journal: Journal[EvalLine]) -> None:
+        """Refuse the numbers of a journal that a row does not give any more.
+
+        A server tells its model and its length, and not its other settings. So each row reads the
+        longest sequence that the journal has of it again.
+
+        Args:
+            journal: The file of finished sequences of earlier runs.
+
+        Raises:
+            UsageError: A number differs by more than rounding.
+        """
+        for row in self.rows:
+            finished = []
+            for key, units in self.passes.items():
+                if key in journal.lines and units[0].row is row:
+                    finished.append(units[0])
+            if not finished:
+                continue
+
+            # losses differ where answers, which are right or wrong, are often the same
+            longest = max(finished, key=lambda unit: (not unit.case.generate, len(unit.case.ids)))
+            with closing(run_here([longest], self.runner)) as results:
+                for _, result in results:
+                    kept = journal.lines[longest.key]
+                    if isinstance(result, EvalLine) and _differ(kept, result):
+                        raise UsageError(
+                            f"{row.name} answers otherwise than in the journal, {journal.path}, so"
+                            " its server was started with other settings; give --fresh, or"
+                            " another --journal"
+                        )
 
     def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
         """Return all numbers that were measured, by the row of the table, such as "yarn:4".
@@ -641,10 +684,20 @@ class Evaluation:
 
     @property
     def _sample(self) -> str:
-        """A digest of the texts and of the sizes that choose places in them."""
+        """A digest of the texts and of all that chooses which tokens of them are predicted."""
         sizes = self.sizes
-        chosen = (sizes.trained, sizes.windows, sizes.targets, sizes.depths, sizes.seed)
-        return text_digest(self.texts.sha256, *map(str, chosen))[:16]
+        # the shortest length bounds the targets, and the longest one the places of windows
+        chosen = (
+            sizes.trained,
+            sizes.lengths,
+            sizes.windows,
+            sizes.targets,
+            sizes.depths,
+            sizes.seed,
+            sizes.generate,
+        )
+        strides = [measure.stride for measure in self.measures if isinstance(measure, Sliding)]
+        return text_digest(self.texts.sha256, *map(str, (*chosen, *strides)))[:16]
 
     def result(self, source: str) -> Result:
         """Return the result so far.
@@ -680,6 +733,23 @@ class Evaluation:
             notes=notes,
             ropeconv=__version__,
         )
+
+
+SAME = 0.02
+"""Nats by which servers change the mean loss of a sequence from one run to the next: other requests
+beside it change the rounding of bfloat16.
+"""
+
+
+def _differ(kept: EvalLine, new: EvalLine) -> bool:
+    """Return whether a sequence gives other numbers than before, apart from rounding."""
+    values = [(observation.metric, observation.value) for observation in kept.observations]
+    new_values = [(observation.metric, observation.value) for observation in new.observations]
+    for (metric, value), (_, new_value) in zip(values, new_values, strict=True):
+        tolerance = 0.0 if metric_of(metric).share else SAME
+        if abs(new_value - value) > tolerance:
+            return True
+    return False
 
 
 def _has_two_lengths(timings: Sequence[tuple[int, float]]) -> bool:

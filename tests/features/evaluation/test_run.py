@@ -100,6 +100,65 @@ def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path) -> Non
         ).all()
 
 
+@pytest.mark.parametrize(("loss", "is_refused"), [(2.3, True), (2.001, False)])
+def test_a_server_with_other_settings_does_not_get_its_old_numbers(
+    tmp_path: Path, loss: float, is_refused: bool
+) -> None:
+    def started(loss: float) -> ByHand:
+        runner = ByHand({"server": lambda ids, at: loss})
+        runner.may_change = True  # type: ignore[misc]
+        return runner
+
+    run(started(2.0), tmp_path)
+    again = started(loss)
+    if is_refused:
+        with pytest.raises(UsageError, match="--fresh"):
+            run(again, tmp_path)
+    else:
+        values = [point.value for point in run(again, tmp_path).observations["server"]]
+        assert values == [2.0] * 6
+    engine = again.engines["server"]
+    assert isinstance(engine, Computed)
+    assert engine.asked == [32], "the longest sequence, once"
+
+
+def test_each_run_measures_its_own_speed(tmp_path: Path) -> None:
+    passes = []
+    for _ in range(2):
+        runner = ByHand({"base": lambda ids, at: 2.0})
+        run(runner, tmp_path, measures="growth,speed")
+        engine = runner.engines["base"]
+        assert isinstance(engine, Computed)
+        passes.append(len(engine.asked))
+    # speed has a warm-up and a pass for each of 3 windows of 2 lengths, growth 6 passes
+    assert passes == [18, 12]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lengths": (16, 32)},
+        {"targets": 5},
+        {"windows": 2},
+        {"depths": 2},
+        {"seed": 1},
+        {"generate": True},
+    ],
+)
+def test_results_of_other_tokens_have_another_sample(changed: dict[str, Any]) -> None:
+    sizes = {"lengths": (16, 64), "trained": 16, "windows": 3, "targets": 4}
+
+    def sample(measures: str = "growth", **sizes: Any) -> str:
+        runner = ByHand(ROWS)
+        measurement = evaluation(runner, measures, sizes=EvaluationSizes(**sizes))
+        return measurement.result("model").sample
+
+    first = sample(**sizes)
+    assert sample(**sizes) == first
+    assert sample(**sizes | changed) != first
+    assert sample("sliding:8", **sizes) != sample("sliding:4", **sizes)
+
+
 def test_measures_that_predict_the_same_tokens_share_a_pass(tmp_path: Path) -> None:
     """longppl reads what growth has run, also in an earlier run, and is refused with it."""
 

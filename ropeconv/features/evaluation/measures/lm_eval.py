@@ -10,7 +10,7 @@ import logging
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ class LmEval(Measure):
         # prompts of each length. The prompts of other tasks have their own lengths.
         self.has_prompts_of_each_length = task in RULER or task == "ruler"
 
-        # the folder and the checksum of a YAML file, which names the task
+        # the folder of a YAML file, which names the task, and the checksum of it and of its data
         self.folder: Path | None = None
         self.file_checksum = 0
         if task.endswith((".yaml", ".yml")):
@@ -100,9 +100,13 @@ class LmEval(Measure):
         self.task = name_of_task[1]
         self.has_prompts_of_each_length = False  # a file has prompts of its own
 
-        # `cases` adds this to a made-up token, so that the journal finds results of the same file
+        # `cases` adds this to a made-up token, so that the journal finds results of the same files
         # only. Tokens are int32, up to 2^31 - 1, and a CRC-32 has 32 bits: one is shifted out.
-        self.file_checksum = zlib.crc32(text.encode()) >> 1
+        described = [text]
+        for file in _named_files(text, path.parent):
+            stat = file.stat()
+            described.append(f"{file} {stat.st_size} {stat.st_mtime_ns}")
+        self.file_checksum = zlib.crc32("\n".join(described).encode()) >> 1
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield a case for the whole task; for RULER, a case for each length.
@@ -298,6 +302,26 @@ class LmEval(Measure):
             ) from None
         samples: dict[str, list[JsonObject]] = (results or {}).get("samples") or {}
         return samples
+
+
+def _named_files(text: str, folder: Path) -> list[Path]:
+    """Return the files that a YAML file names: its questions, its Python functions, and others.
+
+    Args:
+        text: The YAML file, such as "data_files: questions.jsonl" and "!function scores.exact".
+        folder: Its folder.
+    """
+    files = set[Path]()
+    for word in re.findall(r"[^\s\"',:\[\]{}]+", text):
+        module = word.split(".")[0]  # of !function scores.exact
+        for place in (folder / word, Path(word), folder / f"{module}.py"):
+            with suppress(OSError):  # a name that is too long for a file
+                if place.is_file():
+                    files.add(place)
+        if "*" in word and not word.startswith("/"):
+            with suppress(ValueError, OSError):  # a pattern such as **x
+                files.update(file for file in folder.glob(word) if file.is_file())
+    return sorted(files)
 
 
 @contextmanager

@@ -35,6 +35,9 @@ class Measure(ABC):
     runs_model: ClassVar[bool] = False
     """Whether it runs the model itself."""
 
+    is_repeatable: ClassVar[bool] = True
+    """Whether a later run may take its numbers from the journal; not those of time and memory."""
+
     needs_text: ClassVar[bool] = True
     """Whether its sequences are made of the user's texts."""
 

@@ -35,6 +35,7 @@ class Speed(Measure):
     name = "speed"
     summary = "tokens per second, and the memory of a pass, at each length"
     metrics = ("tokens_per_second", "memory")
+    is_repeatable = False
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield at most PASSES sequences of each length, whose last token is predicted."""

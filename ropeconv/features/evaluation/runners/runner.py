@@ -41,6 +41,9 @@ class Runner(ABC):
     swaps: ClassVar[bool] = False
     """Whether changing the row is cheap, so that all rows read a sequence before the next one."""
 
+    may_change: ClassVar[bool] = False
+    """Whether a row may compute something else later under the same digest, as on a server."""
+
     runtime: str
     """Name and version of what runs the model."""
 

@@ -33,6 +33,8 @@ SAMPLE_TEXT = "The 3 words naïve, façade and 北京 cost $12.50, and then `x +
 class ServerRunner(Runner):
     """Models on running servers."""
 
+    may_change = True  # a server can be started again with other settings
+
     def __init__(
         self, servers: Mapping[str, Server], tokenizer: Tokenizer, trained: int, source: str
     ) -> None:
@@ -54,10 +56,7 @@ class ServerRunner(Runner):
         self.dtype = "as the servers run"
 
     def digest(self, row: Row) -> str:
-        """Return the server as it describes itself.
-
-        One with other settings needs another name, or --fresh.
-        """
+        """Return the server as it describes itself, without most of its settings."""
         server = self.servers[row.name]
         return f"{row.url} {server.model} {server.runtime} {server.path} {server.length}"
 

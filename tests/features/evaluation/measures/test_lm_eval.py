@@ -156,6 +156,15 @@ def test_a_task_of_a_persons_own_file_runs_and_nothing_of_lm_eval_is_on_the_scre
     path.write_text("dataset_path: json\ntask: my_task\nfewshot: 2\n")
     run(str(path))
     assert len(standin.asked) == 4, "a changed task is run again"
+    questions = tmp_path / "questions.jsonl"
+    named = "dataset_path: json\ntask: my_task\ndataset_kwargs: {data_files: 'questions.jsonl'}\n"
+    for number, text in enumerate(("one", "one", "three"), 1):
+        path.write_text(named)
+        if not questions.exists() or questions.read_text() != text:
+            questions.write_text(text)
+        run(str(path))
+        asked = {1: 6, 2: 6, 3: 8}[number]
+        assert len(standin.asked) == asked, "other questions are asked again, the same are not"
     assert "of lm_eval" not in capfd.readouterr().err
     path.write_text("dataset_path: json\n")
     for name, words in (

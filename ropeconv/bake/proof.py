@@ -435,6 +435,58 @@ def mcnemar_error(sample: Sample) -> float:
     return math.sqrt(max(squares, of_one_answer))
 
 
+def judge_share(answers: Sample, number: float) -> Proof:
+    """Compare a share of right answers with a number, such as 57 of 60 with 0.9.
+
+    The number must be outside the exact interval of the share (Clopper and Pearson 1934,
+    https://doi.org/10.1093/biomet/26.4.404), and farther from it than the margin of Student's t.
+
+    Args:
+        answers: Shares of right answers, one for each question.
+        number: The number, from 0 to 1.
+    """
+    from scipy.stats import beta  # takes a second to import
+
+    share = answers.mean
+    count = _surely_independent_answers(answers)
+    right = share * count
+    if share > number:
+        low = float(beta.ppf(ALPHA / 2, right, count - right + 1))
+        exact_margin = share - low
+    else:
+        # a share of 1 is 1 at most
+        high = float(beta.isf(ALPHA / 2, right + 1, count - right)) if share < 1 else 1.0
+        exact_margin = high - share
+
+    margin = answers.student_margin  # None for too few questions
+    if margin is not None:
+        margin = max(margin, exact_margin)
+    error = max(math.sqrt(number * (1 - number) / count), answers.error or 0.0)
+    return Proof(share - number, error, margin, answers.count)
+
+
+def _surely_independent_answers(answers: Sample) -> float:
+    """Return how many independent answers a share is worth, with a margin for what is not known.
+
+    m answers of each of n texts, any two of a text with the correlation r, are worth
+    n m / (1 + (m - 1) r) independent ones. As in `effective_count`, the bias of a measured r and
+    half a standard error are added to it.
+    """
+    total = len(answers.values)
+    if not answers.by_document:
+        return total
+    texts = answers.count  # n
+    per_text = total / texts  # m
+    if per_text <= 1:
+        return total
+    worth = independent_answers(answers)
+    measured = (total / worth - 1) / (per_text - 1)
+    bias = (1 + 4 * measured) / texts
+    half_error = 0.5 / math.sqrt(texts)
+    correlation = min(measured + bias + half_error, 1.0)
+    return total / (1 + (per_text - 1) * correlation)
+
+
 NORMAL_95 = 1.959964
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.stats import ttest_1samp
+from scipy.stats import binom, binomtest, ttest_1samp
 
 from ropeconv.bake.proof import (
     ALPHA,
@@ -17,6 +17,7 @@ from ropeconv.bake.proof import (
     differences,
     effective_count,
     judge,
+    judge_share,
     prove,
 )
 
@@ -236,3 +237,46 @@ def test_answers_need_mcnemars_test_too() -> None:
     # ten of sixteen answers are lost
     some = judge(texts(np.array([-1.0] * 10 + [0.0] * 6)), share=True)
     assert some.decided
+
+
+def answered(right: int, count: int) -> Sample:
+    """So many right answers, each of a window of its own, in an order by chance."""
+    answers = np.zeros(count)
+    answers[:right] = 1
+    return windows(np.random.default_rng(right).permutation(answers))
+
+
+@pytest.mark.parametrize("number", [0.5, 0.9, 0.95])
+@pytest.mark.parametrize("count", [12, 40, 50])
+def test_a_share_that_is_the_number_is_marked_as_rarely_as_the_level_says(
+    count: int, number: float
+) -> None:
+    """The probability of each number of right answers is that of the binomial distribution."""
+    marked = sum(
+        binom.pmf(right, count, number)
+        for right in range(count + 1)
+        if judge_share(answered(right, count), number).decided
+    )
+    assert marked <= ALPHA
+
+
+def test_a_share_far_from_a_number_is_told_from_it() -> None:
+    """By the intervals of scipy: 40 of 40 are above 0.8 and not above 0.9."""
+    exact = binomtest(40, 40).proportion_ci(1 - ALPHA, "exact")
+    assert 0.8 < exact.low < 0.9
+    above = judge_share(answered(40, 40), 0.8)
+    assert (above.decided, above.difference) == (True, pytest.approx(0.2))
+    assert above.margin == pytest.approx(1 - exact.low)
+    assert not judge_share(answered(40, 40), 0.9).decided
+    assert judge_share(answered(20, 40), 0.9).decided
+    assert judge_share(answered(5, 5), 0.01).margin is None, "too few questions"
+
+
+def test_answers_of_one_text_that_are_alike_count_less() -> None:
+    documents = np.repeat(np.arange(12), 5)
+    places = np.arange(60)
+    alike = Sample(np.repeat([1.0] * 9 + [0.0] * 3, 5), np.ones(60), documents, places)
+    mixed = Sample(np.tile([1.0, 1.0, 1.0, 1.0, 0.0], 12)[:60], np.ones(60), documents, places)
+    assert alike.mean == pytest.approx(0.75)
+    assert not judge_share(alike, 0.5).decided
+    assert judge_share(mixed, 0.5).decided

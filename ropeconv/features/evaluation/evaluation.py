@@ -160,6 +160,15 @@ class Estimate:
         if budget and self.seconds > budget:
             raise over_budget(self.seconds, budget, self._what_fits(budget, sizes))
 
+    @property
+    def _windows(self) -> int:
+        """The most windows of a measure, which are the same at all lengths."""
+        windows_by_measure: dict[str, set[tuple[int, int]]] = {}
+        for case in self.cases:
+            windows = windows_by_measure.setdefault(case.measure, set())
+            windows.add((case.document, case.window))
+        return max(len(windows) for windows in windows_by_measure.values())
+
     def _what_fits(self, budget: float, sizes: EvaluationSizes) -> str:
         """Return options with which an evaluation stays within a budget in seconds.
 
@@ -167,8 +176,10 @@ class Estimate:
 
         Fewer windows of each length are tried first, and then also shorter lengths.
         """
-        # the time is proportional to the number of windows
-        windows = int(sizes.windows * budget / self.seconds)
+        # The time is proportional to the number of windows, of which the texts may have fewer than
+        # were asked for.
+        all_windows = min(sizes.windows, self._windows)
+        windows = int(all_windows * budget / self.seconds)
         if windows >= 1:
             return f"--windows {windows}"
 
@@ -176,9 +187,9 @@ class Estimate:
         for length in shorter_lengths:
             short_cases = [case for case in self.cases if len(case.ids) <= length]
             seconds = Estimate(short_cases, self.costs, self.at_once).seconds
-            seconds_per_window = seconds / sizes.windows
+            seconds_per_window = seconds / all_windows
             if seconds and seconds_per_window <= budget:
-                windows = min(sizes.windows, int(sizes.windows * budget / seconds))
+                windows = min(all_windows, int(all_windows * budget / seconds))
                 longest = in_trained(length, sizes.trained)  # such as "2T", twice the trained one
                 return f"--windows {windows} and --lengths up to {longest}"
         return "a smaller model, or a GPU"
@@ -725,6 +736,10 @@ class Evaluation:
             texts=texts,
             tokens_sha256=self.texts.sha256,
             seed=self.sizes.seed,
+            windows=self.sizes.windows,
+            targets=self.sizes.targets,
+            depths=self.sizes.depths,
+            generate=self.sizes.generate,
             seconds=round(self.outcome.seconds, 1),
             rows=summary.rows,
             cells=summary.cells,

@@ -18,7 +18,7 @@ from ropeconv.bake.advice import CRITERION, Advice, MeasuredMethod
 from ropeconv.bake.evidence import BAR, MOST_LOST, Study, Untuned
 from ropeconv.bake.fine_tuning import training_by_measurement
 from ropeconv.bake.items import LM_EVAL, RecordItem, compare_rows
-from ropeconv.bake.proof import FEWEST, Proof, judge, sample_of
+from ropeconv.bake.proof import FEWEST, Proof, judge, judge_share, sample_of
 from ropeconv.bake.start import inherit_settings
 from ropeconv.bake.studies import Group, study_of_items
 from ropeconv.errors import UsageError
@@ -494,6 +494,11 @@ class Condition:
         """
         if self.measure not in measures:
             raise UsageError(f"--fail-if {self.text!r} needs {self.measure}; add it to --measure")
+        if self.measure in REGISTRY and not REGISTRY[self.measure].is_tested:
+            raise UsageError(
+                f"--fail-if {self.text!r} cannot be judged, since {self.measure} has too few"
+                " numbers for a test; compare the table"
+            )
         for name in (self.left, self.right):
             if isinstance(name, str) and name not in rows:
                 raise UsageError(
@@ -600,8 +605,10 @@ def _compare_with_number(cell: Cell, number: float, result: Result) -> Proof | N
     if not items:
         return None
     items.sort(key=lambda item: (item.text, item.window))
+    if metric_of(cell.metric).share:
+        return judge_share(sample_of(items), number)
     differences = [item.value - number for item in items]
-    return judge(sample_of(items, differences), metric_of(cell.metric).share)
+    return judge(sample_of(items, differences))
 
 
 def parse_condition(text: str) -> Condition:

@@ -5,8 +5,8 @@ display.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -134,6 +134,18 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     """The seed of random choices."""
+
+    windows: int = 0
+    """The sequences of each length that were asked for; 0 in older results, as the next two."""
+
+    targets: int = 0
+    """The tokens predicted at the end of each sequence, at most."""
+
+    depths: int = 0
+    """The places of a fact in a text."""
+
+    generate: bool = False
+    """Whether answers were generated."""
 
     seconds: float
     """The time of all cases."""
@@ -550,13 +562,21 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
             cells[cell.row, cell.column] = _with_questions(cell, result)
 
     metric = metric_of(metric_name)
-    lines = []
+    lines: list[tuple[str, tuple[Entry, ...]]] = []
     for row in result.rows:
         row_cells = [cells.get((row.name, column)) for column in columns]
         was_measured = any(cell is not None for cell in row_cells)
         if not was_measured:
             continue
-        entries = [NOT_MEASURED if cell is None else _entry(cell, metric) for cell in row_cells]
+        entries = []
+        for measured in row_cells:
+            entry = NOT_MEASURED
+            if measured is not None:
+                entry = _entry(measured, metric)
+                is_below_first = bool(lines)
+                if is_below_first and not metric.share and measured.difference is None:
+                    entry = replace(entry, text=f"({entry.text})")
+            entries.append(entry)
         if measure == GROWTH:
             entries += price_and_reach(row, result)
         lines.append((row.name, tuple(entries)))
@@ -568,10 +588,17 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
     elif len(lines) > 1:
         first_row, _ = lines[0]
         explanation = f", then minus {first_row}"  # rows below the first show differences to it
+        if _is_partly_compared(cells.values(), first_row):
+            explanation += f" (in parentheses where {first_row} has no number)"
     title = (
         f"{measure}: {metric.title}{explanation}; {_describe_sample(list(cells.values()), metric)}"
     )
     return Table(title, tuple(headings), tuple(lines))
+
+
+def _is_partly_compared(cells: Iterable[Cell], first_row: str) -> bool:
+    """Return whether a row below the first one has a number that the first row has not."""
+    return any(cell.row != first_row and cell.difference is None for cell in cells)
 
 
 def _with_questions(cell: Cell, result: Result) -> Cell:
@@ -674,9 +701,15 @@ def price_and_reach(row: RowResult, result: Result) -> tuple[Entry, Entry]:
     reach = NOT_MEASURED
     if row.holds_to is not None:
         text = in_trained(row.holds_to, result.trained)
-        longest = columns_of(result, GROWTH)[-1]
+        own_lengths = [cell.column for cell in result.cells if _is_growth_of(cell, row)]
+        longest = max(own_lengths)  # a server may accept less than others
         reach = Entry(f"{text}+" if row.holds_to == longest else text)
     return price, reach
+
+
+def _is_growth_of(cell: Cell, row: RowResult) -> bool:
+    """Return whether a cell is the loss of a row at a length."""
+    return cell.row == row.name and cell.measure == GROWTH
 
 
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
@@ -747,8 +780,9 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
 def _compared_with(result: Result, cells: Sequence[Cell]) -> str:
     """Return the row from which the differences of some cells are counted; empty without any.
 
-    All rows of a result are compared with its first one, whose own cells have no difference.
+    All rows of a measure are compared with its first one, whose own cells have no difference.
     """
-    if all(cell.difference is None for cell in cells):
-        return ""
-    return next((cell.row for cell in result.cells if cell.difference is None), "")
+    for compared in cells:
+        if compared.difference is not None:
+            return next(cell.row for cell in result.cells if cell.measure == compared.measure)
+    return ""

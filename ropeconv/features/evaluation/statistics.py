@@ -25,6 +25,8 @@ from ropeconv.rope.errors import counted
 from ropeconv.verbs.rows import Row
 
 from .cases import EvaluationSizes, Observation
+from .measures.losses import LongPpl, Sliding
+from .measures.measure import REGISTRY as MEASURES
 from .result import Cell, RowResult
 from .run import RunOutcome
 
@@ -34,7 +36,7 @@ Pairs = Mapping[tuple[object, ...], Observation]
 
 
 def cells_of(
-    row: str, observations: Sequence[Observation], first: Sequence[Observation] | None
+    row: str, observations: Sequence[Observation], first: Sequence[Observation]
 ) -> list[Cell]:
     """Return the cells of a row of the results: its means, each with its error.
 
@@ -44,12 +46,12 @@ def cells_of(
     Args:
         row: The name of the row.
         observations: Its observations.
-        first: The observations of the first row; None in that row.
+        first: The observations of the row that it is compared with; empty for that row itself.
     """
     # For each cell, the observations of this row and of the first one. Those of one window have the
     # same key in both, so that they can be paired.
     by_cell = _by_key(observations)
-    first_by_cell = _by_key(first or [])
+    first_by_cell = _by_key(first)
     cells = []
     for key, pairs in by_cell.items():
         first_pairs = first_by_cell.get(key, {})
@@ -228,14 +230,15 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     # measures with too few independent windows for a test
     untested: list[str] = []
     for cell in table_cells:
-        if cell.clusters < FEWEST and cell.measure not in untested:
+        if cell.clusters < FEWEST and cell.measure not in untested and _is_tested(cell.measure):
             untested.append(cell.measure)
     if untested:
-        # longppl uses only windows with a key token, which more targets make more frequent
-        sizes = "--windows and --targets" if "longppl" in untested else "--windows"
+        repairs = f"increase {' and '.join(_options_for_more(untested))}, or give longer texts"
+        if untested == [Sliding.name]:  # its windows at the longest length are one for each text
+            repairs = f"give at least {FEWEST} texts"
         sentences.append(
             f"{', '.join(untested)}: fewer than {FEWEST} windows, so no difference is tested;"
-            f" increase {sizes}, or give longer texts."
+            f" {repairs}."
         )
 
     # Some tests find a difference by chance: 30 tests at p < 0.0027 mark 0.08 cells on average. A
@@ -249,6 +252,19 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         were_tested = counted(tested, "difference was", "differences were")
         sentences.append(f"{were_tested} tested at p < {ALPHA:.4f}; chance would mark {about}.")
     return sentences
+
+
+def _is_tested(measure: str) -> bool:
+    """Return whether differences of a measure are tested at all."""
+    return measure not in MEASURES or MEASURES[measure].is_tested
+
+
+def _options_for_more(measures: Sequence[str]) -> list[str]:
+    """Return the options that give more numbers of some measures."""
+    if LongPpl.name in measures:
+        # only windows with a key token count, which more targets make more frequent
+        return ["--windows", "--targets"]
+    return ["--windows"]
 
 
 def _describe_measures_with_few_texts(cells: Sequence[Cell]) -> list[str]:
@@ -297,7 +313,7 @@ class EvaluationSummary:
 def summarise(
     outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes
 ) -> EvaluationSummary:
-    """Return the numbers of the tables: means, errors, and differences to the first row that ran.
+    """Return the numbers of the tables: means, errors, and differences to the first row.
 
     A row is the model with one method, such as yarn:4. The result also has the price of each row,
     and sentences on what did not run.
@@ -307,23 +323,27 @@ def summarise(
         rows: The rows of the table.
         sizes: The sizes of the evaluation.
     """
-    # the first row may have been refused; then the next one is what the others are compared with
+    # Each measure is compared with the first row that has it: that of the model may have been
+    # refused, as a whole or for a measure that its runtime lacks.
     observations = outcome.observations
-    first = None
-    for row in rows:
-        if observations.get(row.name):
-            first = row.name
-            break
+    ran = [row.name for row in rows if observations.get(row.name)]
+    first_by_measure: dict[str, str] = {}
+    for name in ran:
+        for observation in observations[name]:
+            first_by_measure.setdefault(observation.measure, name)
 
     cells: list[Cell] = []
-    for row in rows:
-        compared_with = None
-        if first is not None and row.name != first:
-            compared_with = observations[first]
-        cells += cells_of(row.name, observations.get(row.name, []), compared_with)
+    for name in ran:
+        compared_with = []
+        for measure, first in first_by_measure.items():
+            if first != name:
+                of_first = observations[first]
+                compared_with += [number for number in of_first if number.measure == measure]
+        cells += cells_of(name, observations[name], compared_with)
 
     results = [_row_result(row, outcome, cells, sizes) for row in rows]
-    sentences = [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)]
+    first_that_ran = ran[0] if ran else None
+    sentences = [*_run_notes(outcome, rows, first_that_ran, sizes.trained), *notes(cells)]
     return EvaluationSummary(results, cells, sentences)
 
 

@@ -44,13 +44,18 @@ def show_result(result: Result, sheet: Sheet) -> None:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
 
+    # only a checkpoint tells the trained context
+    length_of_t = "the trained context"
+    if "://" in result.source:
+        length_of_t = "the longest prompt of the first server, as no checkpoint is named"
+
     # "T: the trained context, 4,096 tokens; bold: differs from the first row, p < 0.0027."
     significance = ""
     has_differences = any(cell.difference is not None for cell in result.cells)
     if has_differences:
         mark = "bold" if sheet.colours else SIGNIFICANT
         significance = f"; {mark}: differs from the first row, {SIGNIFICANCE}"
-    sheet.say(f"T: the trained context, {result.trained:,} tokens{significance}.")
+    sheet.say(f"T: {length_of_t}, {result.trained:,} tokens{significance}.")
 
     # what was measured, and where
     if len(result.texts) > 1:

@@ -2,7 +2,7 @@
 text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -36,15 +36,16 @@ def made(
     measures: Sequence[str] = ("growth", "position", "passkey"),
     documents: int = 1,
     trained: int = TRAINED,
+    left_out: Callable[[str, Observation], bool] = lambda row, observation: False,
 ) -> Result:
     """A result. rows: as for --methods. measures: their names. documents: texts. trained: context
-    in tokens.
+    in tokens. left_out: whether a row has not measured a number.
     """
     parsed = parse_rows(rows)
-    points = {
-        row.name: [point for name in measures for point in MEASURES[name](row, documents)]
-        for row in parsed
-    }
+    points = {}
+    for row in parsed:
+        measured = [point for name in measures for point in MEASURES[name](row, documents)]
+        points[row.name] = [point for point in measured if not left_out(row.name, point)]
     summary = summarise(RunOutcome(points), parsed, EvaluationSizes(LENGTHS, trained))
     texts = (
         ["moby-dick.txt"]

@@ -139,7 +139,8 @@ def test_another_text_is_refused_with_a_repair(
 
 def parsed(text: str) -> Condition:
     condition = parse_condition(text)
-    condition.check(list(ROWS), ["growth", "position"], EvaluationSizes(LENGTHS, TRAINED))
+    measures = ["growth", "position", "speed"]
+    condition.check(list(ROWS), measures, EvaluationSizes(LENGTHS, TRAINED))
     return condition
 
 
@@ -209,6 +210,7 @@ def test_conditions_are_read(text: str, expected: tuple[object, ...]) -> None:
         ("4 > base @2T", "'4'"),
         ("yarn:4 > nan @2T", "'nan'"),
         ("sliding yarn:4 > base @2T", "needs sliding; add it"),
+        ("speed yarn:4 < base @2T", "speed has too few numbers"),
         ("yarn:4 > base @3T", "needs 24,576 tokens; add"),
         ("yarn:4 > base @twoT", "is not a length"),
         ("yarn:4 > base @1T,2T", "several lengths"),

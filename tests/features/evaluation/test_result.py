@@ -14,10 +14,12 @@ import pytest
 from ropeconv import UsageError, inspect_source, open_source
 from ropeconv.bake.advice import Advice, advise
 from ropeconv.bake.items import Item, compare_rows, write_items
+from ropeconv.features.evaluation.cases import Observation
 from ropeconv.features.evaluation.ranking import Ranking, rank
 from ropeconv.features.evaluation.report import write_evaluation_report
 from ropeconv.features.evaluation.result import (
     Result,
+    evaluation_record,
     main_metric,
     read_result,
     record,
@@ -32,7 +34,7 @@ from ropeconv.verbs.rows import Row
 from ...conftest import CONFIGS
 from ...inspection.receipts.test_folders import receipt
 from ...support.in_process import command
-from .results import LENGTHS, ROWS, made
+from .results import LENGTHS, ROWS, TRAINED, made
 
 replaced = msgspec.structs.replace
 
@@ -90,6 +92,42 @@ def test_the_table_of_growth_has_lengths_price_and_holds_to() -> None:
     assert yarn["2T"].error == f"±{other.difference_error:.3f}"
     assert [row["holds to"].text for row in (base, yarn)] == ["1T", "4T"]
     assert (base["price"].text, yarn["price"]) == ("-", yarn["1T"])
+
+
+def test_a_number_without_one_in_the_first_row_is_in_parentheses() -> None:
+    def left_out(row: str, point: Observation) -> bool:
+        return row == "base" and point.column > 16384
+
+    result = made("base,yarn:4", ["growth"], left_out=left_out)
+    (table,) = tables(result)
+    base, yarn = (dict(zip(table.columns, entries, strict=True)) for _, entries in table.lines)
+    cell = result.cell("yarn:4", "growth", "loss", 32768)
+    assert (base["4T"].text, yarn["4T"].text) == ("-", f"({cell.value:.3f})")
+    assert yarn["2T"].text.startswith(("+", "-"))
+    assert "in parentheses where base has no number" in table.title
+    assert "parentheses" not in tables(made("base,yarn:4", ["growth"]))[0].title
+    # base was measured to 2T and fails there; yarn:4 was measured beyond 4T and fails
+    assert [row["holds to"].text for row in (base, yarn)] == ["1T", "4T"]
+    short = made("base", ["growth"], left_out=lambda row, point: point.column > TRAINED)
+    ((_, entries),) = tables(short)[0].lines
+    assert entries[-1].text == "1T+", "nothing longer was measured"
+
+
+def test_a_measure_is_compared_with_the_first_row_that_has_it() -> None:
+    def left_out(row: str, point: Observation) -> bool:
+        return row == "base" and point.measure == "growth"
+
+    result = made("base,yarn:4,ntk:4", ["growth", "passkey"], left_out=left_out)
+    growth, *_ = tables(result)
+    assert "then minus yarn:4;" in growth.title
+    ntk = result.cell("ntk:4", "growth", "loss", TRAINED)
+    yarn = result.cell("yarn:4", "growth", "loss", TRAINED)
+    assert ntk.difference == pytest.approx(ntk.value - yarn.value)
+    assert yarn.difference is None
+    yarn_passkey = result.cell("yarn:4", "passkey", "accuracy", TRAINED)
+    base_passkey = result.cell("base", "passkey", "accuracy", TRAINED)
+    assert yarn_passkey.difference == pytest.approx(yarn_passkey.value - base_passkey.value)
+    assert evaluation_record(result, "ntk:4").against == "yarn:4"
 
 
 def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() -> None:

@@ -159,6 +159,29 @@ def test_results_of_other_tokens_have_another_sample(changed: dict[str, Any]) ->
     assert sample("sliding:8", **sizes) != sample("sliding:4", **sizes)
 
 
+@pytest.mark.parametrize("measure", ["growth", "position", "sliding:1"])
+def test_a_length_without_a_token_to_predict_is_refused(measure: str) -> None:
+    for length in (1, 2):
+        runner = ByHand(ROWS)
+        measurement = evaluation(runner, measure, sizes=EvaluationSizes((length,), 16))
+        if length == 2:
+            assert measurement.units
+        else:
+            with pytest.raises(UsageError, match="a length of 1 token leaves nothing to predict"):
+                measurement.units  # noqa: B018
+
+
+def test_what_fits_a_budget_is_no_more_than_the_texts_have() -> None:
+    sizes = EvaluationSizes((16, 32), 16, windows=1000, targets=4)
+    cases = [unit.case for unit in evaluation(ByHand(ROWS), sizes=sizes).units]
+    windows = len({case.window for case in cases})
+    assert windows == 18, "(100 - 32) / 4 and the first"
+    estimate = Estimate(cases, {"growth": Cost(token=1.0)})
+    for share, fits in ((0.51, 9), (0.1, 1)):
+        with pytest.raises(UsageError, match=f"what fits: --windows {fits}$"):
+            estimate.check(share * estimate.seconds, sizes)
+
+
 def test_measures_that_predict_the_same_tokens_share_a_pass(tmp_path: Path) -> None:
     """longppl reads what growth has run, also in an earlier run, and is refused with it."""
 

@@ -252,6 +252,15 @@ def test_the_note_says_what_errors_are_between(documents: int, windows: int, exp
     assert bool(note) == bool(expected)
 
 
+def test_a_measure_whose_windows_cannot_be_more_has_no_advice_on_windows() -> None:
+    def first_note(measure: str) -> str:
+        return (summary({"base": observed([[0.0]], measure=measure)}).notes or [""])[0]
+
+    assert first_note("speed") == ""
+    assert "give at least 6 texts" in first_note("sliding")
+    assert "increase --windows" in first_note("growth")
+
+
 def test_the_tokens_of_longppl_need_many_targets() -> None:
     rows = {"base": observed([[0.0]], measure="longppl")}
     assert "--windows and --targets" in summary(rows).notes[0]

@@ -234,9 +234,7 @@ def test_one_of_other_measures_stays_beside_it(tmp_path: Path) -> None:
     other = changed(measured=measured(niah=2.0))
     both = changed(measured=measured(growth=1.0, niah=2.0))
     add_evaluation(tmp_path, receipt(evaluations=(other, both)), ONE)
-    niah_of_both = changed(
-        measured=measured(niah=2.0), price=None, price_error=None, holds_to=None
-    )
+    niah_of_both = changed(measured=measured(niah=2.0), price=None, price_error=None, holds_to=None)
     assert read_receipt(tmp_path).evaluations == (other, niah_of_both, ONE)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ropeconv.engines.engine import TokenLosses
 from ropeconv.errors import UsageError
+from ropeconv.rope.errors import counted
 
 from ..cases import Case, EvaluationSizes, Observation
 from ..texts import Texts, long_enough, window_ends
@@ -23,6 +24,24 @@ from .measure import Measure, register
 
 MOST_BLOCKS = 32
 """The blocks of positions of a sequence with a mean loss each; fewer where it has fewer tokens."""
+
+
+def _refuse_too_short(length: int, prefix: int, least: int) -> None:
+    """Refuse a length without a token to predict.
+
+    Args:
+        length: The shortest length in tokens.
+        prefix: The tokens before every text.
+        least: The least number of tokens of the text in a sequence.
+
+    Raises:
+        UsageError: The length is too short.
+    """
+    if length - prefix < least:
+        raise UsageError(
+            f"a length of {counted(length, 'token')} leaves nothing to predict; give longer"
+            " --lengths"
+        )
 
 
 def _mean_loss(case: Case, losses: TokenLosses) -> Observation:
@@ -52,8 +71,10 @@ class Position(Measure):
         tokenizer puts before a text (the prefix, such as <s>), which are not targets.
         """
         length = sizes.longest
+        prefix = len(texts.prefix)
+        _refuse_too_short(length, prefix, least=1 if prefix else 2)
         # without a prefix, the second token is the first target: nothing is before the first token
-        first_target = max(len(texts.prefix), 1)
+        first_target = max(prefix, 1)
         ends = window_ends(texts, sizes, apart=length)  # windows of a text do not overlap
         for window, (document, end) in enumerate(ends):
             ids = texts.window(document, end, length)
@@ -118,10 +139,7 @@ class Growth(Measure):
         """
         shortest = sizes.lengths[0]
         text_in_shortest = shortest - len(texts.prefix)
-        if text_in_shortest < 2:
-            raise UsageError(
-                f"a length of {shortest} tokens leaves nothing to predict; give longer --lengths"
-            )
+        _refuse_too_short(shortest, len(texts.prefix), least=2)
         # the first token of a sequence is not a target, since nothing is before it
         target_count = min(sizes.targets, text_in_shortest - 1)
 
@@ -175,6 +193,7 @@ class Sliding(Measure):
         """
         prefix = len(texts.prefix)
         shortest = sizes.lengths[0]
+        _refuse_too_short(shortest, prefix, least=1 if prefix else 2)
         if self.stride > shortest - prefix:
             raise UsageError(
                 f"a stride of {self.stride:,} leaves out tokens between sequences of"
@@ -272,8 +291,8 @@ class LongPpl(Growth):
 
         if losses_of_first_row and not any(key_tokens.values()):
             return (
-                "no predicted token needs the long context; give more --targets or --windows, or"
-                " other texts"
+                "no predicted token needs the long context; give more --targets and a shortest"
+                " length that is longer than them, more --windows, or other texts"
             )
         return ""
 

@@ -38,6 +38,9 @@ class Measure(ABC):
     is_repeatable: ClassVar[bool] = True
     """Whether a later run may take its numbers from the journal; not those of time and memory."""
 
+    is_tested: ClassVar[bool] = True
+    """Whether differences of rows are tested; not where there are always too few numbers."""
+
     needs_text: ClassVar[bool] = True
     """Whether its sequences are made of the user's texts."""
 

@@ -36,6 +36,7 @@ class Speed(Measure):
     summary = "tokens per second, and the memory of a pass, at each length"
     metrics = ("tokens_per_second", "memory")
     is_repeatable = False
+    is_tested = False
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield at most PASSES sequences of each length, whose last token is predicted."""

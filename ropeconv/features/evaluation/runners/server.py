@@ -126,7 +126,8 @@ def _trained_context(server: Server, inspection: Inspection | None) -> int:
     """Return the trained context of a model on a server, in tokens.
 
     A server does not know how long its model was trained, only how long its context is. So the
-    checkpoint decides, where the user named it too.
+    checkpoint decides, where the user named it too. Otherwise it is the longest prompt: one token
+    less than the context, since servers generate a token after the prompt.
 
     Raises:
         UsageError: Neither is known.
@@ -134,8 +135,8 @@ def _trained_context(server: Server, inspection: Inspection | None) -> int:
     if inspection is not None:
         trained = inspection.spec.unscaled().original_context
     else:
-        trained = server.length
-    if not trained:
+        trained = server.length - 1
+    if trained < 1:
         raise UsageError(
             "the server does not say how many tokens it accepts; name the checkpoint that it"
             " runs too"

@@ -125,7 +125,13 @@ def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(
     tokenizer = Tokenizer.from_file(str(models / "source" / "tokenizer.json"))
     request = opening(models, *start(StandIn(owner, models / "source", length=512)), model="")
     with open_runner(request) as (runner, rows):
-        assert ([row.name for row in rows], runner.trained) == (["model"], 512)
+        assert ([row.name for row in rows], runner.trained) == (["model"], 511)
+        if owner in LOSSES:
+            ids = list(range(4, 260)) * 2
+            with runner.engine(rows[0]) as engine:
+                engine.token_losses(ids[:511], [510])  # a prompt of 1T
+                with pytest.raises(RopeconvError, match="accepts 512 tokens"):
+                    engine.token_losses(ids[:512], [511])
         tokens = runner.tokenizer.encode(text)
         assert (tokens, runner.tokenizer.decode(tokens)) == (tokenizer.encode(text).ids, text)
 

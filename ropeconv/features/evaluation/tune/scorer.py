@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeconv.bake.proof import FEWEST, Sample, codes
+from ropeconv.bake.proof import FEWEST, FEWEST_DOCUMENTS, Sample, codes
 from ropeconv.engines.engine import Engine
 from ropeconv.errors import BadSource, NotFinite
 from ropeconv.formats.disk import text_digest
@@ -203,18 +203,15 @@ class Scorer:
     def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
         """Return paired differences of the loss to minimise, one per window; below 0 is better.
 
+        They are in the order of the texts.
+
         Args:
             schedule: The frequencies and the attention factor.
             other: Those that it is compared with.
             count: How many windows, the first ones; by default all.
         """
         values = self.values(schedule, count) - self.values(other, count)
-        return Sample(
-            values,
-            weights=np.ones(len(values)),
-            documents=np.zeros(len(values), np.int64),
-            windows=np.arange(len(values)),
-        )
+        return sample_windows(self.windows[: len(values)], values)
 
     def compare_with_best(self, schedule: Schedule, best: Schedule) -> Sample:
         """Return the loss of a schedule minus the loss of the best schedule, on each window.
@@ -386,15 +383,7 @@ def measurement(
     if reference is None:
         return WindowMeasurement(value=float(values.mean()))
 
-    # windows of one text are not independent, so texts are the clusters
-    documents = [window.text.document for window in windows]
-    places = [(window.text.document, window.text.window) for window in windows]
-    sample = Sample(
-        values=values - reference,
-        weights=np.ones(len(values)),
-        documents=codes(documents),
-        windows=codes(places),
-    )
+    sample = sample_windows(windows, values - reference)
     return WindowMeasurement(
         value=float(values.mean()),
         difference=sample.mean,
@@ -404,8 +393,32 @@ def measurement(
     )
 
 
+def sample_windows(windows: Sequence[TextWindow], values: NDArray[np.float64]) -> Sample:
+    """Return a number for each window as a sample, one text after the other.
+
+    Windows are chosen in turn from all texts. The rule of `ropeconv.bake.proof` compares each
+    window with the one before it in its text, since neighbours may be alike.
+
+    Args:
+        windows: The windows.
+        values: A number for each, float64 [windows].
+    """
+    places = [(window.text.document, window.text.window) for window in windows]
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    places.sort()
+    documents = [document for document, _ in places]
+    return Sample(
+        values=values[order],
+        weights=np.ones(len(order)),
+        documents=codes(documents),
+        windows=codes(places),
+    )
+
+
 HELD_OUT = 3
 """One text of three, or one third of each text, is held out."""
+BETWEEN_WINDOWS = ", so errors do not cover the difference between texts"
+"""The end of a clause on what is held out, where errors are between windows of few texts."""
 DEPTHS = 5
 """Depths at which numbers are hidden, from the beginning of a window to its end."""
 
@@ -460,6 +473,8 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
         else:
             searched.append(document)
     note = f"{len(held)} of {len(long)} texts are held out"
+    if len(held) < FEWEST_DOCUMENTS:
+        note += BETWEEN_WINDOWS
     return _with_documents(texts, searched), _with_documents(texts, held), note
 
 
@@ -489,10 +504,7 @@ def _split_each_text(texts: Texts, length: int) -> tuple[Texts, Texts, str]:
             f" {length:,}; give a longer --text, {HELD_OUT} texts of that length, or a --context up"
             f" to {format_tokens(longest_third + len(texts.prefix))}"
         )
-    note = (
-        "the last third of the text is held out, so errors do not cover the difference between"
-        " texts"
-    )
+    note = f"the last third of the text is held out{BETWEEN_WINDOWS}"
     return _with_documents(texts, searched), _with_documents(texts, held), note
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeconv.bake.proof import critical
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.errors import BadSource, NotFinite
 from ropeconv.features.evaluation.cases import Case, EvaluationSizes
@@ -25,6 +26,7 @@ from ropeconv.features.evaluation.tune.scorer import (
     Price,
     Scorer,
     TextWindow,
+    measurement,
     split,
     windows,
 )
@@ -72,13 +74,14 @@ class Known(Engine):
         yield self
 
 
-def window(number: int) -> TextWindow:
+def window(number: int, text: int | None = None, place: int = 0) -> TextWindow:
     """A window whose tokens are its number, with four targets inside the trained context and four
-    beyond it.
+    beyond it; by default in a text of its own.
     """
     ids = np.full(16, number, np.int32)
     targets = np.arange(8, 16, dtype=np.int32)
-    return TextWindow(Case("tune", 16, number, number, ids, targets), 4)
+    document = number if text is None else text
+    return TextWindow(Case("tune", 16, document, place, ids, targets), 4)
 
 
 def task(
@@ -140,9 +143,46 @@ def test_the_error_is_that_of_paired_differences(
     values: list[float], error: float | None, decided: bool
 ) -> None:
     engine = Known(lambda schedule, number: number * (schedule is OTHER))
-    scorer = Scorer(engine, [window(int(value)) for value in values], Price(0.0))
+    texts = [window(int(value), text) for text, value in enumerate(values)]
+    scorer = Scorer(engine, texts, Price(0.0))
     difference = scorer.difference(OTHER, BASE)
     assert (difference.error, difference.decided) == (pytest.approx(error), decided)
+
+
+# The differences of eight windows of a text, in its order. Two such texts are 16 windows with the
+# correlation 2 / 16 of a window with the one before it, or with a negative one, which counts as 0.
+ALIKE = (1, 1, -1, -1, 1, 1, -1, -1)
+UNLIKE = (1, -1, 1, -1, 1, -1, 1, -1)
+
+
+@pytest.mark.parametrize("values", [ALIKE, UNLIKE], ids=["alike", "unlike"])
+@pytest.mark.parametrize("order", ["in turn from both texts", "one text after the other"])
+def test_windows_of_a_text_that_are_alike_count_as_fewer(
+    values: tuple[int, ...], order: str
+) -> None:
+    # by `effective_count`: n (1 - r) / (1 + r) with r = measured + (1 + 4 measured) / n + 0.5 / 4
+    correlation = 0.0
+    if values is ALIKE:
+        measured = 2 / 16
+        correlation = measured + (1 + 4 * measured) / 16 + 0.5 / 4
+    independent = 16 * (1 - correlation) / (1 + correlation)
+
+    by_turn = [window(values[turn], text, 2 * turn + text) for turn in range(8) for text in (0, 1)]
+    if order == "one text after the other":
+        by_turn.sort(key=lambda one: one.text.document)
+    engine = Known(lambda schedule, number: number * (schedule is OTHER))
+    difference = Scorer(engine, by_turn, Price(0.0)).difference(OTHER, BASE)
+    assert difference.effective_count == pytest.approx(independent)
+
+    row = measurement(
+        by_turn,
+        np.array([float(one.text.ids[0]) for one in by_turn]),
+        np.zeros(16),
+    )
+    assert row.error == pytest.approx(math.sqrt(16 / 16 / 15))
+    assert row.margin == pytest.approx(
+        critical(independent - 1) * row.error / math.sqrt(independent / 16)
+    )
 
 
 def test_losses_that_are_not_numbers_are_refused() -> None:
@@ -264,6 +304,10 @@ def test_every_third_text_is_held_out() -> None:
     ]
     assert [document.name for document in held.documents] == ["text 2", "text 6"]
     assert note.startswith("2 of 6 texts")
+    assert "do not cover" in note, "the errors of so few texts are between windows"
+    *_, note = split(numbered(*[100] * 18), 64)
+    assert note.startswith("6 of 18 texts")
+    assert "do not cover" not in note
 
 
 def test_of_few_texts_the_last_third_of_each_is_held_out() -> None:

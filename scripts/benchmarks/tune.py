@@ -15,6 +15,7 @@ from ropeconv.features.evaluation.tune.plots import write_plot
 from ropeconv.features.evaluation.tune.result import TuningResult
 from ropeconv.features.evaluation.tune.tuning import SearchSettings, tune_model
 from scripts.real_model import RealModel, real_model
+from scripts.research.real_texts import moby_dick
 from scripts.research.trained_model import make
 
 REAL = SearchSettings("10k", start="yarn", windows=4, targets=512, steps=6)
@@ -68,14 +69,12 @@ def measure(
 
 
 def tune_real(real: RealModel, folder: Path) -> TuningResult:
-    """What is found for the real model. folder: for a file with all its texts, which are shorter
-    than a window.
+    """What is found for the real model. folder: for a file with Moby Dick, since the manual is too
+    short for six held-out windows.
     """
-    manual = folder / "manual.txt"
-    manual.write_text(
-        "\n\n".join(path.read_text("utf-8") for path in sorted(real.texts.iterdir())), "utf-8"
-    )
-    return tune_model(real.checkpoint, [manual], REAL, device="cpu", dtype="bfloat16")
+    book = folder / "moby_dick.txt"
+    book.write_text(moby_dick(), "utf-8")
+    return tune_model(real.checkpoint, [book], REAL, device="cpu", dtype="bfloat16")
 
 
 def main() -> None:

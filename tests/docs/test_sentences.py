@@ -196,7 +196,7 @@ SENTENCES: dict[str, tuple[str, str, Callable[[], list[str]]]] = {
     "a search that decides nothing": (
         PAGE,
         r"Six held-out texts need at least ([\d.]+) standard errors, and these are ([\d.]+):",
-        lambda: [f"{stats.t.isf(LEVEL / 2, 5):.1f}", f"{0.0243 / 0.0045:.1f}"],
+        lambda: [f"{stats.t.isf(LEVEL / 2, 5):.1f}", f"{0.0521 / 0.0153:.1f}"],
     ),
     "texts and questions of the small models": (
         PAGE,

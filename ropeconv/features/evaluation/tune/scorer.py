@@ -415,6 +415,26 @@ def sample_windows(windows: Sequence[TextWindow], values: NDArray[np.float64]) -
     )
 
 
+def windows_for_test(windows: Sequence[TextWindow]) -> Sequence[TextWindow]:
+    """Return as many windows as a difference can be tested on, from the first one on.
+
+    A mean over six texts of which some have more windows than others is worth fewer than six equal
+    texts, too few for a test. The last windows are then left out, so that all have as many.
+
+    Args:
+        windows: The windows in turn from all texts.
+
+    Returns:
+        The windows; none where they are too few for a test.
+    """
+    for count in range(len(windows), FEWEST - 1, -1):
+        first_windows = windows[:count]
+        sample = sample_windows(first_windows, np.zeros(count))
+        if sample.equal_count >= FEWEST:
+            return first_windows
+    return []
+
+
 HELD_OUT = 3
 """One text of three, or one third of each text, is held out."""
 BETWEEN_WINDOWS = ", so errors do not cover the difference between texts"

@@ -36,7 +36,7 @@ from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, gather_texts, tokenize
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow, WindowMeasurement
-from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
+from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows, windows_for_test
 from .search import STEPS_BETWEEN_CHECKS, WINDOWS_PER_STEP, Task, gradient, search
 
 
@@ -174,6 +174,16 @@ class Tuning:
         )
         self.search_scorer = self._make_scorer(self.searched_texts, settings.windows)
         self.held_out_scorer = self._make_scorer(self.held_out_texts, settings.held_count)
+
+        # without a test on held-out text, the search would be for nothing
+        given = len(self.held_out_scorer.windows)
+        self.held_out_scorer.windows = windows_for_test(self.held_out_scorer.windows)
+        if not self.held_out_scorer.windows:
+            raise UsageError(
+                f"the test on held-out text needs at least {FEWEST} windows of"
+                f" {format_tokens(self.context)} tokens, and the held-out part of this text gives"
+                f" {given}; give a longer --text, more texts, or a shorter --context"
+            )
 
     def _make_scorer(self, texts: Texts, count: int) -> Scorer:
         """Return a scorer, which measures the loss of candidate frequencies on parts of texts.

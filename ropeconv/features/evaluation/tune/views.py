@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ropeconv.rope.errors import command_line
+from ropeconv.rope.errors import command_line, counted
 from ropeconv.views.sheet import Sheet
 
 from ..result import SIGNIFICANT
@@ -34,9 +34,11 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
         f" tokens; total: {parts}; {SIGNIFICANT}: {SIGNIFICANCE}."
     )
     lowered_by = -result.searched  # `searched`: the total after the search minus the total before
+    steps = counted(result.steps, "step")
+    windows = counted(result.windows, "window")
     sheet.say(
-        f"The search took {result.steps:,} steps on {result.windows} windows and lowered their"
-        f" total by {lowered_by:.4f}; the table is of {result.held_windows} held-out windows."
+        f"The search took {steps} on {windows} and lowered their"
+        f" total by {lowered_by:z.4f}; the table is of {result.held_windows} held-out windows."
     )
     for note in result.notes:
         sheet.say(note)

@@ -29,6 +29,7 @@ from ropeconv.features.evaluation.tune.scorer import (
     measurement,
     split,
     windows,
+    windows_for_test,
 )
 from ropeconv.features.evaluation.tune.search import Task
 from ropeconv.formats.journal import Journal
@@ -183,6 +184,30 @@ def test_windows_of_a_text_that_are_alike_count_as_fewer(
     assert row.margin == pytest.approx(
         critical(independent - 1) * row.error / math.sqrt(independent / 16)
     )
+
+
+@pytest.mark.parametrize(
+    ("texts", "given", "tested"),
+    [
+        (1, 5, 0),
+        (2, 6, 6),
+        (6, 5, 0),
+        (6, 6, 6),
+        (6, 11, 6),  # five texts count twice, which is worth 5.8 equal texts
+        (6, 16, 12),
+        (7, 8, 8),  # one counts twice: 6.4
+    ],
+)
+def test_held_out_windows_are_as_many_as_can_be_tested(texts: int, given: int, tested: int) -> None:
+    taken = [window(number, number % texts, number) for number in range(given)]
+    chosen = windows_for_test(taken)
+    assert len(chosen) == tested
+    assert chosen == taken[:tested]
+    values = np.arange(float(tested))
+    if tested:
+        assert measurement(chosen, values, np.zeros(tested)).margin is not None
+    rest = np.arange(float(given))
+    assert (measurement(taken, rest, 0 * rest).margin is None) == (tested < given or tested == 0)
 
 
 def test_losses_that_are_not_numbers_are_refused() -> None:

@@ -162,6 +162,23 @@ def test_the_steps_that_fit_a_budget() -> None:
             cost.check(budget, steps=20)
 
 
+# Held-out text that is too short for a test
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["search", "dry run"])
+def test_fewer_held_out_windows_than_a_test_needs_are_refused(
+    options: tuple[str, ...], trained: Path, tmp_path: Path
+) -> None:
+    # one text of 2,000 to 4,500 tokens, of which the last third is held out
+    texts = sorted((trained / "texts").glob("*.txt"))
+    words = "\n".join(path.read_text("utf-8") for path in texts)
+    (tmp_path / "short.txt").write_text(words[:9000], "utf-8")
+    given = ("tune", trained / "model", "--text", "short.txt", "--context", CONTEXT, *options)
+    refused = command(tmp_path, *given, "-o", "tuned.json", code=2)
+    assert re.search("at least 6 windows of 256 tokens, .* gives [1-5];.*--text", refused.stderr)
+    assert not (tmp_path / "tuned.json").exists()
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "context inside": ({"context": "64"}, "trained for 64 tokens; give a --context above that"),
     "text too short": ({"context": "64k"}, "give a longer --text"),

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropeconv.verbs.rows import BASE
 from ropeconv.views.plot_style import curve_style, escape_dollars, figure, mark, text_colour, write
 from ropeconv.views.schedule_plots import draw_divisors
 
@@ -38,21 +39,21 @@ def divisors(axes: Axes, tuned: TuningResult) -> None:
 def curves(axes: Axes, tuned: TuningResult) -> None:
     """Draw two curves: the held-out loss by position, minus the loss of the best formula.
 
-    The curves are of the tuned frequencies and of the unscaled model. A formula is a method such
+    The curves are of the tuned frequencies and of the unchanged model. A formula is a method such
     as YaRN; the best formula is the line at 0.
     """
     formula_losses: list[float] = []
     tuned_rows = []
-    unscaled_rows = []
+    unchanged_rows = []
     for row in tuned.rows:
         if row.name == tuned.best_formula:
             formula_losses = row.curve
         if row.name.startswith("tuned"):  # "tuned factors", the result of the search
             tuned_rows.append(row)
-        elif row.recipe is None:  # the unscaled model
-            unscaled_rows.append(row)
+        elif row.name == BASE:  # the unchanged model
+            unchanged_rows.append(row)
 
-    for number, row in enumerate(tuned_rows + unscaled_rows):
+    for number, row in enumerate(tuned_rows + unchanged_rows):
         differences = []
         for loss, formula_loss in zip(row.curve, formula_losses, strict=True):
             differences.append(loss - formula_loss)

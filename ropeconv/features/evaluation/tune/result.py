@@ -3,6 +3,7 @@
 `TuningResult` is a recipe with its evidence. `Start` makes candidates for a model.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ropeconv.formats.jsontext import JsonObject
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Vector, base_inv_freq
 from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.rope.methods.vectors import LongRopeMethod
+from ropeconv.rope.methods.vectors import AsIs, LongRopeMethod
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
@@ -63,7 +64,7 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the candidate."""
 
     recipe: dict[str, Any] | None
-    """The recipe; None for the unchanged model."""
+    """The recipe; None for the unchanged model, and as-is for one that is scaled already."""
 
     beyond: WindowMeasurement
     """The loss beyond the trained context."""
@@ -88,7 +89,10 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     """The recipe to apply."""
 
     better: bool
-    """Whether the search found the recipe, and it beats every formula on held-out text."""
+    """Whether the search found the recipe, and it beats every formula on held-out text.
+
+    For a model that is scaled already, it beats the model's own scaling too.
+    """
 
     sentence: str
     """The verdict in words."""
@@ -165,6 +169,9 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
     notes: list[str] = []
     """Sentences that belong to the numbers."""
+
+    apply_options: list[str] = []
+    """Options that `apply` needs beside the recipe, such as --replace."""
 
     ropeconv_tune: int = FORMAT
     """The version of this form."""
@@ -282,7 +289,7 @@ class Candidate:
     """The name in tables."""
 
     recipe: Recipe | None
-    """The recipe; None for the unchanged model."""
+    """The recipe; None for the unchanged model, and as-is for one that is scaled already."""
 
     schedule: Schedule
 
@@ -290,6 +297,13 @@ class Candidate:
     def method(self) -> str:
         """The name of its method; empty for the unchanged model."""
         return self.recipe.method.name if self.recipe else ""
+
+    @property
+    def keeps_scaling(self) -> bool:
+        """Whether its recipe keeps the scaling that the model has, so that none is replaced."""
+        if self.recipe is None:
+            return True
+        return self.recipe.on_top or isinstance(self.recipe.method, AsIs)
 
 
 @dataclass(frozen=True)
@@ -305,6 +319,24 @@ class Start:
     schedule: Callable[[Recipe], Schedule]
     """Returns the schedule of a recipe for this model."""
 
+    present: RopeSpec | None = None
+    """The RoPE that the model has, if that is another one: it is scaled already."""
+
+    on_top: bool = False
+    """Whether formulas extend that scaling, with which the model was trained."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to compare: `FORMULAS`, and the kind of a scaling that they extend."""
+        if not self.on_top or self.present is None:
+            return FORMULAS
+        kind = self.present.form.kind
+        # LongRoPE, for example, has no factor that reaches a context
+        has_factor = kind in REGISTRY and REGISTRY[kind].for_context(self.spec, self.context)
+        if kind in FORMULAS or not has_factor:
+            return FORMULAS
+        return (*FORMULAS, kind)
+
     @property
     def base(self) -> Vector:
         """The unscaled frequencies of the pairs that rotate, radians per token, float64."""
@@ -313,7 +345,8 @@ class Start:
     def formula(self, method: str) -> Candidate:
         """Return a method, such as "yarn", with the factor that reaches the context.
 
-        The candidate is called "yarn 4", say, for a context of four times the trained one.
+        The candidate is called "yarn 4", say, for a context of four times the trained one. For a
+        scaling that is kept, it is "yarn 2 on top" for a context of twice the declared one.
 
         Args:
             method: The name of the method.
@@ -321,16 +354,35 @@ class Start:
         Raises:
             RecipeError: The method does not have one.
         """
-        with_factor = REGISTRY[method].for_context(self.spec, self.context)
+        length = self.spec.original_context
+        context = self.context
+        ending = ""
+        if self.on_top and self.present is not None:
+            # `for_context` divides by the length before the scaling: with a trained 8k and a
+            # declared 128k, the factor 2 is for 16k
+            length = self.present.context
+            context = math.ceil(self.context * self.spec.original_context / length)
+            ending = " on top"
+        with_factor = REGISTRY[method].for_context(self.spec, context)
         if with_factor is None:
             raise RecipeError(f"{method} has no single number that reaches a length")
-        recipe = Recipe(with_factor, context=self.context)
-        factor = self.context / self.spec.original_context
-        return Candidate(f"{method} {factor:.6g}", recipe, self.schedule(recipe))
 
-    def unscaled(self) -> Candidate:
-        """Return the model without an extension."""
-        return Candidate(BASE, None, replace(self.spec.current(), context=self.context))
+        recipe = Recipe(with_factor, context=self.context, on_top=self.on_top)
+        name = f"{method} {self.context / length:.6g}{ending}"
+        return Candidate(name, recipe, _for_long_prompts(self.schedule(recipe)))
+
+    def unchanged(self) -> Candidate:
+        """Return the unchanged model.
+
+        For a model that is scaled already, it has a recipe, which keeps the scaling.
+        """
+        recipe = None
+        rope = self.spec
+        if self.present is not None:
+            recipe = Recipe(AsIs(), context=self.context)
+            rope = self.present
+        schedule = replace(rope.current(), context=self.context)
+        return Candidate(BASE, recipe, _for_long_prompts(schedule))
 
     def divisors(self, schedule: Schedule) -> Vector:
         """Return theta_i / inv_freq_i of the pairs that rotate, float64 [rotating pairs]."""
@@ -353,6 +405,16 @@ class Start:
             attention_factor=_round(attention_factor),
         )
         return Candidate(name, recipe, self.schedule(recipe))
+
+
+def _for_long_prompts(schedule: Schedule) -> Schedule:
+    """Return a schedule with one list of frequencies: of LongRoPE's two that for long prompts.
+
+    All windows of a search are longer than the prompts that have the other list.
+    """
+    if schedule.short_inv_freq is None:
+        return schedule
+    return replace(schedule, short_inv_freq=None)
 
 
 def _round(value: float) -> float:

@@ -12,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ropeconv.bake.advice import why_scaling_is_kept
 from ropeconv.bake.proof import FEWEST
+from ropeconv.bake.start import nothing_to_extend, refuse_undeclared
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers.differentiable import check_gradient
 from ropeconv.engines.transformers.load import advice_on_memory
@@ -21,9 +23,10 @@ from ropeconv.formats.journal import Journal, default_path
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.texts import TextLike
 from ropeconv.models.reference import names_gguf
-from ropeconv.rope.errors import counted
+from ropeconv.rope.errors import RopeconvError, counted
 from ropeconv.rope.lengths import format_duration, format_tokens, parse_tokens
 from ropeconv.rope.methods.method import positive
+from ropeconv.rope.methods.vectors import AsIs
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.verbs.rows import BASE, Row
@@ -38,6 +41,9 @@ from ..texts import Texts, gather_texts, tokenize
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow, WindowMeasurement
 from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows, windows_for_test
 from .search import STEPS_BETWEEN_CHECKS, WINDOWS_PER_STEP, Task, gradient, search
+
+REPLACE = "--replace"
+"""The option of `apply` for a recipe that starts from the unscaled RoPE of a scaled model."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,9 @@ class Tuning:
     passes: Passes
     progress: Progress
 
+    family: str = ""
+    """The family as which the user wants the model to be treated; empty for its own."""
+
     def __post_init__(self) -> None:
         settings = self.settings
         self.searched_texts, self.held_out_texts, self.held_out_note = split(
@@ -219,14 +228,21 @@ class Tuning:
             row = Row("", recipe)  # the runner takes rows of a table, and the name is not needed
             return self.runner.schedule(row)
 
-        return Start(self.runner.unscaled, self.context, schedule)
+        inspection = self.runner.inspection
+        return Start(
+            spec=self.runner.unscaled,
+            context=self.context,
+            schedule=schedule,
+            present=inspection.spec if inspection.extended else None,
+            on_top=bool(why_scaling_is_kept(inspection)),
+        )
 
     @cached_property
     def formulas(self) -> list[Candidate]:
         """The formulas that reach the context, that of --start first."""
         first = []
         others = []
-        for method in FORMULAS:
+        for method in self.start.methods:
             formula = self.start.formula(method)
             if formula.method == self.settings.start:
                 first.append(formula)
@@ -259,7 +275,7 @@ class Tuning:
         read_candidates = math.ceil(steps / STEPS_BETWEEN_CHECKS)
         search_reads = (read_formulas + read_candidates) * count
 
-        # the test reads the held-out windows with each formula, the unscaled model and the result
+        # the test reads the held-out windows with each formula, the unchanged model and the result
         read_in_test = len(self.formulas) + 2
         held_out_reads = read_in_test * len(self.held_out_scorer.windows)
 
@@ -293,11 +309,16 @@ class Tuning:
         best = search(task)
 
         # The windows of the search cannot judge its result, which is fitted to them. The formula
-        # that is best on the held-out windows is what the result must beat.
+        # that is best on the held-out windows is what the result must beat; for a model that is
+        # scaled already, its own scaling is one of them.
         self.progress.note(f"Reading {len(self.held_out_scorer.windows)} held-out windows.")
+        unchanged = self.start.unchanged()
         formulas_by_loss = _sort_by_loss(self.formulas, self.held_out_scorer)
-        reference = formulas_by_loss[0]
-        candidates = [self.start.unscaled(), *formulas_by_loss]
+        to_beat = list(formulas_by_loss)
+        if unchanged.recipe is not None:
+            to_beat.append(unchanged)
+        reference = _sort_by_loss(to_beat, self.held_out_scorer)[0]
+        candidates = [unchanged, *formulas_by_loss]
         if best not in formulas_by_loss:  # the search has found something better than its start
             candidates.append(best)
         table = rows(self.held_out_scorer, candidates, reference.name)
@@ -311,7 +332,8 @@ class Tuning:
         Args:
             task: The search.
             best: The best frequencies of the search.
-            reference: The formula, such as YaRN, with the lowest loss on the held-out windows.
+            reference: The formula, such as YaRN, with the lowest loss on the held-out windows, or
+                the unchanged model.
             table: The rows of all candidates on the held-out windows.
         """
         settings = self.settings
@@ -354,14 +376,27 @@ class Tuning:
             attention_factor=best.schedule.attention_factor,
             positions=positions,
             rows=table,
-            notes=self._notes(),
+            notes=self._notes(chosen),
+            apply_options=self.apply_options(chosen),
         )
 
-    def _notes(self) -> list[str]:
+    def apply_options(self, chosen: Candidate) -> list[str]:
+        """Return the options that `apply` needs beside the recipe of a candidate."""
+        options = []
+        if self.start.present is not None and not chosen.keeps_scaling:
+            options.append(REPLACE)
+        if self.family:
+            options += ["--family", self.family]
+        return options
+
+    def _notes(self, chosen: Candidate) -> list[str]:
         """Return sentences that belong to the numbers."""
         notes = [f"{self.held_out_note[0].upper()}{self.held_out_note[1:]}.", *self.texts.notes]
-        if self.runner.inspection.spec.scaled:
-            notes.append("The model is scaled already: apply the recipe with --replace.")
+        if self.start.present is not None:
+            extended = ", which the formulas extend" if self.start.on_top else ""
+            notes.append(f"The row {BASE} has the present RoPE of the model{extended}.")
+        if REPLACE in self.apply_options(chosen):
+            notes.append(f"The model is extended already: apply the recipe with {REPLACE}.")
         return notes
 
     def _rank_formulas(self) -> list[Candidate]:
@@ -385,20 +420,25 @@ class Tuning:
         Args:
             best: The candidate with the lowest loss on the windows of the search: the tuned
                 frequencies, or a formula such as YaRN if nothing better was found.
-            reference: The formula with the lowest loss on the held-out windows.
+            reference: The formula with the lowest loss on the held-out windows, or the unchanged
+                model if that is scaled and loses less.
             table: The rows of all candidates on the held-out windows.
 
         Returns:
             The chosen candidate, whether it is the tuned one, and a sentence with the reason.
         """
+        recipe_of_reference = f"the recipe is {reference.name}"
+        if reference.method == AsIs.name:
+            recipe_of_reference = "the recipe keeps the RoPE of the model (as-is)"
+
         # the search found nothing better than a formula
         if best in self.formulas:
             addition = ""
             if best is not reference:
                 addition = f", and on held-out text {reference.name} is as good or better"
             sentence = (
-                f"The search found nothing better than {best.name}{addition}; the recipe is"
-                f" {reference.name}."
+                f"The search found nothing better than {best.name}{addition};"
+                f" {recipe_of_reference}."
             )
             return reference, False, sentence
 
@@ -410,10 +450,7 @@ class Tuning:
         is_significant = held_out_loss.decided
         if is_lower and is_significant:
             return best, True, f"{best.name} is better: {difference}."
-        sentence = (
-            f"{best.name} is not significantly better: {difference}; the recipe is"
-            f" {reference.name}."
-        )
+        sentence = f"{best.name} is not significantly better: {difference}; {recipe_of_reference}."
         return reference, False, sentence
 
 
@@ -503,11 +540,7 @@ def open_tuning(
         runner, _ = stack.enter_context(open_runner(opening))
         assert isinstance(runner, CheckpointRunner)
         context = parse_tokens(settings.context)
-        if context <= runner.trained:
-            raise UsageError(
-                f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to"
-                " extend it to"
-            )
+        _check_context(runner, model, context)
         check_gradient(runner.loaded.model, context)
         texts = tokenize(files, runner.tokenizer)
 
@@ -530,4 +563,27 @@ def open_tuning(
             settings=settings,
             passes=passes,
             progress=progress,
+            family=opening.family,
         )
+
+
+def _check_context(runner: CheckpointRunner, model: str, context: int) -> None:
+    """Refuse a context to which the model cannot be extended, as `apply` and `advise` do.
+
+    Raises:
+        UsageError: The model is trained for that length, or declares it.
+        RopeconvError: No layer sees it, or the scaling that is kept covers more than is declared.
+    """
+    inspection = runner.inspection
+    declared = inspection.spec.context
+    advice = "give a --context above that, to extend it to"
+    if context <= runner.trained:
+        raise UsageError(f"{model} is trained for {runner.trained:,} tokens; {advice}")
+    if context <= declared:
+        raise UsageError(f"{model} declares {declared:,} tokens; {advice}")
+
+    obstacle = nothing_to_extend(inspection, context)
+    if obstacle:
+        raise RopeconvError(f"{model} cannot be extended: {obstacle}")
+    if why_scaling_is_kept(inspection):
+        refuse_undeclared(inspection)

@@ -44,4 +44,6 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
         sheet.say(note)
     sheet.say(result.sentence)
     if out is not None:
-        sheet.copyable(f"Next: {command_line('apply', result.source, '--recipe', out)}")
+        options = result.apply_options  # such as --replace
+        command = command_line("apply", result.source, "--recipe", out, *options)
+        sheet.copyable(f"Next: {command}")

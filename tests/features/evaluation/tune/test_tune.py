@@ -4,16 +4,33 @@ read.
 
 import json
 import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ropeconv import Target, make_plan, open_source
 from ropeconv.bake.proof import critical
 from ropeconv.errors import UsageError
 from ropeconv.features.evaluation.tune.result import TuningResult, write_tuned
-from ropeconv.features.evaluation.tune.tuning import SearchCost, SearchSettings, tune_model
+from ropeconv.features.evaluation.tune.scorer import Losses, Scorer
+from ropeconv.features.evaluation.tune.tuning import (
+    SearchCost,
+    SearchSettings,
+    Tuning,
+    open_tuning,
+    tune_model,
+)
+from ropeconv.features.evaluation.tune.views import show_tuned
+from ropeconv.features.ui.sheet import HtmlSheet
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.schedule import Schedule
+from ropeconv.verbs.rows import BASE, Row
 
 from ....support.in_process import command
 from ....support.models import make
@@ -160,6 +177,145 @@ def test_the_steps_that_fit_a_budget() -> None:
     for budget, words in ((200, "--steps 14$"), (50, "fewer --windows")):
         with pytest.raises(UsageError, match=words):
             cost.check(budget, steps=20)
+
+
+# Models that are scaled already
+
+SCALINGS: dict[str, tuple[int, dict[str, Any]]] = {
+    # by the tokens that the model declares: trained with a scaling, or edited later, by which the
+    # scaling covers more than the model declares
+    "trained": (128, {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+    "two lists": (
+        128,
+        {"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32},
+    ),
+    "edited": (64, {"rope_type": "yarn"}),
+    "unscaled": (64, {}),
+}
+
+
+def scaled(model: Path, folder: Path, name: str) -> Path:
+    """A copy of the model of 64 tokens that has a scaling of SCALINGS with the factor 2."""
+    out = folder / name
+    shutil.copytree(model, out)
+    config = json.loads((out / "config.json").read_text())
+    declared, scaling = SCALINGS[name]
+    config["max_position_embeddings"] = declared
+    if scaling:
+        lengths = {"factor": 2.0, "original_max_position_embeddings": 64}
+        config["rope_parameters"] = config["rope_parameters"] | scaling | lengths
+    (out / "config.json").write_text(json.dumps(config))
+    return out
+
+
+@contextmanager
+def opened(model: Path, texts: Path, **given: Any) -> Iterator[Tuning]:
+    settings = SearchSettings(str(CONTEXT), windows=6, targets=16, steps=1, **given)
+    files = [(path.name, path.read_text("utf-8")) for path in sorted(texts.glob("*.txt"))]
+    with open_tuning(str(model), files, settings, keep=False) as tuning:
+        yield tuning
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_what_is_compared_with_a_scaled_model_and_what_apply_needs(
+    name: str, trained: Path, tmp_path: Path
+) -> None:
+    model = scaled(trained / "model", tmp_path, name)
+    with opened(model, trained / "texts") as tuning:
+        start = tuning.start
+        unchanged = start.unchanged()
+        formulas = tuning.formulas
+        own = tuning.runner.schedule(Row(BASE))
+        assert unchanged.schedule.inv_freq.tolist() == own.inv_freq.tolist()
+        assert unchanged.schedule.attention_factor == own.attention_factor
+        is_scaled = name != "unscaled"
+        assert (unchanged.method == "as-is") is is_scaled
+        assert start.divisors(own).max() == pytest.approx(2.0 if is_scaled else 1.0)
+        on_top = [formula.recipe.on_top for formula in formulas if formula.recipe]
+        assert on_top == [name in ("trained", "two lists")] * len(formulas)
+        assert ("llama3" in [formula.method for formula in formulas]) is (name == "trained")
+
+        # each kind of recipe that a search may write
+        found = start.factors([1.5] * len(start.base), 1.0, "tuned factors")
+        candidates = [formulas[0], found]
+        if is_scaled:
+            candidates.append(unchanged)
+        for number, candidate in enumerate(candidates):
+            assert candidate.recipe is not None
+            recipe = tmp_path / f"{name}-{number}.json"
+            recipe.write_text(json.dumps(candidate.recipe.to_dict()))
+            options = tuning.apply_options(candidate)
+            target = Target(replace="--replace" in options)
+            planned = make_plan(open_source(str(model)), candidate.recipe, target).schedule
+            assert planned.inv_freq == pytest.approx(candidate.schedule.inv_freq)
+            assert planned.attention_factor == pytest.approx(candidate.schedule.attention_factor)
+            given = ("apply", model, "--recipe", recipe, *options, "--no-check", "--dry-run")
+            command(tmp_path, *given, "-q", code=0)
+            replaces = is_scaled and not candidate.keeps_scaling
+            assert options == ["--replace"] * replaces
+            if replaces:
+                without = [word for word in given if word != "--replace"]
+                assert "--replace" in command(tmp_path, *without, code=1).stderr
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_apply_accepts_the_command_that_is_printed(
+    name: str, trained: Path, tmp_path: Path
+) -> None:
+    model = scaled(trained / "model", tmp_path, name)
+    pattern = f"{trained}/texts/*.txt"
+    given = ("tune", model, "--text", pattern, "--context", CONTEXT, "--windows", 6, "--steps", 1)
+    family = ("--family", "llama") if name == "edited" else ()
+    done = command(tmp_path, *given, *family, "--targets", 16, "-o", "tuned.json", code=0)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Next: ropeconv ")]
+    words = shlex.split(line.removeprefix("Next: ropeconv "))
+    assert ("--family" in words) is bool(family)
+    command(tmp_path, *words, "--dry-run", "--no-check", "-q", code=0)
+
+    written = json.loads((tmp_path / "tuned.json").read_text())
+    assert words[4:] == written["apply_options"]
+    assert [row["name"] for row in written["rows"]].count("base") == 1
+    to_beat = [row for row in written["rows"] if row["name"] != "tuned factors" and row["recipe"]]
+    best = min(to_beat, key=lambda row: float(row["total"]["value"]))
+    assert written["best_formula"] == best["name"]
+    assert ("base" in [row["name"] for row in to_beat]) is (name != "unscaled")
+
+
+def test_a_scaling_that_nothing_beats_is_kept(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = scaled(trained / "model", tmp_path, "trained")
+    with opened(model, trained / "texts", start="yarn") as tuning:
+        own = tuning.start.unchanged().schedule.digest
+
+        def losses(scorer: Scorer, schedule: Schedule, count: int | None = None) -> list[Losses]:
+            """One nat per token with the scaling of the model, and two with any other."""
+            loss = 1.0 if schedule.digest == own else 2.0
+            window = scorer.windows[0]
+            tokens = np.full(len(window.text.targets), loss)
+            return [Losses(tokens, window.inside_count)] * (count or len(scorer.windows))
+
+        monkeypatch.setattr(Scorer, "losses", losses)
+        found = tuning.run()
+    assert (found.best_formula, found.better, found.apply_options) == ("base", False, [])
+    assert (found.recipe["method"], found.recipe["context"]) == ("as-is", CONTEXT)
+    assert "as-is" in found.sentence
+    sheet = HtmlSheet()
+    show_tuned(found, None, sheet)
+    page = sheet.html()
+    assert "1 step on 6 windows" in page
+    assert "by 0.0000;" in page, "not -0.0000"
+
+
+@pytest.mark.parametrize(
+    ("context", "declared"), [("128", "declares 128 tokens"), ("100", "declares 128 tokens")]
+)
+def test_a_context_that_a_scaled_model_declares_is_refused(
+    context: str, declared: str, trained: Path, tmp_path: Path
+) -> None:
+    model = scaled(trained / "model", tmp_path, "trained")
+    with pytest.raises(UsageError, match=f"{declared}; give a --context above"):
+        tune_model(model, [trained / "texts" / "*.txt"], SearchSettings(context))
 
 
 # Held-out text that is too short for a test

@@ -221,6 +221,12 @@ SPREAD_TOKENS = 512
 """Tokens of a spread run."""
 PART_TOKENS = 128
 """Tokens of the part of a spread run that is run in every variant."""
+MAIN_PASSES = 2
+"""How often the tokens of a run are read: by the reference, and by the output."""
+VARIANT_PASSES = 4
+"""How often those of its part are read by the other models: the unscaled source, a small fault, and
+the reference with two roundings.
+"""
 KEPT = 256
 """Positions of a bucket whose logits are compared."""
 
@@ -398,10 +404,25 @@ def block_runs(
     return runs
 
 
-def spread_tokens(schedule: Schedule, settings: Settings) -> int:
-    """Return the number of tokens of all spread runs together."""
-    ranges = doublings(schedule.original_context, schedule.context)
-    return sum(min(settings.spread, high) for _, high in ranges)
+def count_spread_tokens(schedule: Schedule, settings: Settings, in_parts: bool) -> int:
+    """Return how many tokens all models read together in the spread runs, in float32.
+
+    Args:
+        schedule: The frequencies and factors that the output must have.
+        settings: How many tokens a run has.
+        in_parts: Whether the variants of the source read only 128 tokens of a longer run.
+    """
+    count = 0
+    for _, high in doublings(schedule.original_context, schedule.context):
+        run_tokens = min(settings.spread, high)
+        part_tokens = run_tokens
+        if in_parts:
+            part_tokens = min(run_tokens, PART_TOKENS)
+        count += MAIN_PASSES * run_tokens + VARIANT_PASSES * part_tokens
+        # the reference and the output read a shorter part too, to be compared with the variants
+        if part_tokens < run_tokens:
+            count += MAIN_PASSES * part_tokens
+    return count
 
 
 def token_runs(

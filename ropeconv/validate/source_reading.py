@@ -31,7 +31,15 @@ from ..engines.transformers.patch import (
 )
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from .comparison import Comparison, Settings
-from .sampling import PART_TOKENS, TokenRun, doublings, synthetic, token_runs
+from .sampling import (
+    MAIN_PASSES,
+    PART_TOKENS,
+    VARIANT_PASSES,
+    TokenRun,
+    doublings,
+    synthetic,
+    token_runs,
+)
 from .validation import (
     ENOUGH_DETAIL,
     ENOUGH_POWER,
@@ -338,19 +346,18 @@ def count_tokens(runs: list[TokenRun], parts: list[TokenRun], is_narrow: bool) -
             short run is its own part, and is then in both lists.
         is_narrow: Whether the models run in 16 bits. The reference then runs in float32 too.
     """
-    main_passes = 2  # the reference, and the output
-    variant_passes = 4  # the unscaled source, a small fault, and the reference with two roundings
+    variant_passes = VARIANT_PASSES
     if is_narrow:
         variant_passes += 1  # the reference in float32
 
     count = 0
     for run in runs:
-        count += main_passes * len(run.ids)
+        count += MAIN_PASSES * len(run.ids)
     for part in parts:
         count += variant_passes * len(part.ids)
         was_counted_as_run = part in runs
         if not was_counted_as_run:
-            count += main_passes * len(part.ids)
+            count += MAIN_PASSES * len(part.ids)
     return count
 
 

@@ -33,6 +33,7 @@ from ..formats.kind import is_gguf
 from ..formats.texts import text_or_path
 from ..inspection.receipts.places import find_source, why_not_found
 from ..keywords import ValidateKeywords
+from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..options import ValidateOn
@@ -43,7 +44,7 @@ from ..rope.lengths import format_duration, parse_tokens
 from ..runtimes.runtime import RUNS
 from ..validate.checks import check_frequencies
 from ..validate.comparison import Comparison, Settings
-from ..validate.sampling import spread_tokens, usual_length
+from ..validate.sampling import count_spread_tokens, usual_length
 from ..validate.validation import Validation
 from .arguments import check_keywords, list_keywords, reference_of
 from .recipes import length_text
@@ -60,10 +61,8 @@ PATIENCE = 30.0
 """Seconds that a validation may take on a CPU unless it is asked for."""
 SECONDS_OF_IMPORTS = 6.0
 """Seconds until transformers and torch are imported and two models are made."""
-PASSES_OF_TRANSFORMERS = 6
-"""How often the tokens of a spread run are computed: output, reference, control, and the noise."""
 PASSES_OF_LLAMA_CPP = 4
-"""The same for a GGUF file."""
+"""How often the tokens of a run are computed for a GGUF file: output, control, two references."""
 DISK_BYTES_PER_SECOND = 1e9
 """Bytes a second at which weights are read and widened."""
 SHARE_OF_SPEED = 0.4
@@ -499,7 +498,9 @@ def _estimate_seconds(plan: Plan, weight_count: int, on_gpu: bool = False) -> fl
         length = usual_length(schedule.original_context, schedule.context)
         token_count = PASSES_OF_LLAMA_CPP * length
     else:
-        token_count = PASSES_OF_TRANSFORMERS * spread_tokens(schedule, Settings())
+        settings = Settings()
+        in_parts = not _has_window(plan, settings.spread)
+        token_count = count_spread_tokens(schedule, settings, in_parts)
 
     # a token needs one multiplication and one addition for each weight
     operations = 2.0 * weight_count * token_count
@@ -507,6 +508,16 @@ def _estimate_seconds(plan: Plan, weight_count: int, on_gpu: bool = False) -> fl
     operations_per_second = SHARE_OF_SPEED * _speed()
     computing_seconds = operations / operations_per_second
     return SECONDS_OF_IMPORTS + reading_seconds + computing_seconds
+
+
+def _has_window(plan: Plan, tokens: int) -> bool:
+    """Whether attention sees fewer tokens at once than a sequence has, as in GPT-OSS."""
+    from ..engines.transformers.patch import has_window
+
+    if not isinstance(plan.source, Source):
+        return False
+    settings = text_part(plan.source.config(), plan.source.family)
+    return has_window(settings, tokens)
 
 
 @cache

@@ -5,17 +5,19 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ropeconv.bake.output import Output
+from ropeconv.validate.sampling import doublings
 from ropeconv.verbs import validation
 from ropeconv.verbs.validation import PATIENCE, choose_validation
 
 from ..conftest import Run
-from ..support.baking import YARN, make_plan
+from ..support.baking import YARN, YARN_16, make_plan
 from ..support.gguf_files import write
 from ..support.llamacpp import tokenizer_json
 
@@ -73,6 +75,24 @@ def test_a_large_model_is_left_to_the_user_with_the_reason(
     assert "CPU" in plan["validating"]["reason"]
     done = run("apply", llama, "--yarn", 4, "-o", "out")
     assert (done.returncode, "Check:   ropeconv validate out" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(("family", "device"), [("llama", "cpu"), ("gemma3_text", "")])
+def test_the_tokens_that_are_read_decide_about_a_borderline_model(
+    family: str,
+    device: str,
+    tiny: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six passes over every token would take 36 seconds, as they do in a model with a window."""
+    plan = make_plan(tiny(family), YARN_16, tmp_path / "out")
+    tokens = sum(min(512, high) for _, high in doublings(64, 1024))
+    operations = 2 * validation.parameters(plan) * 6 * tokens
+    monkeypatch.setattr(validation, "_speed", lambda: operations / 30 / validation.SHARE_OF_SPEED)
+    choice = choose_validation(plan, "auto")
+    assert choice.device == device, choice
+    assert choice.seconds < PATIENCE
 
 
 def test_what_is_asked_for_is_done_whatever_it_takes(

@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import pytest
+
+from ropeconv.validate.sampling import MAIN_PASSES, PART_TOKENS, SPREAD_TOKENS, VARIANT_PASSES
 from scripts.gather_pages import ROOT
 
 RECORD: dict[str, Any] = json.loads(
@@ -34,3 +37,12 @@ def test_the_ratios_follow_from_the_seconds_and_are_small_enough() -> None:
         assert round(command, 2) == seconds["ratio of the command"], model
         assert round(comparison, 2) == seconds["ratio of the comparison"], model
         assert max(command, comparison) <= PROMISED, model
+
+
+def test_the_passes_by_which_a_plan_estimates_are_those_of_the_record() -> None:
+    """A run of 512 tokens and its part of 128 cost 3.5 passes, over two bare ones."""
+    part = PART_TOKENS / SPREAD_TOKENS
+    passes = MAIN_PASSES + (MAIN_PASSES + VARIANT_PASSES) * part
+    for model, entry in RECORD.items():
+        measured = entry["cpu_seconds"]["ratio of the comparison"]
+        assert passes / 2 == pytest.approx(measured, rel=0.1), model

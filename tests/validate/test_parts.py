@@ -14,7 +14,7 @@ from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec
 from ropeconv.engines.transformers.patch import sees_all_keys
 from ropeconv.validate.checkpoint import BothSides, Curve
-from ropeconv.validate.sampling import TokenRun
+from ropeconv.validate.sampling import TokenRun, count_spread_tokens
 from ropeconv.validate.validation import BucketResult, Validation
 
 from ..faults.wrong_bakes import CASES, Wrong, bake
@@ -87,6 +87,22 @@ def test_the_control_and_the_noise_read_a_quarter(llama: Path, out: Path) -> Non
     # reference and output read all; six variants of three parts of 128, and four more of two runs
     # that are their own parts
     assert read == 2 * sum(RANGES) + 6 * 3 * 128 + 4 * (64 + 128)
+    assert read == count_spread_tokens(comparison.schedule, settings, in_parts=True)
+
+
+def test_a_window_makes_every_variant_read_all(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    read = 0
+
+    def advance(count: int) -> None:
+        nonlocal read
+        read += count
+
+    source = tiny("gemma3_text")
+    out = apply(make_plan(source, YARN_16, tmp_path / "out"))
+    comparison = ropeconv.Comparison.open(out, str(source))
+    settings = ropeconv.Settings(device="cpu", tokens=TOKENS)
+    ropeconv.validate_checkpoint(comparison, settings, Progress(advance=advance))
+    assert read == count_spread_tokens(comparison.schedule, settings, in_parts=False)
 
 
 WITHOUT_WINDOWS = {"llama", "qwen2", "qwen3", "granite", "olmo2", "cohere", "stablelm", "phi3"}

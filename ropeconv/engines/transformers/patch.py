@@ -428,11 +428,20 @@ def sees_all_keys(model: PreTrainedModel, tokens: int) -> bool:
     if any(int(module.index_topk) < tokens for module in indexers(model)):
         return False
 
-    settings = vars(model.config.get_text_config())
+    return not has_window(vars(model.config.get_text_config()), tokens)
+
+
+def has_window(settings: Mapping[str, object], tokens: int) -> bool:
+    """Return whether a setting of a model limits attention to fewer tokens than a sequence has.
+
+    Args:
+        settings: The settings of its language model, as in config.json.
+        tokens: The length of the sequence.
+    """
     for name, value in settings.items():
         if name.endswith(WINDOWS) and isinstance(value, int) and 0 < value < tokens:
-            return False
-    return True
+            return True
+    return False
 
 
 def choose_all_keys(stack: ExitStack, model: PreTrainedModel) -> None:

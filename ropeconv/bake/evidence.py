@@ -28,7 +28,7 @@ MOST_LOST = 0.2
 """The bar for "without training": the most nats per token by which a method may be above the loss
 of the unchanged model at its trained length, on the same tokens."""
 LEAST_FOUND = 50.0
-"""The bar for "without training": the least passkeys that a method must find, in percent."""
+"""The bar for "without training": the least hidden facts that a method must find, in percent."""
 
 BAR = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
 """That bar in words."""

@@ -367,16 +367,19 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
     if advice.ranking:
         yield "Loss: nats per token, measured with this method."
         yield "Price: increase of the loss at the trained length, measured."
-        yield "Holds to: longest length whose loss is within three errors of its best, measured."
+        yield "Holds to: longest length whose loss is not significantly above its best, measured."
         yield "Minus base: the loss minus that of the unchanged model on the same tokens, measured."
     else:
         yield "Loss inside, loss at length: at the trained length, and at the factor of the study."
         yield "Price: increase of the loss at the trained length by the method."
-        yield "Facts found: passkeys or needles at that factor, with an interval of 95 %."
+        yield (
+            "Facts found: right answers to questions about hidden facts (passkey, keys or needle)"
+            " at that factor, with an interval of 95 %."
+        )
     yield (
         f"Without training: the loss at the length is at most {MOST_LOST:g} nats above that of the"
         f" unchanged model at its trained length, and {LEAST_FOUND:g} % of hidden facts are found;"
-        " or the publisher recommends it, or the model was trained with this scaling."
+        " or the publisher recommends it, or no layer that rotates sees a new angle."
     )
     yield (
         "Runtimes, safetensors, gguf: runtimes that support the output, of those that can load the"

@@ -5,8 +5,10 @@ from typing import get_args
 
 import pytest
 
+from ropeconv.bake.studies import RETRIEVAL
 from ropeconv.runtimes.runtime import Status
 from ropeconv.views.sheet import STATUSES, statuses
+from scripts.pages.evidence import record
 
 from ..support.in_process import command
 
@@ -36,3 +38,22 @@ def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> 
 def test_a_command_says_what_its_table_means(llama: Path, words: str, meanings: list[str]) -> None:
     text = command(llama.parent, *words.split(), code=0).stdout
     assert [word for word in meanings if word not in text] == []
+
+
+def test_the_legend_of_facts_names_every_kind_of_question_that_was_asked(llama: Path) -> None:
+    words = ("advise", "model", "--context", "512", "--explain")
+    text = command(llama.parent, *words, code=0).stdout
+    (legend,) = [line for line in text.splitlines() if line.startswith("Facts found: ")]
+    asked = {item.measure for item in record() if (item.measure, item.metric) in RETRIEVAL}
+    assert asked >= {"keys", "needle"}
+    assert [kind for kind in (*asked, "passkey") if kind not in legend] == []
+
+
+def test_the_legend_of_training_names_nothing_that_does_not_count(llama: Path) -> None:
+    """A model that was trained with its scaling may need training for more, as gemma-3-27b."""
+    words = ("advise", "model", "--context", "512", "--explain")
+    text = command(llama.parent, *words, code=0).stdout
+    (legend,) = [line for line in text.splitlines() if line.startswith("Without training: ")]
+    assert "trained with" not in legend
+    assert "publisher" in legend
+    assert "new angle" in legend

@@ -2,13 +2,14 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ropeconv
-from ropeconv.bake.evidence import evidence
+from ropeconv.bake.evidence import evidence, study_for
 from scripts.pages.publishers import (
     PublishedModel,
     choice_sentence,
@@ -102,6 +103,18 @@ def test_the_reason_for_linear_has_the_numbers_of_the_table() -> None:
     assert (
         "0.7 nats more than YaRN at twice the trained context, and 1.8" in read_reasons()["linear"]
     )
+
+
+@pytest.mark.parametrize(("reason", "method"), [("llama3", "llama3"), ("theta", "theta-for")])
+def test_the_reasons_have_the_losses_of_the_study(reason: str, method: str) -> None:
+    """The newest study of the method on a model that needs one: SmolLM2-135M at 4 times."""
+    study = study_for(method, 4.0)
+    assert study is not None
+    assert (study.short_model, study.factor) == ("SmolLM2-135M", 4)
+    assert study.sign("yarn", method) == 1
+    numbers = re.findall(r"\d\.\d", read_reasons()[reason])
+    assert numbers == [f"{study.lost[name]:.1f}" for name in (method, "yarn")]
+    assert study.short_model in read_reasons()[reason]
 
 
 @pytest.mark.parametrize(

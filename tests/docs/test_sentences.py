@@ -294,6 +294,18 @@ def test_yarn_finds_as_much_on_gemma_as_the_model_within_its_context() -> None:
     assert numbers(PAGE, words) == found
 
 
+def test_methods_names_the_published_models_of_the_evidence() -> None:
+    (sentence,) = re.findall(
+        r"It ranks by the measurements in .*?\.md#a-real-model\)", text_of(METHODS)
+    )
+    names = []
+    for path in sorted((EVIDENCE / "items").glob("*.jsonl.gz")):
+        if read_lines(path)[0]["trained"] > 512:
+            names.append(path.name.partition(".")[0].removesuffix("-Instruct"))
+    assert len(names) == 2
+    assert [name for name in names if name not in sentence] == []
+
+
 def test_the_words_on_false_marks_are_those_of_the_table() -> None:
     """Windows alike by 0.6, and differences with a skewness of 6, whose n is below 50."""
     page = (ROOT / PAGE).read_text("utf-8")

@@ -27,7 +27,7 @@ def probe(runtime: str, model: object, *, python: str = "", family: str = "") ->
     own.
 
     Args:
-        runtime: Its name, as `--runtime` has it: "transformers", "vllm" or "mlx-lm".
+        runtime: Its name, as `--runtime` has it: "transformers", "vllm", "mlx-lm" or "exllamav3".
         model: A path, an id on the Hub, or a source.
         python: The interpreter of another environment, in which the runtime is installed.
         family: The family to treat the model as, in place of that of its model_type.

@@ -26,12 +26,15 @@ from ropeconv.engines.probes.outcome import RuntimeAnswer, parse_runtime_answer
 from ropeconv.inspection.inspection import ConfigInspection
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.runtimes.askable import BEFORE_WRITING
 from ropeconv.runtimes.asked import asking
 from ropeconv.runtimes.evidence import records
 from ropeconv.runtimes.runtime import runtimes
 from ropeconv.runtimes.verdict import PlannedConfig
 from ropeconv.verbs.probing import expected_of
+from scripts.gather_pages import ROOT
 from scripts.laboratory.cells import cells, sources
+from scripts.laboratory.runtimes import RUNTIMES
 
 from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
 from ..support.in_process import command
@@ -207,6 +210,25 @@ def test_every_runtime_that_can_be_asked_is_in_the_table_and_has_a_program() -> 
         assert (probes.FOLDER / f"{askable.program}.py").is_file()
     assert not {askable.name for askable in ASKABLE} & probes.NOT_ASKED.keys()
     assert probes.NOT_ASKED.keys() <= names
+
+
+def test_the_help_names_every_runtime_that_can_be_asked(tmp_path: Path) -> None:
+    help_of_probe = command(tmp_path, "probe", "--help", code=0).stdout
+    assert ropeconv.probe.__doc__ is not None
+    help_of_inspect = command(tmp_path, "inspect", "--help", code=0).stdout
+    for askable in ASKABLE:
+        assert askable.name in help_of_probe
+        assert f'"{askable.name}"' in ropeconv.probe.__doc__
+    for name in BEFORE_WRITING:
+        assert name in help_of_inspect.lower()
+
+
+def test_the_page_names_every_runtime_whose_record_the_probe_makes() -> None:
+    page = " ".join((ROOT / "docs" / "runtimes.md").read_text("utf-8").split())
+    (sentence,) = re.findall(r"with what its layers compute: for (.*?) it is that of", page)
+    by_probe = {runtime.name for runtime in RUNTIMES if runtime.program.startswith("ask_")}
+    assert by_probe == {askable.name for askable in ASKABLE}
+    assert set(re.findall(r"[\w-]+", sentence.lower())) - {"and"} == by_probe
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def inspect_command(
 ) -> None:
     """Show the RoPE of a model, the runtimes that support it, and problems with their fixes.
 
-    vLLM and mlx-lm are asked what they compute from the config where they are installed.
+    vLLM, mlx-lm and exllamav3 are asked what they compute from the config where they are
+    installed.
 
     docs/troubleshooting.md leads from a symptom or a message of an engine to its cause.
     """
@@ -66,11 +67,11 @@ def inspect_command(
             show_adapter(adapter, screen)
         return
 
-    # vLLM and mlx-lm are asked what they compute from the config, if they are installed here or in
-    # the environment of --python
+    # runtimes that can be asked what they compute from the config are asked, if they are installed
+    # here or in the environment of --python
     if python and isinstance(opened, GgufSource):
         raise UsageError("--python does not go with a GGUF file; leave it out")
-    with asking_installed(names=None, python=python, tell=screen.note):  # None: both of them
+    with asking_installed(names=None, python=python, tell=screen.note):  # None: all of them
         inspection = inspect_opened(opened)
         problems = list(repairs(opened, inspection))
     if screen.as_json:

@@ -23,7 +23,8 @@ ropeconv probe vllm
 @expand_options
 def probe_command(
     runtime: Annotated[
-        str, typer.Argument(metavar="RUNTIME", help="transformers, vllm or mlx-lm.")
+        str,
+        typer.Argument(metavar="RUNTIME", help="transformers, vllm, mlx-lm or exllamav3."),
     ],
     screen: Screen,
     model: Annotated[

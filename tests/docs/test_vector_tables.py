@@ -1,8 +1,13 @@
 """Tables and reports of what engines compute for packets."""
 
+import json
+import re
+
+from scripts.gather_pages import ROOT
 from scripts.pages.vector_tables import NONE, cell, example, report
 from scripts.vectors.building import BY_PAIRS
 
+WORDS = ("zero", "one", "two", "three", "four")
 PASSED = {"outcome": "pass"}
 
 
@@ -38,3 +43,35 @@ def test_a_report_of_an_unknown_mistake_names_none() -> None:
     known = report("an engine", "engine 1.0", "unscaled", {"gemma2/ntk-fixed": result})
     assert "Seen: unscaled, at most 3.9e-01 away from its logits" in known
     assert "the packets of `ntk-fixed` of gemma2" in " ".join(known.split())
+
+
+def packets_of(engine: str) -> dict[str, set[str]]:
+    """The architectures whose packets an engine was given, by method."""
+    record = json.loads((ROOT / "docs" / "evidence" / "vectors.json").read_text("utf-8"))
+    packets: dict[str, set[str]] = {}
+    for name in record[engine]["results"]:
+        architecture, method = name.split("/")
+        packets.setdefault(method, set()).add(architecture)
+    return packets
+
+
+def test_the_words_on_what_engines_were_given_are_those_of_the_record() -> None:
+    page = " ".join((ROOT / "docs" / "engines.md").read_text("utf-8").split())
+    every = packets_of("transformers")
+    assert f"mlx-lm with every packet, of {len(every)} methods;" in page
+    assert every == packets_of("llama.cpp") == packets_of("mlx-lm")
+
+    (words,) = re.findall(r"ONNX Runtime and OpenVINO with ([^;]*);", page)
+    graphs = packets_of("ONNX Runtime")
+    assert graphs == packets_of("OpenVINO")
+    assert set(re.findall(r"`([\w-]+)`", words)) == graphs.keys() - {"longrope"}
+
+    pattern = r"vLLM with `yarn`, and for (\w+) architectures with ([^.]*) too\. "
+    (found,) = re.findall(pattern, page)
+    count, words = found
+    served = packets_of("vLLM")
+    methods = set(re.findall(r"`([\w-]+)`", words))
+    assert methods == served.keys() - {"yarn", "longrope"}
+    assert {len(served[method]) for method in methods} == {WORDS.index(count)}
+    (count,) = re.findall(r"given to these three for (\w+) architectures", page)
+    assert len(served["longrope"]) == len(graphs["longrope"]) == WORDS.index(count)

@@ -55,16 +55,21 @@ class Row:
         }
 
 
-def parse_rows(text: str) -> list[Row]:
+def parse_rows(text: str, folder: Path | None = None) -> list[Row]:
     """Parse rows such as `"base,yarn:4,mixed:128k,recipe:FILE"`.
 
     A colon separates a method from its value, its settings and modifiers: `yarn:4:beta_fast=16`.
+
+    Args:
+        text: The rows, with commas between them.
+        folder: The folder that files are relative to; None for the current one.
 
     Raises:
         UsageError: There is no row, a row is there twice, or a method is unknown.
         RecipeError: A value is wrong.
     """
-    rows = [_parse_row(part.strip()) for part in text.split(",") if part.strip()]
+    folder = folder or Path()
+    rows = [_parse_row(part.strip(), folder) for part in text.split(",") if part.strip()]
     if not rows:
         raise UsageError("--methods has no method; name each row once")
     names = [row.name for row in rows]
@@ -74,8 +79,8 @@ def parse_rows(text: str) -> list[Row]:
     return rows
 
 
-def _parse_row(text: str) -> Row:
-    """Return a row from its text, such as `yarn:4`."""
+def _parse_row(text: str, folder: Path) -> Row:
+    """Return a row from its text, such as `yarn:4`; files are relative to a folder."""
     name, *values = text.split(":")
     if name == BASE:
         if values:
@@ -86,5 +91,5 @@ def _parse_row(text: str) -> Row:
         return Row(BASE)
     if name == "recipe":
         path = Path(":".join(values))  # a path may have colons too
-        return Row(text, read_recipe(path))
+        return Row(text, read_recipe(folder / path))
     return Row(text, parse_recipe(text))

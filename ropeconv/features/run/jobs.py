@@ -335,7 +335,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     """
     # a row of the plan is a recipe such as "yarn:4", or the unchanged model ("base"), which has
     # no recipe
-    rows = plan.rows
+    rows = plan.rows(folder)
     rows_with_recipe = [row for row in rows if row.recipe is not None]
     labels = _output_labels(rows_with_recipe)  # for the names of outputs: {"yarn:4": "yarn4"}
     eval_settings = None

@@ -5,7 +5,7 @@ of the file has a class here.
 """
 
 import re
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -52,6 +52,16 @@ class TargetTable(TargetOptions, ConverterOptions):
     def target(self, out: Path) -> Target:
         """Return the target of an output, a folder or a GGUF file."""
         return copied(Target, self, out=out)
+
+    def in_folder(self, folder: Path) -> "TargetTable":
+        """Return the table with whole paths, which are relative to a folder here."""
+        converter = self.converter
+        if converter is not None:
+            converter = folder / converter
+        imatrix = self.imatrix
+        if imatrix is not None:
+            imatrix = folder / imatrix
+        return replace(self, converter=converter, imatrix=imatrix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,15 +165,17 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitsTable = LimitsTable()
     executor: ExecutorTable = ExecutorTable()
 
-    @property
-    def rows(self) -> list[Row]:
-        """The recipes, parsed.
+    def rows(self, folder: Path) -> list[Row]:
+        """Return the recipes, parsed.
+
+        Args:
+            folder: The folder of the plan file.
 
         Raises:
             UsageError: A recipe cannot be read.
             RecipeError: A method cannot have such a value.
         """
-        return parse_rows(",".join(self.recipes))
+        return parse_rows(",".join(self.recipes), folder)
 
     @property
     def most_bytes(self) -> int | None:
@@ -181,12 +193,13 @@ def read_plan(path: Path) -> RunPlan:
         UsageError: The file is not a plan.
     """
     data = _read_toml(path)
+    folder = path.resolve().parent
     try:
         # msgspec would refuse unknown keys too, but these messages name the nearest known key
         _refuse_unknown_keys(data, RunPlan, "")
         _refuse_unknown_tasks(data)
         plan = msgspec.convert(data, RunPlan, dec_hook=_decode_path)
-        _refuse_contradictions(plan)
+        _refuse_contradictions(plan, folder)
     except msgspec.ValidationError as problem:
         raise UsageError(f"{path}: {_readable(problem)}; correct it") from None
     except RopeconvError as problem:
@@ -194,7 +207,8 @@ def read_plan(path: Path) -> RunPlan:
         # "--methods has 'yarn'" must name the key of the plan file instead.
         message = str(problem).replace("--methods has", "recipes has")
         raise UsageError(f"{path}: {message}") from None
-    return plan
+    targets = [target.in_folder(folder) for target in plan.targets]
+    return msgspec.structs.replace(plan, targets=targets)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -284,8 +298,12 @@ def _refuse_unknown_tasks(data: dict[str, Any]) -> None:
             raise UsageError(f"tasks has {name!r}; choose {', '.join(known)}")
 
 
-def _refuse_contradictions(plan: RunPlan) -> None:
+def _refuse_contradictions(plan: RunPlan, folder: Path) -> None:
     """Refuse a plan file whose values do not go together.
+
+    Args:
+        plan: The plan file.
+        folder: Its folder.
 
     Raises:
         UsageError: They do not; the message names the key.
@@ -293,7 +311,7 @@ def _refuse_contradictions(plan: RunPlan) -> None:
     for name in ("sources", "recipes", "tasks", "targets"):
         if not getattr(plan, name):
             raise UsageError(f"{name} is empty; name at least one")
-    _check_tasks(plan)
+    _check_tasks(plan, folder)
 
     target_names = [target.name for target in plan.targets]
     for name in target_names:
@@ -310,7 +328,7 @@ def _refuse_contradictions(plan: RunPlan) -> None:
         sizes.resolve(ANY_TRAINED_CONTEXT)
 
 
-def _check_tasks(plan: RunPlan) -> None:
+def _check_tasks(plan: RunPlan, folder: Path) -> None:
     """Refuse tasks that lack their settings, or the task that they need."""
     if len(set(plan.tasks)) < len(plan.tasks):
         raise UsageError("tasks names one twice; name each once")
@@ -322,7 +340,7 @@ def _check_tasks(plan: RunPlan) -> None:
         raise UsageError(
             'tasks has push and there is no [push]; add it, with to = "me/{name}-{recipe}"'
         )
-    if any(row.recipe is None for row in plan.rows) and plan.tasks != ["eval"]:
+    if any(row.recipe is None for row in plan.rows(folder)) and plan.tasks != ["eval"]:
         raise UsageError(
             "recipes has base, the model without changes, which only eval can run; leave it out"
         )

@@ -3,9 +3,11 @@ a sentence.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_type_hints
 
 import huggingface_hub
 import pytest
@@ -13,10 +15,12 @@ import pytest
 from ropeconv.convert.target import Target
 from ropeconv.errors import UsageError
 from ropeconv.features.run.jobs import named_sources
-from ropeconv.features.run.plan_file import RunPlan, read_plan
+from ropeconv.features.run.plan_file import RunPlan, _table_class, read_plan
 from ropeconv.models.hub import HubSource
+from scripts.gather_pages import ROOT
 
 from ...conftest import run_in
+from ...support.baking import YARN
 from ...support.hub_writing import WritingHub, serving_writes
 from ...support.run_plans import models, plan_text
 from .plans import EVAL
@@ -42,6 +46,33 @@ def test_a_whole_plan(tmp_path: Path) -> None:
     assert [target.target(tmp_path / "x").outtype for target in plan.targets] == [None, "q8_0"]
     assert plan.eval is not None
     assert plan.eval.sizes().lengths == "1/2T,1T,4T"
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "best.json").write_text(json.dumps(YARN.to_dict()))
+    more = '[[targets]]\nto = "gguf"\nimatrix = "a.dat"\nconverter = "llama"\n'
+    plan = read(tmp_path, plan_text("apply", more, recipes='"recipe:best.json"'))
+    (target,) = plan.targets
+    assert target.imatrix == tmp_path.resolve() / "a.dat"
+    assert target.converter == tmp_path.resolve() / "llama"
+    (row,) = plan.rows(tmp_path)
+    assert (row.name, row.recipe) == ("recipe:best.json", YARN)
+
+
+def test_the_page_has_every_key_of_every_table() -> None:
+    page = (ROOT / "docs" / "running.md").read_text("utf-8")
+    table = page.partition("\n| key | what it is |\n")[2].partition("\n\n")[0]
+    cells = {}
+    for line in table.splitlines()[1:]:
+        name, words = line.strip("| ").split(" | ", 1)
+        cells[name.strip("`[]")] = set(re.findall(r"`(\w+)`", words))
+    assert cells.keys() == get_type_hints(RunPlan).keys()
+    for name, hint in get_type_hints(RunPlan).items():
+        kind = _table_class(hint)
+        if kind is not None:
+            assert get_type_hints(kind).keys() - cells[name] == set(), name
 
 
 def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:

@@ -60,6 +60,23 @@ def test_every_schema_is_linked_and_no_other_file_is_there() -> None:
     )
 
 
+def test_the_page_says_which_commands_have_json_and_which_a_function() -> None:
+    page = " ".join((DOCS / "python.md").read_text("utf-8").split())
+    without_json = [name for name in all_commands() if "--json" not in option_rows(name)]
+    assert re.findall(r"Every command but `([\w-]+)` has `--json`", page) == without_json
+
+    (renamed,) = re.findall(r"function of the same name \((.*?)\)", page)
+    functions = dict(re.findall(r"`([\w-]+)` is `(\w+)`", renamed))
+    assert {*functions.values()} <= {*ropeconv.__all__}
+    (listed,) = re.findall(r"The commands (.*?) have none\.", page)
+    without_function = set()
+    for name in all_commands():
+        command_name, _, _ = name.partition(" ")  # `list methods` is of `list`
+        if functions.get(command_name, command_name) not in ropeconv.__all__:
+            without_function.add(command_name)
+    assert set(re.findall(r"`([\w-]+)`", listed)) == without_function
+
+
 def test_every_exported_name_stands_in_the_api_once() -> None:
     listed = [name for names in GROUPS.values() for name in names]
     assert sorted(listed) == sorted(set(ropeconv.__all__) - {"__version__"})

@@ -2,6 +2,7 @@
 not.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.plan import PlanDocument
+from ropeconv.bake.proof import Proof
+from ropeconv.engines.probes.result import ProbeResult
+from ropeconv.features.identify.identification import Identification
+from ropeconv.features.imatrix.collecting import CollectedImatrix
 from ropeconv.inspection.document import InspectionDocument
 from scripts.pages.reference import DOCS, schema_of
 
@@ -107,3 +112,50 @@ def test_inspections_of_published_configs_are_too() -> None:
     ] == []
     assert any(document["local_theta"] for document in documents)
     assert any(document["mla"] for document in documents)
+
+
+WITHOUT_SCHEMA = (
+    ("advise model --context 512", "advise"),
+    ("plot model --yarn 4", "plot"),
+    ("bound 128k", "bound"),
+    ("bound model", "bound"),
+    ("compare model model", "compare"),
+    ("restore out -o back --dry-run", "Other commands"),
+    ("push out me/x --dry-run", "Other commands"),
+    ("train-config out --for axolotl", "Other commands"),
+    ("list methods", "Other commands"),
+    ("list families", "Other commands"),
+    ("list archs", "Other commands"),
+    ("list runtimes", "Other commands"),
+    ("list runtimes --matrix", "Other commands"),
+    ("profiles model yarn:2 yarn:4 --dry-run -o profiles", "Other commands"),
+    ("update-data --reset", "update-data"),
+)
+"""Commands, and the sections of docs/python.md with the keys of their documents."""
+
+
+@pytest.mark.parametrize(("words", "title"), WITHOUT_SCHEMA)
+def test_the_page_has_every_key_of_a_document(folder: Path, words: str, title: str) -> None:
+    if not (folder / "out").exists():
+        command(folder, *"apply model --yarn 4 -o out".split(), code=0)
+    page = (DOCS / "python.md").read_text("utf-8")
+    section = page.partition(f"\n### {title}\n")[2].partition("\n#")[0]
+    keys = printed(folder, words).keys() - {"schema"}
+    assert [key for key in keys if f"`{key}`" not in section] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [
+        (Identification, "identify"),
+        (ProbeResult, "probe"),
+        (CollectedImatrix, "Other commands"),
+        (Proof, "Other commands"),
+    ],
+)
+def test_the_page_has_every_field_of_a_result(kind: type, title: str) -> None:
+    page = (DOCS / "python.md").read_text("utf-8")
+    section = page.partition(f"\n### {title}\n")[2].partition("\n#")[0]
+    names = {"unseen": "unseen_experts"}
+    fields = [names.get(field.name, field.name) for field in dataclasses.fields(kind)]
+    assert [name for name in fields if f"`{name}`" not in section] == []

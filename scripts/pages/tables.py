@@ -229,6 +229,11 @@ def model_table() -> str:
         left = [family for family in left if family not in members]
         lines.append(_model_line(title, members))
     lines.append(_model_line("others", left))
+
+    # families whose own code other runtimes would run, so that only their GGUF files are supported
+    gguf_only = [family for family in all_families() if family.refuse and family.gguf is not None]
+    names = ", ".join(family.display_name for family in gguf_only)
+    lines.append(f"| as GGUF only, not as a checkpoint: {names} | - | {len(gguf_only)} |")
     return "\n".join(lines)
 
 

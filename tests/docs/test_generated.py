@@ -15,6 +15,7 @@ from ropeconv.cli.app import all_commands
 from ropeconv.cli.screen import Screen
 from ropeconv.features.evaluation.result import Result
 from ropeconv.features.evaluation.views import show_result
+from ropeconv.models.registry import families
 from ropeconv.rope.methods.method import REGISTRY
 from scripts.pages import record_tables, tables
 from scripts.pages.evidence import TABLE, record, table, text
@@ -49,6 +50,32 @@ def test_every_command_and_its_every_option_are_there() -> None:
             for flag in option_rows(name)
             if flag not in EVERYWHERE and f"`{flag}" not in described
         ] == []
+
+
+def test_the_table_of_models_has_every_family_once() -> None:
+    known = [family for family in families() if not family.refuse]
+    converted = [family for family in families() if family.gguf is not None]
+    rows = re.findall(r"\| (\d+|-) \| (\d+) \|$", tables.model_table(), re.MULTILINE)
+    assert sum(int(count) for count, _ in rows if count != "-") == len(known)
+    assert sum(int(count) for _, count in rows) == len(converted)
+
+
+def test_the_counts_of_families_in_sentences_are_those_of_the_data() -> None:
+    known = [family for family in families() if not family.refuse]
+    converted = [family for family in families() if family.gguf is not None]
+    invertible = [family for family in converted if family.gguf and family.gguf.config]
+    counts = (str(len(known)), str(len(converted)), str(len(invertible)))
+
+    changes = " ".join((ROOT / "CHANGELOG.md").read_text("utf-8").split())
+    (said,) = re.findall(r"(\d+) model families;", changes)
+    assert (
+        said,
+        *re.findall(r"convert (\d+) families to GGUF and (\d+) back", changes)[0],
+    ) == counts
+    assert f"converts to GGUF; {len(invertible)} of them also back" in (
+        DOCS / "families.md"
+    ).read_text("utf-8")
+    assert f"Files of the {len(invertible)} families" in (DOCS / "gguf.md").read_text("utf-8")
 
 
 def test_every_schema_is_linked_and_no_other_file_is_there() -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tomli
 
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
@@ -89,3 +90,9 @@ def test_every_shared_helper_of_the_tests_is_in_their_table() -> None:
     assert listed == sorted(
         path.stem for path in (ROOT / "tests" / "support").glob("*.py") if path.stem != "__init__"
     )
+
+
+def test_the_lines_of_code_are_as_long_as_ruff_has_them() -> None:
+    settings = tomli.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]
+    (said,) = re.findall(r"lines of (\d+) characters", (ROOT / "CONTRIBUTING.md").read_text())
+    assert int(said) == settings["line-length"]

@@ -1,5 +1,5 @@
 """Sentences with numbers that no script writes are those of docs/evidence, computed here with json
-and numpy alone.
+and numpy alone, and the limits of SECURITY.md are those of the code.
 """
 
 import gzip
@@ -15,6 +15,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ropeconv.convert.to_gguf import export
+from ropeconv.formats import files, jsontext
+from ropeconv.formats.gguf import file as gguf_file
+from ropeconv.formats.gguf import header
+from ropeconv.rope import lengths
+from ropeconv.rope.methods import method
 from scripts.gather_pages import ROOT
 
 EVIDENCE = ROOT / "docs" / "evidence"
@@ -442,3 +448,30 @@ def test_the_table_of_short_questions_is_that_of_the_items() -> None:
         if (item["measure"], item["row"]) == (SHORT_QUESTIONS, "yarn:4"):
             item["value"] = 0.0
     assert cells_of_short_questions(items, "yarn:4") != lines["yarn:4"]
+
+
+MIB = 1 << 20
+LIMITS = {
+    "a JSON file": (jsontext.LONGEST // MIB, jsontext.DEEPEST),
+    "other text files": (files.LONGEST // MIB,),
+    "a scale factor": (lengths.LARGEST_FACTOR, lengths.SMALLEST_LENGTH, method.LARGEST_SCALE),
+    "a GGUF header": (
+        header.MAX_KEYS,
+        header.MAX_TENSORS,
+        header.MAX_VALUES // MIB,
+        header.MAX_HEADER // MIB,
+        header.MAX_ALIGNMENT,
+        gguf_file.MAX_SHARDS,
+    ),
+    "a tokenizer for GGUF": (files.LONGEST // MIB, 300, export.MOST_TOKENS),
+    "front matter of a model card": (export.MOST_CARD,),
+}
+"""Numbers in the rows of the table of SECURITY.md, in their order."""
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_that_of_the_code(name: str) -> None:
+    page = (ROOT / "SECURITY.md").read_text("utf-8")
+    (row,) = re.findall(rf"^\| {re.escape(name)} \| (.*) \|$", page, re.MULTILINE)
+    said = [float(word.replace(",", "")) for word in re.findall(r"\d[\d,]*(?:e\d+)?", row)]
+    assert said == [float(number) for number in LIMITS[name]]

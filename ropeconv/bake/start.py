@@ -22,6 +22,7 @@ from ..rope.forms import (
     Yarn,
     longrope_attention_factor,
     mscale_ratio,
+    simplify_crossed,
     temperature_attention_factor,
 )
 from ..rope.lengths import format_tokens
@@ -523,7 +524,8 @@ def inherit_settings(recipe: Recipe, inspection: Inspection) -> Recipe:
     with_mscale = inherit_mscale(recipe, inspection)
     if recipe.on_top:
         return with_mscale
-    form = inspection.first_spec.form
+    spec = inspection.first_spec
+    form = simplify_crossed(spec.form, spec.rotary_dim)
     return replace(with_mscale, method=with_mscale.method.inherit(form, recipe.explicit))
 
 

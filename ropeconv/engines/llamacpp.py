@@ -457,6 +457,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
         None where keys cannot express the schedule.
     """
     # llama.cpp has keys for a base, for linear scaling, and for YaRN with its own ramp
+    schedule = schedule.simplify_crossed()
     form = schedule.form
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None

@@ -12,7 +12,7 @@ converter writes for Gemma 4.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -251,17 +251,22 @@ class InterpolatedForm(Form):
 
 @dataclass(frozen=True)
 class Yarn(Form):
-    """YaRN's frequencies as every runtime computes them: a ramp over the pair index.
+    """YaRN's frequencies as its published code computes them: a ramp over the pair index.
 
     `dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta)` is the (fractional) pair that rotates `beta`
     times within the original context `L`. With `low = dim(beta_fast)` and `high = dim(beta_slow)`,
-    floored and ceiled if `truncate`, clamped to `[0, r - 1]`, and `ramp_i = clip((i - low) / (high
-    - low), 0, 1)`:
+    floored and ceiled if `truncate`, `low` at least 0, `high` at most `r - 1`, and `ramp_i =
+    clip((i - low) / (high - low), 0, 1)`:
 
     inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
 
     The ramp of the paper is another one, linear in `L / wavelength`: that is `Llama3`. Source:
     https://github.com/jquesnelle/yarn, transformers `_compute_yarn_parameters`.
+
+    Each end has one bound only, so that they can cross, and then the code does the opposite of what
+    YaRN means. Where all pairs rotate more than `beta_fast` times (L above about 200 theta^2), it
+    divides every frequency. Where all rotate fewer than `beta_slow` times, it divides none.
+    `order_ends` gives the form that is meant, and `simplify_crossed` that of what is computed.
     """
 
     kind: ClassVar[str] = "yarn"
@@ -286,6 +291,14 @@ class Yarn(Form):
         0 keeps a frequency, 1 divides it by `factor`. It rises from the pair that rotates
         `beta_fast` times within the trained context to the one that rotates `beta_slow` times.
         """
+        low, high = self.ends(rotary_dim)
+        if low == high:
+            high += 0.001  # as the reference code does, against a division by zero
+        index = np.arange(rotary_dim // 2, dtype=np.float64)
+        return np.clip((index - low) / (high - low), 0.0, 1.0)
+
+    def ends(self, rotary_dim: int) -> tuple[float, float]:
+        """The pairs at which the ramp begins and ends; the first is the larger if they cross."""
         low = self._pair_with(self.beta_fast, rotary_dim)
         high = self._pair_with(self.beta_slow, rotary_dim)
         if self.truncate:
@@ -294,12 +307,25 @@ class Yarn(Form):
 
         # the last pair is rotary_dim / 2 - 1, and still the code of the paper and every runtime
         # have rotary_dim - 1 here (find_correction_range of transformers)
-        low = max(low, 0.0)
-        high = min(high, rotary_dim - 1.0)
-        if low == high:
-            high += 0.001  # as the reference code does, against a division by zero
-        index = np.arange(rotary_dim // 2, dtype=np.float64)
-        return np.clip((index - low) / (high - low), 0.0, 1.0)
+        return max(low, 0.0), min(high, rotary_dim - 1.0)
+
+    def order_ends(self, rotary_dim: int) -> Form:
+        """The form whose ramp does not end before it begins; this one where the ends do not cross.
+
+        In place of crossed ends it has a step behind the first one, as llama.cpp computes it
+        (`rope_yarn_ramp` in ggml/src/ggml-cpu/ops.cpp).
+        """
+        low, high = self.ends(rotary_dim)
+        if low <= high:
+            return self
+        last_pair = rotary_dim // 2 - 1
+        if low >= last_pair:
+            return Plain(self.theta)
+
+        # equal betas are a step, here between the pairs low and low + 1
+        power = self.theta ** (-(2 * low + 1) / rotary_dim)
+        beta = self.original_context * power / (2 * math.pi)
+        return replace(self, beta_fast=beta, beta_slow=beta, truncate=True)
 
     def _pair_with(self, rotations: float, rotary_dim: int) -> float:
         """The (fractional) pair that rotates so often within the trained context L.
@@ -313,6 +339,30 @@ class Yarn(Form):
         base = base_inv_freq(self.theta, rotary_dim)
         ramp = self.ramp(rotary_dim)
         return base * (1 - ramp) + base / self.factor * ramp
+
+
+def simplify_crossed(form: Form, rotary_dim: int) -> Form:
+    """The form without a ramp that computes the same as YaRN whose ends are crossed.
+
+    Such a YaRN divides all frequencies or none. Its keys mean another form to llama.cpp
+    (`Yarn.order_ends`), and with another base its ends may not be crossed.
+
+    Args:
+        form: A form of any kind. The result is the same form for any other YaRN and kind.
+        rotary_dim: The dimensions that rotate, two for each pair.
+    """
+    if not isinstance(form, Yarn):
+        return form
+    low, high = form.ends(rotary_dim)
+    if low <= high:
+        return form
+
+    ramp = form.ramp(rotary_dim)
+    if np.all(ramp == 1):
+        return InterpolatedForm(form.theta, form.factor)
+    if np.all(ramp == 0):
+        return Plain(form.theta)
+    return form  # beta_fast is below beta_slow
 
 
 @dataclass(frozen=True)

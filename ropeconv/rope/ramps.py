@@ -80,9 +80,10 @@ class RampApproximation:
 
 def _round_ends(schedule: Schedule, form: Yarn, beta_fast: float, beta_slow: float) -> Schedule:
     """The schedule with other betas, and with the ends of the ramp rounded to whole pairs."""
+    rotary_dim = 2 * len(schedule.inv_freq)
     rounded = replace(form, beta_fast=beta_fast, beta_slow=beta_slow, truncate=True)
-    inv_freq = rounded.inv_freq(2 * len(schedule.inv_freq))
-    return replace(schedule, form=rounded, inv_freq=inv_freq)
+    computed = rounded.order_ends(rotary_dim)
+    return replace(schedule, form=computed, inv_freq=computed.inv_freq(rotary_dim))
 
 
 def approximate_ramp(
@@ -101,7 +102,7 @@ def approximate_ramp(
     Returns:
         The ramp; None where the schedule is not YaRN, or where the frequencies are the same.
     """
-    form = schedule.form
+    form = schedule.simplify_crossed().form
     has_two_lists = schedule.short_inv_freq is not None
     if not isinstance(form, Yarn) or has_two_lists:
         return None

@@ -25,6 +25,7 @@ from .forms import (
     base_inv_freq,
     count_zero,
     divisors,
+    simplify_crossed,
     temperature_attention_factor,
 )
 from .lengths import format_factor, format_tokens, parse_tokens
@@ -81,7 +82,8 @@ def on_top(
     """
     declared = spec.context
     original = spec.original_context
-    form = spec.form
+    form = simplify_crossed(spec.form, spec.rotary_dim)
+    spec = replace(spec, form=form)
     if not spec.scaled:
         raise RecipeError(
             "--on-top keeps the scaling of a model, and this one has none; leave it out"
@@ -140,7 +142,7 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
     # scaling: 256k for a scaled model of 128k is a factor of 2, so 16k for the unscaled 8k.
     relative_method = method.relative(spec.context, spec.original_context)
     factor = relative_method.factor_over(spec.original_context)
-    scaling = spec.form
+    scaling = simplify_crossed(spec.form, spec.rotary_dim)
     if factor is None or not isinstance(scaling, Scaled):
         return None
 

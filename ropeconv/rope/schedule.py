@@ -3,13 +3,13 @@
 import hashlib
 import math
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from .errors import RecipeError, counted
-from .forms import Form, Vector
+from .forms import Form, Vector, simplify_crossed
 from .lengths import MOST_TOKENS
 from .summary import SummaryTable, TableSummary
 
@@ -267,6 +267,12 @@ class Schedule(TableSummary):
         has_same_factor = self.attention_factor == other.attention_factor
         has_same_scale = self.softmax_scale == other.softmax_scale
         return bool(has_same_frequencies) and has_same_factor and has_same_scale
+
+    def simplify_crossed(self) -> "Schedule":
+        """The schedule with a form that llama.cpp computes too (`forms.simplify_crossed`)."""
+        if self.form is None:
+            return self
+        return replace(self, form=simplify_crossed(self.form, 2 * len(self.inv_freq)))
 
     @property
     def digest(self) -> str:

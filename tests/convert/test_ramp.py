@@ -10,9 +10,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.errors import UnsupportedBake
+from ropeconv.rope.forms import InterpolatedForm
 from scripts.pages.engine_tables import configs
 
-from ..support.baking import LINEAR, YARN, inspected, make_plan, recipe_of
+from ..support.baking import AS_IS, LINEAR, YARN, apply, inspected, make_plan, recipe_of
+from ..support.llamacpp import checkpoint
 from ..support.models import make
 
 VISION = ("Qwen--Qwen2.5-VL-7B-Instruct", "Qwen--Qwen3-VL-8B-Instruct", "Qwen--Qwen3.5-27B")
@@ -84,6 +86,27 @@ def test_auto_takes_it_for_both_servers(tmp_path: Path) -> None:
     assert plan.result.encoding == "ramp"
     alone = make_plan(config, LINEAR, tmp_path / "alone", runtimes=("transformers",))
     assert alone.result.encoding == "native"
+
+
+def test_llama_cpp_gets_it_as_linear_scaling(tmp_path: Path) -> None:
+    """llama.cpp computes a step from such a ramp, with which all pairs keep their frequencies."""
+    folder = tmp_path / "baked"
+    apply(make_plan(checkpoint("qwen3", tmp_path / "source"), LINEAR, folder))
+    config = json.loads((folder / "config.json").read_text())
+    rope = {"rope_type": "yarn", "beta_fast": 1e-20, "beta_slow": 1e-20, "attention_factor": 1.0}
+    rope |= {"factor": 4.0, "original_max_position_embeddings": 64}
+    del config["rope_scaling"]
+    config["rope_parameters"] = {**rope, "rope_theta": config["rope_parameters"]["rope_theta"]}
+    (folder / "ropeconv.json").unlink()
+    (folder / "config.json").write_text(json.dumps(config))
+
+    crossed = inspected(folder).spec
+    assert crossed.form.kind == "yarn"
+    plan = make_plan(folder, AS_IS, tmp_path / "model.gguf", to="gguf", outtype="f32")
+    written = apply(plan)
+    spec = inspected(written).spec
+    assert spec.form == InterpolatedForm(crossed.rope_theta, 4.0)
+    assert spec.attention_factor == pytest.approx(1)
 
 
 def test_other_schedules_and_models_are_refused(tmp_path: Path) -> None:

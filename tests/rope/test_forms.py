@@ -12,13 +12,18 @@ import pytest
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.forms import (
     NO_ROTATION,
+    Form,
+    InterpolatedForm,
     Llama3,
     LongRope,
+    Plain,
     Vector,
+    Yarn,
     base_inv_freq,
     count_zero,
     divide,
     divisors,
+    simplify_crossed,
     wavelengths,
     written_divisors,
 )
@@ -136,6 +141,101 @@ def test_a_written_divisor_makes_the_frequency_exactly_0_in_float32() -> None:
     assert written_divisors([1e29]) == written_divisors([1e30]) == [float(np.finfo(np.float32).max)]
 
 
+# YaRN whose ramp ends before it begins
+
+BASES = (3.0, 31.6, 300.0, 1e4, 5e5, 1e7)
+LENGTHS = (5, 64, 4096, 262144, 10_485_760)
+BETAS = ((32.0, 1.0), (1.0, 1.0), (1e5, 1e4))
+
+
+def yarn_of_transformers(form: Yarn, rotary_dim: int) -> Vector:
+    """What the installed transformers computes from the keys of a YaRN."""
+    return of_transformers(
+        rotary_dim,
+        rope_type="yarn",
+        rope_theta=form.theta,
+        factor=form.factor,
+        original_max_position_embeddings=form.original_context,
+        beta_fast=form.beta_fast,
+        beta_slow=form.beta_slow,
+        truncate=form.truncate,
+        attention_factor=1.0,
+    )
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("rotary_dim", [8, 64, 128])
+@pytest.mark.parametrize("betas", BETAS)
+def test_yarn_keeps_fast_pairs_and_its_keys_are_what_transformers_computes(
+    betas: tuple[float, float], rotary_dim: int, truncate: bool
+) -> None:
+    """For bases, widths and trained lengths where the ends of the ramp cross, and where not."""
+    crossed = 0
+    for theta in BASES:
+        for length in LENGTHS:
+            read = Yarn(theta, 4.0, length, *betas, truncate)
+            by_transformers = yarn_of_transformers(read, rotary_dim)
+            np.testing.assert_allclose(read.inv_freq(rotary_dim), by_transformers, rtol=3e-6)
+            simple = simplify_crossed(read, rotary_dim).inv_freq(rotary_dim)
+            np.testing.assert_allclose(simple, by_transformers, rtol=3e-6)
+
+            # the method: no pair changes that rotates more than beta_fast times
+            spec = RopeSpec(rotary_dim, rotary_dim, Plain(theta), length, length)
+            schedule = recipe_of("yarn", 4.0, *betas, truncate).schedule(spec)
+            base = base_inv_freq(theta, rotary_dim)
+            is_fast = length * base / math.tau > betas[0] * theta ** (2 / rotary_dim)
+            np.testing.assert_allclose(schedule.inv_freq[is_fast], base[is_fast], rtol=1e-12)
+
+            # and what is written as yarn is what transformers computes
+            low, high = read.ends(rotary_dim)
+            crossed += low > high
+            if isinstance(schedule.form, Yarn):
+                written = yarn_of_transformers(schedule.form, rotary_dim)
+                np.testing.assert_allclose(schedule.inv_freq, written, rtol=3e-6)
+            else:
+                assert schedule.form == Plain(theta)
+    assert crossed > 0
+
+
+def test_ends_that_cross_by_hand() -> None:
+    """theta = e, L = 2 pi e^9 and r = 8: pair i rotates e^(9 - i / 4) times, the slowest, pair 3,
+    e^8.25 = 3,828 times. 32 = e^3.47 rotations are those of pair 22.1, one rotation that of 36: the
+    ramp would begin at 22, and ends at r - 1 = 7.
+    """
+    length = 2 * math.pi * math.exp(9)
+    form = Yarn(math.e, 4.0, length)  # type: ignore[arg-type]
+    assert form.ends(8) == (22, 7)
+    assert form.ramp(8) == pytest.approx([1, 1, 1, 1])  # such as 22 / 15 for pair 0
+    assert simplify_crossed(form, 8) == InterpolatedForm(math.e, 4.0)
+    assert form.order_ends(8) == Plain(math.e)
+
+    # pair 0 rotates e^-1 times: the ramp would end at pair -4, and begins at 0
+    short = Yarn(math.e, 4.0, 2 * math.pi / math.e)  # type: ignore[arg-type]
+    assert short.ends(8) == (0, -4)
+    assert simplify_crossed(short, 8) == Plain(math.e)
+    assert short.order_ends(8).inv_freq(8) == pytest.approx(
+        base_inv_freq(math.e, 8) / np.array([1, 4, 4, 4])
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "crosses"),
+    [
+        (RopeSpec(128, 128, Plain(1e6), 131072, 131072), False),  # layers of Gemma 3
+        (RopeSpec(128, 128, Plain(5e5), 10_485_760, 10_485_760), False),  # Llama 4 Scout
+        (RopeSpec(64, 64, Plain(1e4), 163840, 163840, mla=True), False),  # DeepSeek V3
+        (RopeSpec(128, 32, Plain(1e4), 131072, 131072), False),  # a quarter of the head
+        (RopeSpec(128, 128, Plain(31.6), 262144, 262144), True),  # Gemma 4's pairs that rotate
+        (RopeSpec(128, 128, Plain(10.0), 32768, 32768), True),
+    ],
+)
+def test_only_a_small_base_makes_the_ends_cross(spec: RopeSpec, crosses: bool) -> None:
+    """That is, L above 64 pi theta^2."""
+    form: Form | None = recipe_of("yarn", 4.0).schedule(spec).form
+    assert isinstance(form, Plain) == crosses
+    assert (spec.original_context > 64 * math.pi * spec.rope_theta**2) == crosses
+
+
 THETA, WHOLE, ROTATING = 1e6, 512, 64  # Gemma 4: 64 of 256 pairs
 GEMMA4 = RopeSpec(512, WHOLE, Proportional(THETA, 1.0, 0.25), 131072, 131072, rotating_share=0.25)
 BASE = THETA ** (-np.arange(0, 2 * ROTATING, 2) / WHOLE)
@@ -178,6 +278,12 @@ def test_yarn_leaves_gemma_4_its_frequencies() -> None:
     np.testing.assert_allclose(schedule.inv_freq[:ROTATING], BASE, rtol=1e-12)
     assert schedule.form == GEMMA4.form
     assert schedule.attention_factor > 1.1
+    # 26B was trained with twice the length, where the ramp of the code ends before it begins
+    larger = replace(GEMMA4, original_context=262144, context=262144)
+    np.testing.assert_allclose(rotating(recipe_of("yarn", 4.0), larger), BASE, rtol=1e-12)
+    assert recipe_of("yarn", 4.0).schedule(larger).form == GEMMA4.form
+    dynamic = recipe_of("dynamic", "yarn:4", 1 << 20)
+    np.testing.assert_allclose(rotating(dynamic, larger), BASE, rtol=1e-12)
     short = recipe_of("yarn", 4.0).schedule(replace(GEMMA4, original_context=64, context=64))
     assert short.form is None
     assert short.inv_freq[ROTATING - 1] == pytest.approx(BASE[-1] / 4, rel=1e-12)

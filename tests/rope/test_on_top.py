@@ -38,6 +38,8 @@ def law(factor: float) -> float:
     return 0.1 * math.log(factor) + 1
 
 
+CROSSED = replace(QWEN, form=Yarn(1e6, 4.0, 32768, 1e-20, 1e-20), attention_factor=1.0)
+"""Linear scaling as the encoding `ramp` writes it: the ramp ends before it begins."""
 NARROW = replace(QWEN, form=Yarn(1e6, 4.0, 32768, 16.0, 2.0, False))
 OFF = replace(QWEN, attention_factor=1.0)
 HOT = replace(ALPACA, attention_factor=1.1)
@@ -73,6 +75,10 @@ THROUGH = math.floor(10000 ** (math.log(16384 / math.tau) / math.log(4096 / math
             1,
         ),
         (LLAMA_3_1, "by-parts", 2.0, {}, None, 262144, 1, 1),
+        # a YaRN that divides every frequency is linear scaling
+        (CROSSED, "linear", 2.0, {}, InterpolatedForm(1e6, 8.0), 262144, 1, 1),
+        (CROSSED, "yarn", 2.0, {}, None, 262144, law(2), 1),
+        (CROSSED, "theta", 8e6, {}, InterpolatedForm(8e6, 4.0), 131072, 1, 1),
         # settings follow the scaling unless they are given
         (NARROW, "yarn", 2.0, {}, Yarn(1e6, 8.0, 32768, 16.0, 2.0, False), 262144, law(8), 1),
         (

@@ -148,6 +148,22 @@ def test_formulas_by_type_and_factor() -> None:
     assert reading().spec.layout == "interleaved"
 
 
+def test_crossed_ends_of_a_ramp_are_a_step_in_llama_cpp() -> None:
+    """With 1,048,576 tokens and the base 30, each pair rotates more than 5,000 times."""
+    long = {**YARN, "rope__scaling__original_context_length": 1 << 20, "rope__freq_base": 30.0}
+    assert reading(**long).spec.form == Plain(30.0)
+    assert reading(**long).spec.attention_factor == pytest.approx(1 + LOG)
+
+    # with 2 tokens, no pair rotates once: all but the first are divided
+    short = {**YARN, "rope__scaling__original_context_length": 2, "rope__freq_base": 30.0}
+    base = 30.0 ** (-np.arange(4) / 4)
+    np.testing.assert_allclose(
+        reading(**short).spec.form.inv_freq(8), base / [1, 4, 4, 4], rtol=1e-12
+    )
+    tensor = reading(vectors={"rope_freqs.weight": [1.0, 2.0, 5.0, 3.0]}, **long)
+    np.testing.assert_allclose(tensor.spec.form.inv_freq(8), base / [1, 2, 5, 3], rtol=1e-12)
+
+
 # Rope tensors
 
 

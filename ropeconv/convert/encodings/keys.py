@@ -45,6 +45,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         UnsupportedBake: For forms that no keys describe, and for keys that llama.cpp does not use.
     """
     arch = arch_of_header(model)
+    schedule = schedule.simplify_crossed()
     form = schedule.form
     prefix = f"{arch.name}.rope."
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
@@ -60,7 +61,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     # 0 for other models
     pinned_context = pinned_original(model)
     if isinstance(form, Yarn):
-        _check_yarn(form, pinned_context, arch)
+        _check_yarn(form, 2 * len(schedule.inv_freq), pinned_context, arch)
     if pinned_context:
         original = pinned_context
     elif isinstance(form, Yarn):
@@ -98,11 +99,12 @@ def _has_usual_betas(form: Yarn, arch: Arch) -> bool:
     return (form.beta_fast, form.beta_slow) == (arch.beta_fast, 1.0)
 
 
-def _check_yarn(form: Yarn, pinned_context: int | None, arch: Arch) -> None:
+def _check_yarn(form: Yarn, rotary_dim: int, pinned_context: int | None, arch: Arch) -> None:
     """Raise UnsupportedBake for settings of YaRN that llama.cpp has no metadata keys for.
 
     Args:
         form: YaRN with its settings.
+        rotary_dim: The dimensions that rotate.
         pinned_context: An original context in tokens that must not change, as in files of
             Ministral 3; 0 or None for other files.
         arch: The architecture of the GGUF file, with the keys that llama.cpp reads for it.
@@ -119,6 +121,12 @@ def _check_yarn(form: Yarn, pinned_context: int | None, arch: Arch) -> None:
     if not form.truncate:
         why = "llama.cpp always rounds the ends of the ramp"
         raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, ADVICE_OF_KEYS)
+
+    # a config with beta_fast below beta_slow, for which transformers has a ramp that falls
+    low, high = form.ends(rotary_dim)
+    if low > high:
+        why = "its ramp ends before it begins, which llama.cpp computes as a step"
+        raise UnsupportedBake("this yarn", "GGUF metadata", why, ADVICE_OF_KEYS)
 
     # other betas than 32 and 1, for which only some architectures have keys
     has_keys_for_betas = bool(arch.betas)

@@ -36,7 +36,7 @@ from ropeconv.models.open import open_source
 from ropeconv.models.reference import names_gguf
 from ropeconv.models.source import Source
 from ropeconv.rope.errors import RopeconvError, command_line, counted, shown
-from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Plain, Yarn
+from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Plain, Yarn, simplify_crossed
 from ropeconv.rope.methods.bases import Theta
 from ropeconv.rope.methods.interpolation import Linear, Llama3Method, YarnMethod
 from ropeconv.rope.methods.method import Method
@@ -734,11 +734,12 @@ def _method_of(spec: RopeSpec) -> Method:
 
     For a YaRN model it is YaRN with the factor and the betas of the model, for example.
     """
-    if not isinstance(spec.form, Plain):
+    form = simplify_crossed(spec.form, spec.rotary_dim)
+    if not isinstance(form, Plain):
         for method in (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0)):
             # `widen` returns the method with the settings of this scaling, its factor times 1.0. It
             # returns None for the scaling of another method.
-            with_settings_of_model = method.widen(spec.form, 1.0)
+            with_settings_of_model = method.widen(form, 1.0)
             if with_settings_of_model is not None:
                 return with_settings_of_model
     return Theta(spec.rope_theta)

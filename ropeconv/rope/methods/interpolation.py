@@ -204,6 +204,11 @@ class YarnMethod(ScaledMethod):
         ),
         "The code clamps the upper end at r - 1, though the last pair is r/2 - 1; so do runtimes.",
         (
+            "Where every pair rotates more than beta_fast times, the ends cross in the code, which"
+            " then divides every frequency by s; here none changes, as in the paper and in"
+            " llama.cpp. Gemma 4 26B is such a model."
+        ),
+        (
             "sqrt(1/t) multiplies cos and sin, so that logits are multiplied by 1/t; for s <= 1 it"
             " is 1."
         ),
@@ -227,7 +232,12 @@ class YarnMethod(ScaledMethod):
             raise RecipeError("--yarn: mscale and mscale_all_dim go together; pass both or neither")
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        return Yarn(
+        """The formula of the frequencies: YaRN's, or one without a ramp where its ends cross.
+
+        In Gemma 4 26B each pair that rotates does so more than `beta_fast` times in the trained
+        262,144 tokens, so that no frequency changes.
+        """
+        form = Yarn(
             theta=spec.rope_theta,
             factor=factor,
             original_context=spec.original_context,
@@ -235,6 +245,7 @@ class YarnMethod(ScaledMethod):
             beta_slow=self.beta_slow,
             truncate=self.truncate,
         )
+        return form.order_ends(spec.rotary_dim)
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         """Return YaRN's frequencies, with the attention factor 0.1 ln s + 1 for the factor s.

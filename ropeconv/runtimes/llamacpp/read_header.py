@@ -121,13 +121,18 @@ def _read_unchecked(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     # they are divided by the numbers of the rope tensors, a short and a long list of divisors
     tensor_length = stored_pairs(file, rotary_dim)
     divisors = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, tensor_length)
-    form = _divide_form(form_of_keys, divisors, scaling.original, rotary_dim)
+    form_of_ramp = form_of_keys
+    if isinstance(form_of_keys, Yarn):
+        form_of_ramp = form_of_keys.order_ends(rotary_dim)
+    form = _divide_form(form_of_ramp, divisors, scaling.original, rotary_dim)
     trained = _trained_context(file, form, scaling.context)
 
     # layers with a window, which may have frequencies of their own
     local_form = None
     if "local" in layers:
         local_form = _local_form(file, form_of_keys)
+        if isinstance(local_form, Yarn):
+            local_form = local_form.order_ends(rotary_dim)
     nope_query_scaling = None
     if any(windows):
         nope_query_scaling = arch.nope_query_scaling

@@ -14,12 +14,13 @@ import pytest
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import f32
+from ropeconv.formats.gguf.header import f32, string, u32
 from ropeconv.hub.base_model import BaseModel
 from ropeconv.hub.card import card
 from ropeconv.hub.upload_set import from_gguf
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.source import RECEIPT
+from ropeconv.rope.forms import Plain
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.gguf import validate_gguf
 
@@ -164,6 +165,44 @@ def test_llama_cpp_computes_the_rounded_ramp_and_not_the_own_one(tmp_path: Path)
     for computed, other in zip(right, own, strict=True):
         assert computed.kl_mean < 1e-5
         assert other.kl_mean > 100 * computed.kl_mean
+
+
+def test_crossed_ends_divide_nothing_in_llama_cpp_and_everything_in_transformers(
+    tmp_path: Path,
+) -> None:
+    """The base is 2, so that each pair rotates more than 32 times in 4,096 tokens."""
+    plain = {"rope_type": "default", "rope_theta": 2.0}
+    yarn = {**plain, "rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0}
+    yarn["original_max_position_embeddings"] = 4096
+    linear = {**plain, "rope_type": "linear", "factor": 4.0}
+    source = published(tmp_path / "source", "llama", plain, 256)
+    crossed = published(tmp_path / "crossed", "llama", yarn, 256)
+    divided = published(tmp_path / "divided", "llama", linear, 256)
+
+    # the keys of that YaRN in a file; llama.cpp multiplies attn_factor by 1 + 0.1 ln 4
+    file = tmp_path / "model.gguf"
+    apply(make_plan(source, AS_IS, file, to="gguf", outtype="f32"))
+    scaling = "llama.rope.scaling."
+    values = {
+        f"{scaling}type": string("yarn"),
+        f"{scaling}factor": f32(4.0),
+        f"{scaling}original_context_length": u32(4096),
+        f"{scaling}attn_factor": f32(1 / (1 + 0.1 * math.log(4))),
+    }
+    with_keys = tmp_path / "keys.gguf"
+    write_new(GgufFile.open(file), 0, Edit(values, frozenset({RECEIPT})), with_keys)
+
+    # ropeconv reads of both what the runtimes compute
+    assert inspected(with_keys).spec.form == Plain(2.0)
+    spec = inspected(crossed).spec
+    np.testing.assert_allclose(spec.current().inv_freq, Plain(2.0).inv_freq(spec.rotary_dim) / 4)
+    by_llama_cpp = of_llamacpp(with_keys)
+    for computed in beyond(of_transformers(source, None), by_llama_cpp):
+        assert computed.kl_mean < 1e-5
+    for computed in beyond(of_transformers(crossed, None), of_transformers(divided, None)):
+        assert computed.kl_mean < 1e-5
+    for other in beyond(of_transformers(crossed, None), by_llama_cpp):
+        assert other.kl_mean > 1e-3
 
 
 def test_validate_compares_with_the_ramp_that_was_written_and_says_so(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from ..rope.methods.interpolation import YarnMethod
 from ..rope.methods.method import REGISTRY, LengthMethod, Method, ScaledMethod
 from ..rope.methods.vectors import AsIs, Piecewise
 from ..rope.recipe import Recipe, flags, total_factor
-from ..rope.schedule import Schedule
+from ..rope.schedule import IN_FLOAT32, Schedule
 from ..rope.spec import RopeSpec
 from ..rope.summary import Summary, SummaryTable
 from ..runtimes.gguf_readers import find_any, reader_names
@@ -55,6 +55,7 @@ from .plan import Plan
 from .start import (
     has_fixed_attention_factor,
     inherit_settings,
+    keeps_every_frequency,
     nothing_to_extend,
     refuse_undeclared,
 )
@@ -284,8 +285,6 @@ class MeasuredMethod:
 
 DECIMALS_OF_LOSS = 2
 """Decimals of the losses in tables, to which methods are ordered by them."""
-IN_FLOAT32 = 1e-6
-"""How far frequencies may differ that are equal in float32."""
 NOT_DECIDED = "not decided"
 """Too few questions were asked to say whether a method works without training."""
 NO_NEW_ANGLE = "no new angle"
@@ -648,9 +647,9 @@ def _advise_on_methods(
             reasons_by_method[name] = str(problem)
             continue
 
-        is_unchanged = row.schedule.computes_same(start.current(), tolerance=IN_FLOAT32)
+        is_unchanged = row.schedule.keeps_frequencies(start.current())
         if is_unchanged and method_class is not AsIs:
-            reasons_by_method[name] = f"{row.flags} changes no frequency of this model"
+            reasons_by_method[name] = keeps_every_frequency(method, start)
         else:
             rows.append(row)
     rows.sort(key=lambda row: row.rank)
@@ -1074,8 +1073,11 @@ def matrix() -> tuple[MatrixCell, ...]:
             method_class = REGISTRY[method_name]
             try:
                 recipe = Recipe(method_class(factor))  # type: ignore[call-arg]
+                schedule = recipe.schedule(unscaled)
+                if schedule.keeps_frequencies(unscaled.current()):
+                    continue  # Gemma 4, of which llama3 changes nothing
                 request = EncodeRequest(
-                    schedule=recipe.schedule(unscaled),
+                    schedule=schedule,
                     spec=unscaled,
                     family=family,
                     config=config,

@@ -66,7 +66,7 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     # any other model
     trained = recipe.original_context or source_spec.original_context
     factor = context / trained
-    level, reason = _from_unscaled(recipe, inspection, trained, factor)
+    level, reason = _from_unscaled(recipe, inspection, schedule, trained, factor)
     return FineTuningRecord(level=level, factor=factor, trained=trained, reason=reason)
 
 
@@ -151,7 +151,7 @@ def training_by_measurement(untuned: Untuned) -> tuple[FineTuningLevel, str]:
 
 
 def _from_unscaled(
-    recipe: Recipe, inspection: Inspection, trained: int, factor: float
+    recipe: Recipe, inspection: Inspection, schedule: Schedule, trained: int, factor: float
 ) -> tuple[FineTuningLevel, str]:
     """Return whether a model that was trained without scaling needs fine-tuning, and why.
 
@@ -161,6 +161,7 @@ def _from_unscaled(
     Args:
         recipe: The method and its modifiers.
         inspection: The inspection of the model.
+        schedule: The frequencies that the recipe gives the model.
         trained: The context of the training, in tokens.
         factor: The wanted context over `trained`.
 
@@ -170,6 +171,10 @@ def _from_unscaled(
     """
     if factor <= 1:  # the context is not longer than in training
         return "none", ""
+
+    # a method that changes no frequency of this model, where it changes those of measured models
+    if schedule.keeps_frequencies(inspection.first_spec.unscaled().current()):
+        return _from_unchanged(inspection, trained)
 
     # the class of the method; None for an output with the same RoPE and a longer context
     method = _method_of_output(recipe, inspection.spec)

@@ -63,9 +63,10 @@ def quality(plan: Plan) -> str:
 def shown_study(plan: Plan) -> Study | None:
     """Return the study that `advise` shows for the method of a plan; None without one.
 
-    Studies measure the loss of the next token, so an encoder has none.
+    Studies measure the loss of the next token, so an encoder has none. They are of models whose
+    frequencies the method changes, so they say nothing of a model whose frequencies it keeps.
     """
-    if is_encoder(plan):
+    if is_encoder(plan) or plan.schedule.keeps_frequencies(plan.before.current()):
         return None
     on_top = plan.before.form.kind if plan.recipe.on_top else ""
     has_windows = plan.before.sliding_window is not None

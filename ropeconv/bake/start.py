@@ -27,10 +27,10 @@ from ..rope.forms import (
 )
 from ..rope.lengths import format_tokens
 from ..rope.methods.interpolation import YarnMethod
-from ..rope.methods.method import Method
+from ..rope.methods.method import Method, ScaledMethod, Value
 from ..rope.methods.vectors import AsIs
-from ..rope.recipe import Recipe, total_factor
-from ..rope.schedule import Schedule
+from ..rope.recipe import Recipe, resolved_factor, total_factor
+from ..rope.schedule import IN_FLOAT32, Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
@@ -254,6 +254,9 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
         unseen = nothing_to_extend(first, schedule.context)
         if unseen:
             raise RopeconvError(f"{first.source.reference} cannot be extended: {unseen}")
+        useless = changes_nothing(completed, spec, schedule, first.spec)
+        if useless:
+            raise RopeconvError(useless)
 
     # sentences on numbers that the user did not give, such as "factor 4 = 131,072 / 32,768 trained
     # tokens"
@@ -368,6 +371,49 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
         f"{none_of_the_layers} sees the whole context, only {max(short_windows):,} tokens"
         f" ({spec.window_kind}), so a method adds nothing beyond them; {advice}"
     )
+
+
+def changes_nothing(
+    recipe: Recipe, spec: RopeSpec, schedule: Schedule, source_spec: RopeSpec
+) -> str:
+    """Return that a recipe only declares a longer context, in words; empty where it does more.
+
+    `--llama3 4` is such a recipe for Gemma 4, whose slowest pair rotates more often than llama3
+    changes. A factor of 1, or the base that the model has, is meant so.
+
+    Args:
+        recipe: The method and its modifiers.
+        spec: The RoPE that the method starts from.
+        schedule: The frequencies, the factors and the context that the recipe gives.
+        source_spec: The RoPE of the source, with the scaling that `--replace` removes.
+    """
+    factor = resolved_factor(recipe, spec.original_context, source_spec.context)
+    if factor is None or factor <= 1:
+        return ""
+    before = spec.current()
+    computes_same = schedule.computes_same(before, IN_FLOAT32) and schedule.log_n is None
+    if not computes_same or not schedule.keeps_frequencies(before):
+        return ""
+
+    # what declares the length without a method, and a method that changes any model
+    length = format_tokens(schedule.context)
+    ways = f"pass --ntk {length} to change it"
+    if not source_spec.scaled:
+        ways = f"pass --as-is --context {length} to declare only the length, or --ntk {length}"
+    return f"{keeps_every_frequency(recipe.method, spec)}; {ways}"
+
+
+def keeps_every_frequency(method: Method, spec: RopeSpec) -> str:
+    """Return that a method changes no frequency of a model, with the reason where it is known."""
+    words = method.flag() if method.value is Value.FILE else method.command
+    sentence = f"{words} changes no frequency of this model"
+    has_ramp = isinstance(method, ScaledMethod) and method.ordered is not None
+    if has_ramp and spec.fewest_turns >= 1:
+        sentence += (
+            f", whose pairs rotate {spec.fewest_turns:,.0f} times or more within its"
+            f" {spec.context:,} tokens"
+        )
+    return sentence
 
 
 def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:

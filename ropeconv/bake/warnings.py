@@ -35,7 +35,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.runtime import GOOD, WRONG, Runtime, newest, runtimes
 from ..runtimes.verdict import Verdict
 from .hidden import SideFile
-from .start import PlanStart, warn_of_short_reach
+from .start import PlanStart, keeps_every_frequency, warn_of_short_reach
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -70,6 +70,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
         useless = cannot_gain(spec, schedule.context)
         if useless:
             yield useless
+        if schedule.keeps_frequencies(start.spec.current()):
+            yield from _warn_of_kept_frequencies(recipe, start)
     worse = worse_than_source(schedule, spec)
     if worse:
         yield worse
@@ -94,6 +96,20 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
         yield start.fine_tuning.sentence
     if inspection.custom_code:
         yield inspection.custom_code
+
+
+def _warn_of_kept_frequencies(recipe: Recipe, start: PlanStart) -> Iterator[str]:
+    """Yield a sentence on a longer context for which a method changes no frequency of a model.
+
+    YaRN changes only the attention factor of Gemma 4.
+    """
+    if start.schedule.context <= start.spec.context:
+        return
+    kept = keeps_every_frequency(recipe.method, start.spec)
+    attention_factor = start.schedule.attention_factor
+    if attention_factor != start.spec.attention_factor:
+        kept += f"; only its attention factor becomes {attention_factor:.4g}"
+    yield kept
 
 
 def cannot_gain(spec: RopeSpec, context: int) -> str:

@@ -18,6 +18,8 @@ LOSSLESS = 13
 
 Weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run time.
 """
+IN_FLOAT32 = 1e-6
+"""How far frequencies may differ, relatively, that are equal in float32."""
 EXACT = 1e-3  # a deviation below this is less than bfloat16's own rounding of the scale
 
 
@@ -273,6 +275,31 @@ class Schedule(TableSummary):
         if self.form is None:
             return self
         return replace(self, form=simplify_crossed(self.form, 2 * len(self.inv_freq)))
+
+    def keeps_frequencies(self, before: "Schedule") -> bool:
+        """Whether it has the frequencies of another schedule, as far as float32 tells them apart.
+
+        The attention factor and the scaling of queries may differ.
+
+        Args:
+            before: The other schedule.
+        """
+        pairs = [(self.inv_freq, before.inv_freq)]
+        if self.short_inv_freq is not None or before.short_inv_freq is not None:
+            pairs.append((self._short_or_only, before._short_or_only))
+        for vector, other in pairs:
+            if vector.shape != other.shape:
+                return False
+            if not np.allclose(vector, other, rtol=IN_FLOAT32, atol=0):
+                return False
+        return True
+
+    @property
+    def _short_or_only(self) -> Vector:
+        """The frequencies for short prompts; of one list, those for all."""
+        if self.short_inv_freq is None:
+            return self.inv_freq
+        return self.short_inv_freq
 
     @property
     def digest(self) -> str:

@@ -79,6 +79,13 @@ def extended(model: str, method: str) -> EncodeRequest:
 
 
 @cache
+def changes_nothing(model: str, method: str) -> bool:
+    """Whether a method changes no frequency of a model, as llama3 of Gemma 4."""
+    request = extended(model, method)
+    return request.schedule.keeps_frequencies(request.spec.current())
+
+
+@cache
 def obstacles(model: str, method: str) -> dict[str, str]:
     """Return why engines compute no output of a method exactly, by the name of the engine.
 
@@ -193,6 +200,8 @@ def engines() -> str:
 
 def _cell(model: str, method: str) -> str:
     """Return the cell of a model and a method: "yes", or the engines that fail."""
+    if changes_nothing(model, method):
+        return "changes no frequency"
     failing = obstacles(model, method)
     if failing:
         return f"not {', '.join(failing)}"
@@ -221,8 +230,9 @@ def is_for_text(needed: Mapping[str, str]) -> bool:
 def engines_counted() -> str:
     """Return the sentence above that table."""
     cells = [(model, method) for model in POPULAR for method, _ in METHODS.values()]
-    holds = sum(not obstacles(*cell) for cell in cells)
-    servers = sum(set(obstacles(*cell)) <= {"llama.cpp"} for cell in cells)
+    useful = [cell for cell in cells if not changes_nothing(*cell)]
+    holds = sum(not obstacles(*cell) for cell in useful)
+    servers = sum(set(obstacles(*cell)) <= {"llama.cpp"} for cell in useful)
     with_option = sum("option" in _cell(*cell) for cell in cells)
     for_text = sum("for text" in _cell(*cell) for cell in cells)
     sentence = (
@@ -242,6 +252,8 @@ def reasons() -> str:
         # the methods by engine and reason, such as ("vLLM", "it ignores the attention factor")
         methods_by_reason: dict[tuple[str, str], list[str]] = {}
         for method, _ in METHODS.values():
+            if changes_nothing(model, method):
+                continue
             for engine, reason in obstacles(model, method).items():
                 methods_by_reason.setdefault((engine, reason), []).append(method)
             result = best_result(model, method)

@@ -199,13 +199,47 @@ def test_what_changes_no_frequency_of_a_model_is_no_advice() -> None:
     assert gemma.best is not None
     assert f" {turns:,.0f} times" in gemma.best.fine_tuning.reason
     assert gemma.best.command.endswith("--as-is --context 524288")
-    assert gemma.passed_over.keys() >= {"by-parts", "llama3"}
+    assert gemma.passed_over.keys() >= {"by-parts", "llama3", "yarn"}
     assert "piecewise" not in gemma.passed_over, "no pair to split at"
 
     # every pair but the fast ones changes where all rotate
     llama = ropeconv.advise(CONFIGS / "meta-llama--Meta-Llama-3-8B.json", "16k")
     assert not {"by-parts", "llama3"} & llama.passed_over.keys()
     assert "as-is" not in {row.method.name for row in llama.methods}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--llama3", "4"],
+        ["--by-parts", "4"],
+        ["--yarn", "4", "--attention-factor", "1"],
+        ["--yarn", "1M", "--attention-factor", "1"],
+    ],
+)
+def test_apply_refuses_what_changes_nothing_but_the_declared_length(
+    flags: list[str], tmp_path: Path
+) -> None:
+    gemma = MORE / "google--gemma-4-26B-A4B.json"
+    done = command(tmp_path, "apply", gemma, *flags, "--dry-run", code=1)
+    assert f"{flags[0]} {flags[1]} changes no frequency" in done.stderr
+    assert "--as-is --context 1M" in done.stderr
+    assert "nats" not in done.stderr
+    # both commands of the message work
+    for words in (["--as-is", "--context", "1M"], ["--ntk", "1M"]):
+        planned = command(tmp_path, "apply", gemma, *words, "--dry-run", "--json", code=0)
+        assert json.loads(planned.stdout)["schedule"]["context"] == 1 << 20
+
+
+def test_numbers_that_are_those_of_the_model_get_a_note(tmp_path: Path) -> None:
+    llama = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps([500000.0 ** (-pair / 64) for pair in range(64)]))
+    for method in (["--inv-freq", own], ["--theta", "500000"], ["--linear", "1"]):
+        done = command(tmp_path, "apply", llama, *method, "--context", "16k", "--dry-run", code=0)
+        assert f"{method[0]} " in done.stdout + done.stderr
+        assert "changes no frequency" in done.stdout + done.stderr
+        assert "SmolLM2" not in done.stdout + done.stderr
 
 
 def test_losses_on_other_texts_are_told_apart() -> None:

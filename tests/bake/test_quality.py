@@ -1,5 +1,6 @@
 """The line of `apply` on what was measured of a method."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,33 @@ def test_a_factor_of_1_has_no_quality_beyond_the_trained_length() -> None:
 
 def test_the_unchanged_model_has_no_quality_of_a_method() -> None:
     assert quality(make_plan(LLAMA, AS_IS)) == ""
+
+
+def test_a_method_that_changes_no_frequency_has_no_numbers_of_other_models(
+    tmp_path: Path,
+) -> None:
+    """YaRN gives a tiny Gemma 4 with the lengths of 26B an attention factor, and no more."""
+    source = checkpoint("gemma4_text", tmp_path / "source")
+    file = source / "config.json"
+    config = json.loads(file.read_text())
+    full = config["rope_parameters"]["full_attention"]
+    full |= {"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25}
+    file.write_text(json.dumps(config | {"max_position_embeddings": 262144}))
+
+    plan = make_plan(source, recipe_of("yarn", 4.0))
+    assert plan.schedule.keeps_frequencies(plan.before.current())
+    assert plan.schedule.attention_factor > 1.1
+    assert shown_study(plan) is None
+    assert "nats" not in quality(plan)
+    assert quality(plan).startswith("not measured; ropeconv eval ")
+    assert "SmolLM2" not in plan.fine_tuning.reason
+    assert plan.fine_tuning.level == "undecided"
+    assert any("changes no frequency" in warning for warning in plan.warnings)
+
+    # the control: NTK changes them
+    changed = make_plan(source, recipe_of("ntk", 4.0))
+    assert shown_study(changed) is not None
+    assert not any("changes no frequency" in warning for warning in changed.warnings)
 
 
 @pytest.mark.parametrize("options", [{}, {"to": "gguf"}])

@@ -11,7 +11,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,7 @@ from ropeconv.environment import require
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats.texts import TextLike, text_or_path
 from ropeconv.loader import load_tokenizer
+from ropeconv.rope.errors import counted
 from ropeconv.rope.lengths import format_tokens
 
 from .cases import EvaluationSizes
@@ -65,8 +66,32 @@ class Texts:
 
     tokenizer: Tokenizer
 
-    notes: tuple[str, ...] = ()
-    """Sentences on texts that measure little."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on texts that measure little, and on copies that are left out."""
+
+    window_lengths: set[int] = field(default_factory=set)
+    """The lengths in tokens of the windows that measures have read; `long_enough` adds to them."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for below the tables: the remarks, and which texts were too short to be read.
+
+        The second is known once the measures have made their sequences.
+        """
+        sentences = list(self.remarks)
+        longest = max(self.window_lengths, default=0)
+        short = []
+        for document in self.documents:
+            if len(document.ids) + len(self.prefix) < longest:
+                short.append(document.name)
+        if short:
+            texts = counted(len(self.documents), "text")
+            are_shorter = counted(len(short), f"of {texts} is", f"of {texts} are")
+            sentences.append(
+                f"{are_shorter} shorter than {longest:,} tokens, so no loss is measured on"
+                f" {_list_names(short)}."
+            )
+        return sentences
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -93,6 +118,18 @@ class Texts:
             digest.update(len(document.ids).to_bytes(8, "little"))
             digest.update(document.ids.astype("<i4").tobytes())
         return digest.hexdigest()
+
+
+MOST_NAMED = 5
+"""Texts that a sentence names; it counts the others."""
+
+
+def _list_names(names: Sequence[str]) -> str:
+    """Return names for a sentence, such as "a.txt, b.txt and 3 more"."""
+    listed = ", ".join(names[:MOST_NAMED])
+    if len(names) > MOST_NAMED:
+        listed += f" and {len(names) - MOST_NAMED} more"
+    return listed
 
 
 MOST_DOCUMENTS = 1000
@@ -297,6 +334,9 @@ def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]
 def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
     """Return texts as tokens, with warnings about unusual ones.
 
+    A text with the same tokens as an earlier one is left out. Errors are between texts, and two
+    copies would count as two independent texts.
+
     Args:
         files: Names and contents.
         tokenizer: The tokenizer of the model.
@@ -305,16 +345,27 @@ def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
         BadSource: A text is binary or empty.
     """
     documents = []
-    notes = []
+    remarks = []
+    name_by_tokens: dict[bytes, str] = {}  # the first text with these tokens, by their sha256
+    copies = []
     for name, text in files:
-        note = remark(name, text)
-        if note:
-            notes.append(note)
+        found = remark(name, text)
         ids = np.array(tokenizer.encode(text), np.int32)
         if len(ids) < 2:
             raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
+        tokens = hashlib.sha256(ids.tobytes()).digest()
+        if tokens in name_by_tokens:
+            copies.append(f"{name} (of {name_by_tokens[tokens]})")
+            continue
+
+        name_by_tokens[tokens] = name
+        if found:
+            remarks.append(found)
         documents.append(TextDocument(name, ids))
-    return Texts(tuple(documents), tokenizer, tuple(notes))
+    if copies:
+        texts_are_copies = counted(len(copies), "text is a copy", "texts are copies")
+        remarks.append(f"{texts_are_copies} and left out: {_list_names(copies)}.")
+    return Texts(tuple(documents), tokenizer, tuple(remarks))
 
 
 def _decode_text(data: bytes, name: str) -> str:
@@ -332,6 +383,8 @@ def _decode_text(data: bytes, name: str) -> str:
 def long_enough(texts: Texts, length: int) -> list[int]:
     """Return the numbers of the documents that fill a sequence of `length` tokens.
 
+    `Texts.notes` names the others from then on.
+
     Raises:
         BadSource: There is none.
     """
@@ -343,6 +396,7 @@ def long_enough(texts: Texts, length: int) -> list[int]:
             f"the longest text has {most:,} tokens, and sequences of {length:,} are asked for; give"
             f" a longer --text, or --lengths up to {format_tokens(most)}"
         )
+    texts.window_lengths.add(length)
     return numbers
 
 

@@ -6,10 +6,18 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource, UsageError
+from ropeconv.features.evaluation.cases import EvaluationSizes
 from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
-from ropeconv.features.evaluation.texts import gather_texts
+from ropeconv.features.evaluation.texts import (
+    gather_texts,
+    long_enough,
+    tokenize,
+    window_ends,
+)
 from ropeconv.validate.comparison import Settings
 from ropeconv.validate.sampling import of_text
+
+from .engines import Letters, numbered
 
 STORY = "It was the best of times, it was the worst of times.\n"
 
@@ -79,3 +87,42 @@ def test_a_validation_reads_a_text_as_its_file(tiny_llama: Path, tmp_path: Path)
         of_text("two words\n", tiny_llama, 50)
     with pytest.raises(BadSource, match="UTF-8"):
         of_text(tmp_path / "none.txt", tiny_llama, 50)
+
+
+def test_copies_of_a_text_are_left_out_and_named() -> None:
+    files = [("a.txt", STORY), ("other.txt", "other words\n"), ("b.txt", STORY), ("c.txt", STORY)]
+    texts = tokenize(files, Letters())
+    assert [document.name for document in texts.documents] == ["a.txt", "other.txt"]
+    (note,) = texts.notes
+    assert all(name in note for name in ("a.txt", "b.txt", "c.txt"))
+    assert "copies" in note
+    assert "other.txt" not in note
+    # the same text once gives the same tokens, and no note
+    once = tokenize(files[:2], Letters())
+    assert once.sha256 == texts.sha256
+    assert not once.notes
+
+
+def test_many_copies_are_counted() -> None:
+    texts = tokenize([(f"row {number}", STORY) for number in range(40)], Letters())
+    assert len(texts.documents) == 1
+    (note,) = texts.notes
+    assert "39 texts" in note
+    assert "and 34 more" in note
+    assert len(note) < 400
+
+
+def test_texts_that_are_too_short_for_a_window_are_named() -> None:
+    texts = numbered(100, 20, 30, 64)
+    assert window_ends(texts, EvaluationSizes((16, 64), 16, windows=4), apart=8)
+    (note,) = texts.notes
+    assert "2 of 4 texts" in note
+    assert "64 tokens" in note
+    assert "text 1, text 2" in note
+    # asked again, as by another measure, it is one note
+    assert long_enough(texts, 64) == [0, 3]
+    assert texts.notes == [note]
+    # no note where all are long enough
+    enough = numbered(100, 64)
+    assert long_enough(enough, 64) == [0, 1]
+    assert enough.notes == []

@@ -460,7 +460,11 @@ def _spread_ends(size: int, length: int, wanted: int, apart: int) -> list[int]:
 
 
 class CheckpointTokenizer:
-    """The tokenizer of a checkpoint."""
+    """The tokenizer of a checkpoint.
+
+    The name of a special token in a text, such as <s> in a page of HTML, is plain text, as it is
+    for llama.cpp.
+    """
 
     def __init__(self, folder: Path, trust: bool = False) -> None:
         """Load the tokenizer with transformers.
@@ -478,9 +482,21 @@ class CheckpointTokenizer:
         with_special = self.tokenizer("a", add_special_tokens=True).input_ids
         plain = self.tokenizer("a", add_special_tokens=False).input_ids
         self.prefix = prefix_of(with_special, plain)
+        self._options = self._options_for_plain_text()
+
+    def _options_for_plain_text(self) -> dict[str, bool]:
+        """Return the options of a call that encodes a text without any special token."""
+        options = {"add_special_tokens": False, "verbose": False}
+        try:
+            self.tokenizer("a", **options, split_special_tokens=True)
+        except (TypeError, ValueError, NotImplementedError):
+            # MistralCommonBackend (tokenization_mistral_common.py) refuses the option, and never
+            # reads special tokens in a text
+            return options
+        return {**options, "split_special_tokens": True}
 
     def encode(self, text: str) -> list[int]:
-        tokens = self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+        tokens = self.tokenizer(text, **self._options).input_ids
         return [int(token) for token in tokens]
 
     def decode(self, ids: Sequence[int]) -> str:

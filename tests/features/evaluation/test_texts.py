@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource, UsageError
+from ropeconv.features.evaluation import texts as texts_module
 from ropeconv.features.evaluation.cases import EvaluationSizes
 from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
 from ropeconv.features.evaluation.texts import (
+    CheckpointTokenizer,
     gather_texts,
     long_enough,
     tokenize,
@@ -126,3 +128,41 @@ def test_texts_that_are_too_short_for_a_window_are_named() -> None:
     enough = numbered(100, 64)
     assert long_enough(enough, 64) == [0, 1]
     assert enough.notes == []
+
+
+def test_a_special_token_in_a_text_is_plain_text(tiny_llama: Path) -> None:
+    tokenizer = CheckpointTokenizer(tiny_llama)
+    special = set(tokenizer.tokenizer.all_special_ids)
+    assert special
+    text = "an <s>old</s> price"
+    tokens = tokenizer.encode(text)
+    assert not special & set(tokens)
+    assert tokenizer.decode(tokens) == text
+    # the tokens before a text are still the special ones, and other calls are not changed
+    usual = tokenizer.tokenizer(text).input_ids
+    assert special & set(usual)
+    assert tokenizer.prefix == tuple(tokenizer.tokenizer("").input_ids)
+    assert tokenizer.encode(text) == tokens
+
+
+def test_a_tokenizer_without_that_setting_still_reads_texts(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = CheckpointTokenizer(tiny_llama).encode(STORY)
+
+    class Refusing:
+        """As MistralCommonBackend of transformers, which never reads special tokens in a text."""
+
+        def __init__(self, tokenizer: Any) -> None:
+            self.tokenizer = tokenizer
+
+        def __call__(self, text: str, split_special_tokens: bool = False, **options: Any) -> Any:
+            if split_special_tokens:
+                raise ValueError("split_special_tokens is not supported")
+            return self.tokenizer(text, **options)
+
+    loaded = texts_module.load_tokenizer
+    monkeypatch.setattr(
+        texts_module, "load_tokenizer", lambda *given: Refusing(loaded(*given)), raising=True
+    )
+    assert CheckpointTokenizer(tiny_llama).encode(STORY) == usual

@@ -56,7 +56,8 @@ class TwoListEngine(Engine):
             return self.loaded.token_losses(ids, targets, progress)
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        with self._for(len(ids) + count):
+        # transformers chooses when it reads the prompt, whose keys then stay in the cache
+        with self._for(len(ids)):
             return self.loaded.generate(ids, count)
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
@@ -65,7 +66,7 @@ class TwoListEngine(Engine):
 
     @contextmanager
     def _for(self, length: int) -> Iterator[None]:
-        """Use the short or the long list, as a sequence of `length` tokens needs, in this block."""
+        """Use the short or the long list in this block, as a pass over `length` tokens does."""
         inv_freq = self.schedule.inv_freq
         if length <= self.schedule.original_context:
             assert self.schedule.short_inv_freq is not None
@@ -157,7 +158,12 @@ class CheckpointRunner(Runner):
         return first.unscaled() if first.scaled else first
 
     def digest(self, row: Row) -> str:
-        return self.schedule(row).digest
+        schedule = self.schedule(row)
+        if schedule.short_inv_freq is None:
+            return schedule.digest
+        # Older journals have answers under the digest of the schedule only, and those may have the
+        # wrong list: the tokens that could be generated were counted too.
+        return f"{schedule.digest} chosen by the prompt"
 
     def memory(self, tokens: int) -> str:
         weights = sum(weight.nbytes for weight in self.loaded.model.parameters())

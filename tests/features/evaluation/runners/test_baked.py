@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import BadSource, UsageError
+from ropeconv.features.evaluation.runners.checkpoint import CheckpointRunner
 from ropeconv.features.evaluation.runners.opening import open_runner
 from ropeconv.features.evaluation.runners.runner import RunnerRequest
-from ropeconv.verbs.rows import Row
+from ropeconv.verbs.rows import Row, parse_rows
 
 from ....support.extent import sample
 from ....support.llamacpp import checkpoint
@@ -55,6 +56,33 @@ def test_a_row_is_what_stock_transformers_makes_of_its_output(tmp_path: Path, ca
     assert max(distance(patched["base"], stock["base"])) < SAME
     assert max(distance(patched[row], stock["baked"])) < SAME
     assert distance(patched["base"], stock["baked"])[1] > 50 * SAME  # the control: another row
+
+
+def test_the_tokens_of_a_prompt_choose_its_list_of_frequencies(models: Path) -> None:
+    """Not those that may be generated: transformers chooses when it reads the prompt."""
+    rows = parse_rows("base,linear:4,linear:4:keep_short=true")
+    opened = open_runner(RunnerRequest(str(models / "source"), rows))
+    with opened as (runner, _):
+        assert isinstance(runner, CheckpointRunner)
+        prompts = {
+            "trained": list(range(20, 20 + TRAINED)),
+            "longer": list(range(20, 21 + TRAINED)),
+        }
+        generated: dict[str, list[list[int]]] = {}
+        for name, prompt in prompts.items():
+            generated[name] = []
+            for row in rows:
+                with runner.engine(row) as engine:
+                    generated[name].append(engine.generate(prompt, 6))
+        base, linear, keep_short = generated["trained"]
+        assert base != linear
+        assert keep_short == base
+        base, linear, keep_short = generated["longer"]
+        assert base != linear
+        assert keep_short == linear
+        # numbers of runs that chose by more tokens are not read from the journal
+        assert runner.digest(rows[2]) != runner.schedule(rows[2]).digest
+        assert runner.digest(rows[1]) == runner.schedule(rows[1]).digest
 
 
 def test_the_source_is_found_where_it_was_and_left_out_on_another_machine(

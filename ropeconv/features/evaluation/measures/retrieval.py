@@ -163,17 +163,36 @@ class Haystack:
         """Return the tokens of a question and its answer, and the indices of the answer's tokens.
 
         Both are encoded as one text, since a token can cover the end of the question and the
-        beginning of the answer. A token of white space only is not among the indices: a model that
-        predicts it shows nothing about the answer.
+        beginning of the answer. Such a token is among the indices, so that every digit counts. A
+        token of the white space between them is not: a model that predicts it shows nothing about
+        the answer.
         """
-        question = prompt.question + prompt.lead
-        tokens = self.tokens(f"{question} {prompt.answer}")
-        answer_indices = []
-        for index in range(len(self.tokens(question)), len(tokens)):
-            is_blank = not self.texts.tokenizer.decode([tokens[index]]).strip()
-            if not is_blank:
-                answer_indices.append(index)
-        return tokens, answer_indices
+        tokens = self.tokens(f"{prompt.question}{prompt.lead} {prompt.answer}")
+        start = self._start_of_answer(tokens, prompt.answer)
+        return tokens, list(range(start, len(tokens)))
+
+    def _start_of_answer(self, tokens: Sequence[int], answer: str) -> int:
+        """Return the index of the token with the first character of an answer.
+
+        The tokens of the question alone do not tell: with the answer after it, a tokenizer that
+        merges across spaces makes others.
+
+        Args:
+            tokens: The tokens of a text that ends with the answer.
+            answer: A number.
+
+        Raises:
+            UsageError: The tokens do not have the answer.
+        """
+        for start in reversed(range(len(tokens))):
+            ending = self.texts.tokenizer.decode(tokens[start:])
+            # some tokenizers write a space between all tokens
+            if "".join(ending.split()).endswith(answer):
+                return start
+        raise UsageError(
+            f"the tokenizer of the model loses the number {answer}, so no measure can ask for it;"
+            " leave passkey, niah, keys and latest out"
+        )
 
     def text_with_questions(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
         """Return a text of `length` tokens that ends with several questions and their answers.

@@ -1,5 +1,6 @@
 """Many questions in one pass: lines with a word and its number, asked for at the end."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -15,10 +16,10 @@ from ropeconv.features.evaluation.measures.measure import REGISTRY
 from ropeconv.features.evaluation.measures.retrieval import KEYS_PER_DEPTH
 from ropeconv.features.evaluation.measures.ruler import GENERATED
 from ropeconv.features.evaluation.measures.speed import peak_bytes
-from ropeconv.features.evaluation.texts import Texts
+from ropeconv.features.evaluation.texts import Texts, tokenize
 from ropeconv.inspection.receipts.metrics import METRICS
 
-from ..engines import Computed, WordTokenizer, prose
+from ..engines import Computed, Letters, WordTokenizer, prose
 
 ASKED = EvaluationSizes((1500, 6000), 512, windows=2, depths=5)
 COUNT = 5 * KEYS_PER_DEPTH
@@ -101,6 +102,28 @@ def test_questions_of_two_windows_are_different_items(texts: Texts) -> None:
         assert moved == observations
         seen |= {one.pair for one in observations}
     assert len(seen) == 2 * 2 * COUNT * 2  # windows, lengths, questions, metrics
+
+
+QUESTIONS = {
+    "keys": "49d6c5743721d8d5",
+    "latest": "d7a82e3089596eb0",
+    "niah": "10a643d9509a097d",
+    "passkey": "b5e751c265e47f88",
+}
+"""Digests of the questions of `test_the_questions_of_the_public_record_are_still_the_same`."""
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_questions_of_the_public_record_are_still_the_same(name: str) -> None:
+    """Its numbers are of these tokens, so a change of them needs a new record."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [letters[number % 26] * 2 + letters[number // 7 % 26] for number in range(3000)]
+    files = [("a.txt", " ".join(words)), ("b.txt", " ".join(reversed(words)))]
+    read = tokenize(files, Letters((1,)))
+    digest = hashlib.sha256()
+    for case in REGISTRY[name].cases(read, EvaluationSizes((4000,), 512, windows=2, depths=5)):
+        digest.update(case.digest.encode())
+    assert digest.hexdigest()[:16] == QUESTIONS[name]
 
 
 def test_a_text_too_short_for_the_questions_is_refused(texts: Texts) -> None:

@@ -1,14 +1,17 @@
 """Measures that hide facts in texts and ask for them."""
 
+import re
+
 import numpy as np
 import pytest
 
 from ropeconv.engines.engine import TokenLosses
+from ropeconv.errors import UsageError
 from ropeconv.features.evaluation.cases import Case, EvaluationSizes, Observation
 from ropeconv.features.evaluation.measures.measure import REGISTRY
 from ropeconv.features.evaluation.texts import Texts
 
-from ..engines import WordTokenizer, prose
+from ..engines import Letters, WordTokenizer, prose
 
 ASKED = EvaluationSizes((400, 777, 1500), 512, windows=3, depths=5)
 of_each = pytest.mark.parametrize("name", ["passkey", "niah"])
@@ -100,3 +103,46 @@ def test_what_is_generated_counts_by_the_answer_in_it(name: str, texts: Texts) -
         assert right(REGISTRY[name].observe_text(case, output)) == value
     assert np.array_equal(forward.ids, case.ids)
     assert forward.digest != case.digest  # of the same sequence something else is measured
+
+
+class Merging(WordTokenizer):
+    """Tokens that cross the space before a number, as a tokenizer learns that splits no words."""
+
+    def encode(self, text: str) -> list[int]:
+        parts = (
+            r"The pass key is \d{1,2}|literal is \d| is \d\d|: \d|\d{1,3}| ?[^\W\d]+|\s|[^\w\s]|_"
+        )
+        return [self._number(part) for part in re.findall(parts, text)]
+
+
+@pytest.mark.parametrize("generate", [False, True])
+@pytest.mark.parametrize("name", ["passkey", "niah", "keys", "latest"])
+def test_every_digit_is_scored_where_tokens_cross_the_space_before_it(
+    name: str, generate: bool
+) -> None:
+    texts = prose(Merging())
+    sizes = EvaluationSizes((1500,), 512, windows=4, depths=3, generate=generate)
+    for case in cases(name, texts, sizes):
+        decode = texts.tokenizer.decode
+        if not case.answer:  # keys and latest have several answers
+            groups = np.split(case.targets, np.flatnonzero(np.diff(case.targets) > 1) + 1)
+            assert len(groups) == 15
+            assert all(re.fullmatch(r"(: )?\d{5}", decode(case.ids[group])) for group in groups)
+            continue
+        # the answer, and at most the first token also has an end of the question
+        assert decode(case.ids[case.targets]).endswith(case.answer)
+        assert not decode(case.ids[case.targets[1:]]).endswith(case.answer)
+        assert case.targets[-1] == len(case.ids) - 1
+        if generate:
+            prompt = decode(case.ids[: case.targets[0]])
+            assert not prompt[-1].isdigit()
+            assert case.generate > len(case.ids) - case.targets[0]
+
+
+def test_a_tokenizer_that_cannot_write_a_number_is_refused() -> None:
+    class WithoutDigits(Letters):
+        def encode(self, text: str) -> list[int]:
+            return super().encode(re.sub(r"\d", "", text))
+
+    with pytest.raises(UsageError, match="tokenizer"):
+        cases("passkey", prose(WithoutDigits((1,))))

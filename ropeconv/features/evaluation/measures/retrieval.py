@@ -25,6 +25,8 @@ from .measure import Measure, register
 
 TOKENS_FOR_WORDS = 20_000
 """How many tokens of the texts are read to find words for questions."""
+PAIR_OF_LETTERS = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]{2}")
+"""Two letters of Chinese or Japanese: hiragana, katakana, and ideographs (Unicode blocks)."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,30 @@ class Haystack:
         return tokens
 
     @cached_property
-    def vocabulary(self) -> list[str]:
-        """The words in lower case after the place, sorted."""
+    def text_for_words(self) -> str:
+        """The text after the place in which words for questions are found."""
         all_tokens = sum(len(document.ids) for document in self.texts.documents)
         count = min(TOKENS_FOR_WORDS, all_tokens)
-        text = self.texts.tokenizer.decode(self.hay(count))
+        return self.texts.tokenizer.decode(self.hay(count))
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """The words in lower case after the place, sorted."""
         words = set()
-        for word in text.split():
+        for word in self.text_for_words.split():
             is_lower = word.isalpha() and word == word.lower()
             if is_lower and 3 <= len(word) <= 12:
                 words.add(word)
         return sorted(words)
+
+    @cached_property
+    def vocabulary_with_pairs(self) -> list[str]:
+        """The words, and pairs of Chinese and Japanese letters in place of words, sorted.
+
+        Texts in these languages have no spaces between words.
+        """
+        pairs = {pair for pair in PAIR_OF_LETTERS.findall(self.text_for_words) if pair.isalpha()}
+        return sorted(pairs.union(self.vocabulary))
 
     def words(self, count: int, draw: np.random.Generator) -> list[str]:
         """Return `count` different words of the texts.
@@ -122,13 +137,26 @@ class Haystack:
         Raises:
             BadSource: There are fewer.
         """
-        if len(self.vocabulary) < count:
-            name = self.texts.documents[self.document].name
-            raise BadSource(
-                f"the texts have {len(self.vocabulary)} different words after {name}, and questions"
-                f" need {count}; give a longer --text"
-            )
-        return [str(word) for word in draw.permutation(self.vocabulary)[:count]]
+        vocabulary = self.vocabulary
+        if len(vocabulary) < count:
+            vocabulary = self.vocabulary_with_pairs
+        if len(vocabulary) < count:
+            raise self._too_few_words(len(vocabulary), count)
+        return [str(word) for word in draw.permutation(vocabulary)[:count]]
+
+    def _too_few_words(self, found: int, needed: int) -> BadSource:
+        """Return the error for texts with fewer words than questions need."""
+        name = self.texts.documents[self.document].name
+        problem = (
+            f"the texts have {found} different words after {name}, and questions need {needed}"
+        )
+        all_tokens = sum(len(document.ids) for document in self.texts.documents)
+        if all_tokens < TOKENS_FOR_WORDS:
+            return BadSource(f"{problem}; give a longer --text")
+        return BadSource(
+            f"{problem}: words of 3 to 12 small letters between spaces, or Chinese or Japanese"
+            " letters; give a --text with more of them, or --measure passkey, which needs no words"
+        )
 
     def sequence(self, prompt: Prompt, length: int, name: str) -> tuple[list[int], list[int]]:
         """Return a sequence of exactly `length` tokens, and the indices of the answer's tokens.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropeconv.engines.engine import TokenLosses
-from ropeconv.errors import UsageError
+from ropeconv.errors import BadSource, UsageError
 from ropeconv.features.evaluation.cases import Case, EvaluationSizes, Observation
 from ropeconv.features.evaluation.evaluation import SUITES, Sizes, suite_measures
 from ropeconv.features.evaluation.measures import lm_eval
@@ -190,3 +190,43 @@ def test_measures_of_the_user_are_before_those_of_the_suite(
     assert names[:2] == ["sliding", "keys"]
     assert sorted(names) == sorted({"sliding", *SUITES["long"]})
     assert [measure.name for measure in Sizes().chosen_measures()] == ["growth"]
+
+
+def text_of(alphabet: str, words: int, width: int, space: str = "") -> str:
+    """A text of different words, in sentences of seven words."""
+    parts = []
+    for number in range(words):
+        word = "".join(alphabet[number // 5**place % len(alphabet)] for place in range(width))
+        parts.append(word + ("。" if number % 7 == 0 else space))
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("alphabet", ["長上下文本的位置編碼方法", "あいうえおかきくけこアイウ"])
+@pytest.mark.parametrize("name", ["keys", "latest", "niah"])
+def test_texts_without_spaces_have_words_too(name: str, alphabet: str) -> None:
+    read = tokenize([("zh.txt", text_of(alphabet, 3000, 3))], Letters((1,)))
+    sizes = EvaluationSizes((3000, 4000), 512, windows=2, depths=5)
+    questions: dict[int, set[str]] = {}
+    for case in REGISTRY[name].cases(read, sizes):
+        assert len(case.ids) == case.column
+        text = read.tokenizer.decode(case.ids.tolist())
+        found = re.findall(r"\n(..): \d{5}(?=\n|$)|\nThe special number of (..) is \d{7}\.", text)
+        words = {first or second for first, second in found}
+        assert len(words) == {"niah": 4}.get(name, COUNT)
+        assert all(set(word) <= set(alphabet) for word in words)
+        questions.setdefault(case.window, set()).update(words)
+    assert set(questions) == {0, 1}
+
+
+def test_a_text_without_words_for_questions_is_refused_with_what_to_do() -> None:
+    # Thai has neither spaces between words nor signs that are words
+    long = tokenize([("th.txt", text_of("กขคงจฉชซ", 9000, 3))], Letters())
+    sizes = EvaluationSizes((4000,), 512, windows=1)
+    with pytest.raises(BadSource, match=r"th.txt.* 25.*passkey") as refused:
+        list(REGISTRY["keys"].cases(long, sizes))
+    assert "longer" not in str(refused.value)
+    assert list(REGISTRY["passkey"].cases(long, sizes))
+    # a short text may have more words further on
+    short = tokenize([("short.txt", "some words\n" * 100)], Letters())
+    with pytest.raises(BadSource, match="longer"):
+        list(REGISTRY["keys"].cases(short, sizes))

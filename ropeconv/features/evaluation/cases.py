@@ -97,6 +97,12 @@ class Observation:
     values: tuple[float, ...] = ()
     """A number for each target, for a measure that chooses among them later."""
 
+    sequence: int | None = None
+    """The window of the case, where `window` is the number of a question of several in it.
+
+    None where they are the same.
+    """
+
     @property
     def pair(self) -> tuple[object, ...]:
         """The key by which the numbers of two rows are paired."""

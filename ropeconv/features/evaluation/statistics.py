@@ -4,7 +4,7 @@
 count is the rule of `ropeconv.bake.proof`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -133,7 +133,7 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
         error=error,
         low=low,
         high=high,
-        windows=len(set(sample.windows.tolist())),
+        windows=_count_windows(pairs.values()),
         documents=len(set(sample.documents.tolist())),
         clusters=sample.count,  # independent numbers: one per text, or per window if texts are few
         questions=len(pairs) if is_share else 0,
@@ -150,6 +150,17 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
         difference_error=comparison.error,
         margin=comparison.margin,
     )
+
+
+def _count_windows(observations: Iterable[Observation]) -> int:
+    """Return how many windows numbers are from, of which one may have many questions."""
+    windows = set()
+    for observation in observations:
+        window = observation.window
+        if observation.sequence is not None:
+            window = observation.sequence
+        windows.add((observation.document, window))
+    return len(windows)
 
 
 def holds_to(observations: Sequence[Observation], trained: int) -> int | None:
@@ -281,8 +292,8 @@ def _describe_measures_with_few_texts(cells: Sequence[Cell]) -> list[str]:
     measures_by_text_count: dict[int, list[str]] = {}
     for cell in cells:
         text_count = cell.documents
-        has_several_windows = cell.windows > text_count  # in one of the texts
-        if text_count < FEWEST_DOCUMENTS and has_several_windows:
+        has_several_numbers = cell.clusters > text_count  # in one of the texts
+        if text_count < FEWEST_DOCUMENTS and has_several_numbers:
             measures = measures_by_text_count.setdefault(text_count, [])
             if cell.measure not in measures:
                 measures.append(cell.measure)

@@ -553,6 +553,7 @@ class Keys(Measure):
                 document=case.document,
                 window=window_of_line,
                 depth=depth,
+                sequence=case.window,
             )
             is_right = float(losses.right[tokens].all())
             log_prob = -float(losses.loss[tokens].mean())
@@ -569,7 +570,11 @@ class Keys(Measure):
         line = observation.window % count
         window_of_line = case.window * count + line  # as in `observe`
         return replace(
-            observation, measure=self.name, document=case.document, window=window_of_line
+            observation,
+            measure=self.name,
+            document=case.document,
+            window=window_of_line,
+            sequence=case.window,
         )
 
 

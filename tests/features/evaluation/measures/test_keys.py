@@ -16,6 +16,7 @@ from ropeconv.features.evaluation.measures.measure import REGISTRY
 from ropeconv.features.evaluation.measures.retrieval import KEYS_PER_DEPTH
 from ropeconv.features.evaluation.measures.ruler import GENERATED
 from ropeconv.features.evaluation.measures.speed import peak_bytes
+from ropeconv.features.evaluation.statistics import cells_of, notes
 from ropeconv.features.evaluation.texts import Texts, tokenize
 from ropeconv.inspection.receipts.metrics import METRICS
 
@@ -230,3 +231,34 @@ def test_a_text_without_words_for_questions_is_refused_with_what_to_do() -> None
     short = tokenize([("short.txt", "some words\n" * 100)], Letters())
     with pytest.raises(BadSource, match="longer"):
         list(REGISTRY["keys"].cases(short, sizes))
+
+
+@of_each
+def test_windows_and_questions_are_counted_apart(name: str, texts: Texts) -> None:
+    measure = REGISTRY[name]
+    observations: list[Observation] = []
+    for case in cases(name, texts):
+        right = np.ones(len(case.targets), bool)
+        for one in measure.observe(case, TokenLosses(np.ones(len(right)), right)):
+            observations.append(measure.with_place(case, one))
+    cells = cells_of("base", observations, None)
+    assert {cell.metric for cell in cells} == {"exact", "log_prob"}
+    for cell in cells:
+        assert cell.windows == 2
+        if cell.metric == "exact":
+            assert cell.questions == 2 * (COUNT if cell.depth is None else KEYS_PER_DEPTH)
+        # the questions are still the items of a few texts
+        if cell.depth is None:
+            assert cell.clusters == 2 * COUNT
+
+
+def test_a_single_window_of_many_questions_does_not_cover_the_difference_of_texts(
+    texts: Texts,
+) -> None:
+    measure = REGISTRY["keys"]
+    case = cases("keys", texts)[0]
+    right = np.ones(len(case.targets), bool)
+    observations = measure.observe(case, TokenLosses(np.ones(len(right)), right))
+    (sentence,) = notes(cells_of("base", observations, None))
+    assert sentence.startswith("keys: ")
+    assert "1 text " in sentence

@@ -288,6 +288,8 @@ def _describe_measures_with_few_texts(cells: Sequence[Cell]) -> list[str]:
     Args:
         cells: The means of all rows. `documents` is the number of texts of a mean.
     """
+    with_answers = {cell.measure for cell in cells if metric_of(cell.metric).share}
+
     # for each number of texts: the measures with so many
     measures_by_text_count: dict[int, list[str]] = {}
     for cell in cells:
@@ -301,9 +303,13 @@ def _describe_measures_with_few_texts(cells: Sequence[Cell]) -> list[str]:
     sentences = []
     for text_count, measures in sorted(measures_by_text_count.items()):
         texts = counted(text_count, "text")
+        # texts into which the same window of questions reads on are one (`choose_haystacks`)
+        length = ""
+        if with_answers.intersection(measures):
+            length = ", much longer than the longest length"
         sentences.append(
             f"{', '.join(measures)}: the errors are between windows of {texts} and do not cover the"
-            f" difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
+            f" difference between texts; give at least {FEWEST_DOCUMENTS} texts for that{length}."
         )
     return sentences
 

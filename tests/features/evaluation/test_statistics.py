@@ -261,6 +261,13 @@ def test_a_measure_whose_windows_cannot_be_more_has_no_advice_on_windows() -> No
     assert "increase --windows" in first_note("growth")
 
 
+def test_questions_need_texts_that_are_longer_than_a_window() -> None:
+    values = np.zeros((2, 6))
+    for metric, needs_long_texts in (("accuracy", True), ("loss", False)):
+        (sentence,) = summary({"base": observed(values, metric=metric)}).notes
+        assert ("longest length" in sentence) is needs_long_texts
+
+
 def test_the_tokens_of_longppl_need_many_targets() -> None:
     rows = {"base": observed([[0.0]], measure="longppl")}
     assert "--windows and --targets" in summary(rows).notes[0]

@@ -94,16 +94,27 @@ class Haystack:
 
     def hay(self, count: int) -> list[int]:
         """Return the next `count` tokens of the texts, from this place on."""
+        tokens: list[int] = []
+        for document, start, end in self.parts(count):
+            tokens += self.texts.documents[document].ids[start:end].tolist()
+        return tokens
+
+    def parts(self, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the parts of documents that the next `count` tokens are.
+
+        Each is the number of the document, the index of its first token, and the index after its
+        last one.
+        """
         documents = self.texts.documents
         document = self.document
         start = self.start
-        tokens: list[int] = []
-        while len(tokens) < count:
-            missing = count - len(tokens)
-            tokens += documents[document].ids[start : start + missing].tolist()
+        missing = count
+        while missing > 0:
+            end = min(start + missing, len(documents[document].ids))
+            yield document, start, end
+            missing -= end - start
             document = (document + 1) % len(documents)
             start = 0
-        return tokens
 
     @cached_property
     def text_for_words(self) -> str:
@@ -298,14 +309,49 @@ SPARE_TOKENS = 16
 """Tokens that a model may generate beyond those of the answer: it may begin with its own words."""
 
 
-def choose_haystacks(texts: Texts, sizes: EvaluationSizes) -> Iterator[Haystack]:
-    """Yield a place for each window: all documents in turn, each from a random token on."""
+def choose_haystacks(texts: Texts, sizes: EvaluationSizes) -> list[tuple[int, Haystack]]:
+    """Return a place for each window: all documents in turn, each from a random token on.
+
+    Each has the number of the document that its sequences count for. Where a window begins in one
+    document and reads on in others, it is not independent of the windows in these: all of them
+    count for the document of the first one.
+    """
     random_places = np.random.default_rng(sizes.seed)
     order = random_places.permutation(len(texts.documents))
+    haystacks = []
     for window in range(sizes.windows):
         document = int(order[window % len(order)])
         start = int(random_places.integers(len(texts.documents[document].ids)))
-        yield Haystack(texts, document, start)
+        haystacks.append(Haystack(texts, document, start))
+
+    groups = _group_documents(haystacks, sizes.longest)
+    document_of_group: dict[frozenset[int], int] = {}
+    chosen = []
+    for haystack in haystacks:
+        (group,) = [group for group in groups if haystack.document in group]
+        document = document_of_group.setdefault(group, haystack.document)
+        chosen.append((document, haystack))
+    return chosen
+
+
+def _group_documents(haystacks: Sequence[Haystack], length: int) -> list[frozenset[int]]:
+    """Return groups of documents: two that the same window reads are in one group.
+
+    Args:
+        haystacks: The places where the windows begin.
+        length: The tokens of the longest window.
+    """
+    groups: list[frozenset[int]] = []
+    for haystack in haystacks:
+        joined = frozenset(document for document, _, _ in haystack.parts(length))
+        apart = []
+        for group in groups:
+            if group.isdisjoint(joined):
+                apart.append(group)
+            else:
+                joined |= group
+        groups = [*apart, joined]
+    return groups
 
 
 class Retrieval(Measure):
@@ -343,7 +389,7 @@ class Retrieval(Measure):
             depths = np.linspace(0, 1, sizes.depths).tolist()
 
         # a haystack is a text from a random token on, in which the fact is hidden
-        for window, haystack in enumerate(choose_haystacks(texts, sizes)):
+        for window, (document, haystack) in enumerate(choose_haystacks(texts, sizes)):
             for length, (depth_index, depth) in product(sizes.lengths, enumerate(depths)):
                 # The seed leaves out the length, so sequences of all lengths ask for the same fact
                 # and can be compared in pairs.
@@ -360,7 +406,7 @@ class Retrieval(Measure):
                 yield Case(
                     measure=self.name,
                     column=length,
-                    document=haystack.document,
+                    document=document,
                     window=window,
                     ids=np.array(ids, np.int32),
                     targets=np.array(answer_indices, np.int32),
@@ -476,7 +522,7 @@ class Keys(Measure):
         """
         question_count = KEYS_PER_DEPTH * sizes.depths
         # a haystack is a text from a random token on, in which the lines are hidden
-        for window, haystack in enumerate(choose_haystacks(texts, sizes)):
+        for window, (document, haystack) in enumerate(choose_haystacks(texts, sizes)):
             random = np.random.default_rng((sizes.seed, window))
             prompts = self.prompts(haystack, question_count, random)
             for length in sizes.lengths:
@@ -487,7 +533,7 @@ class Keys(Measure):
                 yield Case(
                     measure=self.name,
                     column=length,
-                    document=haystack.document,
+                    document=document,
                     window=window,
                     ids=np.array(asked.ids, np.int32),
                     targets=np.array(targets, np.int32),

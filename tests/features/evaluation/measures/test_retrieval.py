@@ -11,7 +11,7 @@ from ropeconv.features.evaluation.cases import Case, EvaluationSizes, Observatio
 from ropeconv.features.evaluation.measures.measure import REGISTRY
 from ropeconv.features.evaluation.texts import Texts
 
-from ..engines import Letters, WordTokenizer, prose
+from ..engines import Letters, WordTokenizer, numbered, prose
 
 ASKED = EvaluationSizes((400, 777, 1500), 512, windows=3, depths=5)
 of_each = pytest.mark.parametrize("name", ["passkey", "niah"])
@@ -146,3 +146,39 @@ def test_a_tokenizer_that_cannot_write_a_number_is_refused() -> None:
 
     with pytest.raises(UsageError, match="tokenizer"):
         cases("passkey", prose(WithoutDigits((1,))))
+
+
+def documents_of(texts: Texts, length: int, windows: int, name: str = "passkey") -> list[int]:
+    """The documents of the windows, as the errors are between these."""
+    sizes = EvaluationSizes((length,), 512, windows=windows, depths=1)
+    return [case.document for case in cases(name, texts, sizes)]
+
+
+def test_windows_that_read_on_into_one_text_count_as_one_text() -> None:
+    # eleven texts of 70 tokens before a long one, which most of every window is then from
+    assert len(set(documents_of(numbered(*[70] * 11, 30_000), 4096, 12))) == 1
+    # six long texts, and a short one before each
+    pairs = documents_of(numbered(*[70, 30_000] * 6), 1024, 12)
+    assert len(set(pairs)) == 6
+    # texts that are shorter than a sequence all lead into each other
+    assert len(set(documents_of(numbered(*[700] * 9), 1024, 9))) == 1
+
+
+def test_windows_within_their_texts_count_as_so_many_texts() -> None:
+    texts = numbered(*[2_000_000] * 12)
+    documents = documents_of(texts, 1024, 24)
+    assert sorted(documents) == sorted([*range(12)] * 2)
+    # each window is of the text that it begins in
+    order = np.random.default_rng(0).permutation(12).tolist()
+    assert documents == order * 2
+    # a single text is one, from wherever it is read
+    assert set(documents_of(numbered(500), 1024, 8)) == {0}
+
+
+@pytest.mark.parametrize("name", ["keys", "latest", "niah"])
+def test_other_questions_count_texts_in_the_same_way(name: str, texts: Texts) -> None:
+    # far longer sequences than texts
+    length = 2 * max(len(document.ids) for document in texts.documents)
+    documents = documents_of(texts, length, 6, name)
+    assert len(documents) == 6
+    assert set(documents) == {documents[0]}

@@ -462,8 +462,8 @@ def _spread_ends(size: int, length: int, wanted: int, apart: int) -> list[int]:
 class CheckpointTokenizer:
     """The tokenizer of a checkpoint.
 
-    The name of a special token in a text, such as <s> in a page of HTML, is plain text, as it is
-    for llama.cpp.
+    The name of a special token in a text, such as <s> in a page of HTML, is read as plain text.
+    llama.cpp reads it so too.
     """
 
     def __init__(self, folder: Path, trust: bool = False) -> None:

@@ -213,8 +213,8 @@ class Haystack:
     def _start_of_answer(self, tokens: Sequence[int], answer: str) -> int:
         """Return the index of the token with the first character of an answer.
 
-        The tokens of the question alone do not tell: with the answer after it, a tokenizer that
-        merges across spaces makes others.
+        The number of tokens of the question does not tell: with the answer behind it, a tokenizer
+        that merges across spaces makes other tokens of it.
 
         Args:
             tokens: The tokens of a text that ends with the answer.
@@ -230,7 +230,7 @@ class Haystack:
                 return start
         raise UsageError(
             f"the tokenizer of the model loses the number {answer}, so no measure can ask for it;"
-            " leave passkey, niah, keys and latest out"
+            " give a --measure that needs no numbers, such as growth"
         )
 
     def text_with_questions(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:

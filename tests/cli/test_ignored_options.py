@@ -221,6 +221,7 @@ def test_no_option_is_accepted_and_ignored(
         ("bound --theta 5e5 --yarn 4 --linear 4 --alpha 2", "--alpha"),
         ("eval model --text text.txt --field body", "--field"),
         ("eval model --text text.txt --depths 3", "--depths"),
+        ("eval model --text text.txt --seed 3", "--seed"),
         ("eval model --text text.txt --measure passkey --targets 3", "--targets"),
         ("eval --server http://127.0.0.1:9 --text text.txt --chunk 16", "--chunk"),
         ("validate out.gguf --against model.gguf --chunk 16", "--chunk"),

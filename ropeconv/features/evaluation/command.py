@@ -141,6 +141,8 @@ def refuse_ignored(
         )
     if "--generate" in typed and "generate" not in used_sizes:
         raise UsageError("--generate is for questions; add --measure passkey, or leave it out")
+    if "--seed" in typed and "seed" not in used_sizes:
+        raise UsageError("--seed is for questions; add --measure passkey, or leave it out")
 
     # a server was started with its own options, and knows its own family
     for flag in ("--chunk", "--threads"):

@@ -628,6 +628,11 @@ def _describe_sample(cells: Sequence[Cell], metric: Metric) -> str:
         return sample_size(cells)
     if texts >= FEWEST_DOCUMENTS:
         return sample_size(cells, "texts")
+    if any(cell.clusters > cell.windows for cell in cells):
+        # `keys` asks several questions in one window, each of which is a number of its own
+        windows = counted(max(cell.windows for cell in cells), "window")
+        numbers = [msgspec.structs.replace(cell, questions=0) for cell in cells]
+        return sample_size(numbers, f"questions in {windows} of {counted(texts, 'text')}")
     return sample_size(cells, f"windows of {counted(texts, 'text')}")
 
 

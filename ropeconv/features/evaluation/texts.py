@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeconv.bake.proof import FEWEST, FEWEST_DOCUMENTS
 from ropeconv.engines.engine import prefix_of
 from ropeconv.engines.llamacpp import LlamaCppProcess
 from ropeconv.engines.llamacpp_program import Load
@@ -404,7 +406,7 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     """Return windows of the longest length, in turn from all documents that are long enough.
 
     In each document they are spread evenly, and end at least `apart` tokens from each other; so
-    there are fewer than `sizes.windows` where the texts are short.
+    there are fewer than `sizes.windows` where the texts are short, and as `count_for_test` says.
 
     Args:
         texts: The texts.
@@ -434,7 +436,30 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
         for number, document_ends in ends.items():
             if turn < len(document_ends):
                 windows.append((number, document_ends[turn]))
-    return windows
+    return windows[: count_for_test([number for number, _ in windows])]
+
+
+def count_for_test(documents: Sequence[int]) -> int:
+    """Return how many windows, from the first one on, a difference can be tested on.
+
+    A mean over six texts of which some have more windows than others is worth fewer than six equal
+    texts (Kish 1965), too few for a test. The last windows are then left out, so that all have as
+    many.
+
+    Args:
+        documents: The number of the text of each window, in turn from all texts.
+
+    Returns:
+        The number of windows; all of them where the texts are fewer than six.
+    """
+    for count in range(len(documents), 0, -1):
+        windows_of_text = Counter(documents[:count])
+        if len(windows_of_text) < FEWEST_DOCUMENTS:
+            break
+        squares = sum(windows**2 for windows in windows_of_text.values())
+        if count**2 >= FEWEST * squares:
+            return count
+    return len(documents)
 
 
 def _spread_ends(size: int, length: int, wanted: int, apart: int) -> list[int]:

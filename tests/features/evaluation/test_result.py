@@ -130,6 +130,14 @@ def test_a_measure_is_compared_with_the_first_row_that_has_it() -> None:
     assert evaluation_record(result, "ntk:4").against == "yarn:4"
 
 
+def test_the_title_of_keys_counts_questions_and_windows() -> None:
+    result = made("base", ["passkey"])
+    (cell, *_) = (cell for cell in result.cells if cell.depth is None)
+    keys = replaced(cell, measure="keys", windows=12, clusters=300, questions=300, documents=4)
+    (table,) = tables(replaced(result, cells=[keys], measures=["keys"]))
+    assert table.title.endswith("n = 300 questions in 12 windows of 4 texts")
+
+
 def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() -> None:
     result = made(measures=["position"])
     whole = tables(result)[0]

@@ -9,6 +9,7 @@ from ropeconv.errors import BadSource, UsageError
 from ropeconv.features.evaluation import texts as texts_module
 from ropeconv.features.evaluation.cases import EvaluationSizes
 from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
+from ropeconv.features.evaluation.measures.retrieval import choose_haystacks
 from ropeconv.features.evaluation.texts import (
     CheckpointTokenizer,
     gather_texts,
@@ -166,3 +167,16 @@ def test_a_tokenizer_without_that_setting_still_reads_texts(
         texts_module, "load_tokenizer", lambda *given: Refusing(loaded(*given)), raising=True
     )
     assert CheckpointTokenizer(tiny_llama).encode(STORY) == usual
+
+
+def test_six_texts_have_as_many_windows_each() -> None:
+    """Eight windows of six texts are worth 5.3 equal texts, too few for a test."""
+    sizes = EvaluationSizes((16, 64), 16, windows=8)
+    six = numbered(*[200] * 6)
+    assert [number for number, _ in window_ends(six, sizes, apart=8)] == list(range(6))
+    seven = numbered(*[200] * 7)
+    assert len(window_ends(seven, sizes, apart=8)) == 8
+    five = numbered(*[200] * 5)
+    assert len(window_ends(five, sizes, apart=8)) == 8
+    questions = choose_haystacks(numbered(*[20_000] * 6), sizes)
+    assert len({document for document, _ in questions}) == len(questions) == 6

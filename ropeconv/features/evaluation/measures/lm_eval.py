@@ -49,6 +49,7 @@ class LmEval(Measure):
     metrics = ()
     runs_model = True
     needs_text = False  # lm_eval has the prompts of its tasks
+    sizes = frozenset({"seed"})
 
     def __init__(self, task: str, only_known_lengths: bool = False) -> None:
         """Choose a task of lm_eval.

@@ -47,7 +47,7 @@ class Measure(ABC):
     sizes: ClassVar[frozenset[str]] = frozenset()
     """Fields of `EvaluationSizes` that change its sequences.
 
-    Lengths, windows and seed are not among them: all measures read these.
+    Lengths and windows are not among them: all measures read these.
     """
 
     @abstractmethod

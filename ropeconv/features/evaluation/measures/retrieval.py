@@ -20,7 +20,7 @@ from ropeconv.engines.engine import Engine, TokenLosses
 from ropeconv.errors import BadSource, UsageError
 
 from ..cases import Case, EvaluationSizes, Observation
-from ..texts import Texts, Tokenizer
+from ..texts import Texts, Tokenizer, count_for_test
 from .measure import Measure, register
 
 TOKENS_FOR_WORDS = 20_000
@@ -331,7 +331,7 @@ def choose_haystacks(texts: Texts, sizes: EvaluationSizes) -> list[tuple[int, Ha
         (group,) = [group for group in groups if haystack.document in group]
         document = document_of_group.setdefault(group, haystack.document)
         chosen.append((document, haystack))
-    return chosen
+    return chosen[: count_for_test([document for document, _ in chosen])]
 
 
 def _group_documents(haystacks: Sequence[Haystack], length: int) -> list[frozenset[int]]:
@@ -366,7 +366,7 @@ class Retrieval(Measure):
     """
 
     metrics = ("accuracy", "exact", "log_prob")
-    sizes = frozenset({"depths", "generate"})
+    sizes = frozenset({"depths", "generate", "seed"})
 
     @abstractmethod
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
@@ -512,7 +512,7 @@ class Keys(Measure):
     name = "keys"
     summary = "the numbers of 25 words hidden in the text, all asked for in one pass, by depth"
     metrics = ("exact", "log_prob")
-    sizes = frozenset({"depths"})
+    sizes = frozenset({"depths", "seed"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield test sequences: a text with hidden lines such as "Garden: 48213", then questions.

@@ -415,24 +415,10 @@ def sample_windows(windows: Sequence[TextWindow], values: NDArray[np.float64]) -
     )
 
 
-def windows_for_test(windows: Sequence[TextWindow]) -> Sequence[TextWindow]:
-    """Return as many windows as a difference can be tested on, from the first one on.
-
-    A mean over six texts of which some have more windows than others is worth fewer than six equal
-    texts, too few for a test. The last windows are then left out, so that all have as many.
-
-    Args:
-        windows: The windows in turn from all texts.
-
-    Returns:
-        The windows; none where they are too few for a test.
-    """
-    for count in range(len(windows), FEWEST - 1, -1):
-        first_windows = windows[:count]
-        sample = sample_windows(first_windows, np.zeros(count))
-        if sample.equal_count >= FEWEST:
-            return first_windows
-    return []
+def can_be_tested(windows: Sequence[TextWindow]) -> bool:
+    """Return whether there are enough windows of a text, or texts, to test a difference."""
+    sample = sample_windows(windows, np.zeros(len(windows)))
+    return sample.equal_count >= FEWEST
 
 
 HELD_OUT = 3

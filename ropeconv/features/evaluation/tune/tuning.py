@@ -39,7 +39,7 @@ from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, gather_texts, tokenize
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow, WindowMeasurement
-from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows, windows_for_test
+from .scorer import TUNE, Passes, Price, Scorer, blocks, can_be_tested, rows, split, windows
 from .search import STEPS_BETWEEN_CHECKS, WINDOWS_PER_STEP, Task, gradient, search
 
 REPLACE = "--replace"
@@ -185,13 +185,12 @@ class Tuning:
         self.held_out_scorer = self._make_scorer(self.held_out_texts, settings.held_count)
 
         # without a test on held-out text, the search would be for nothing
-        given = len(self.held_out_scorer.windows)
-        self.held_out_scorer.windows = windows_for_test(self.held_out_scorer.windows)
-        if not self.held_out_scorer.windows:
+        held_out = self.held_out_scorer.windows
+        if not can_be_tested(held_out):
             raise UsageError(
                 f"the test on held-out text needs at least {FEWEST} windows of"
                 f" {format_tokens(self.context)} tokens, and the held-out part of this text gives"
-                f" {given}; give a longer --text, more texts, or a shorter --context"
+                f" {len(held_out)}; give a longer --text, more texts, or a shorter --context"
             )
 
     def _make_scorer(self, texts: Texts, count: int) -> Scorer:

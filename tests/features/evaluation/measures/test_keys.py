@@ -241,7 +241,7 @@ def test_windows_and_questions_are_counted_apart(name: str, texts: Texts) -> Non
         right = np.ones(len(case.targets), bool)
         for one in measure.observe(case, TokenLosses(np.ones(len(right)), right)):
             observations.append(measure.with_place(case, one))
-    cells = cells_of("base", observations, None)
+    cells = cells_of("base", observations, [])
     assert {cell.metric for cell in cells} == {"exact", "log_prob"}
     for cell in cells:
         assert cell.windows == 2
@@ -259,6 +259,6 @@ def test_a_single_window_of_many_questions_does_not_cover_the_difference_of_text
     case = cases("keys", texts)[0]
     right = np.ones(len(case.targets), bool)
     observations = measure.observe(case, TokenLosses(np.ones(len(right)), right))
-    (sentence,) = notes(cells_of("base", observations, None))
+    (sentence,) = notes(cells_of("base", observations, []))
     assert sentence.startswith("keys: ")
     assert "1 text " in sentence

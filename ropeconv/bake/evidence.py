@@ -505,8 +505,9 @@ def _published_edit(inspection: Inspection) -> str:
     # No key beside those in the cards. For an output of ropeconv this says nothing, since ropeconv
     # writes further keys. (`first` is the RoPE before the first run of ropeconv.)
     is_output_of_ropeconv = inspection.first is not None
+    settings = _rope_settings(inspection)
     if not is_output_of_ropeconv:
-        keys = {key for key, value in _rope_settings(inspection).items() if value is not None}
+        keys = {key for key, value in settings.items() if value is not None}
         keys_not_in_cards = keys - KEYS_IN_CARDS
         if keys_not_in_cards:
             return ""
@@ -514,7 +515,9 @@ def _published_edit(inspection: Inspection) -> str:
     # the default numbers of YaRN
     usual_factor = temperature_attention_factor(form.factor)
     has_usual_factor = abs(spec.attention_factor - usual_factor) < 1e-6
-    has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)
+    # transformers 4 writes `"truncate": null` for a key that nobody set, and computes false with it
+    has_usual_ends = form.truncate or settings.get("truncate", True) is None
+    has_usual_ramp = (form.beta_fast, form.beta_slow) == (32.0, 1.0) and has_usual_ends
     if not has_usual_factor or not has_usual_ramp:
         return ""
     return recommendation_of("yarn", inspection, form.original_context, form.factor)

@@ -56,6 +56,7 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         # the new RoPE dictionary, which is written below, then the keys beside it: lengths, bases,
         # and shares of a head
         rope = _add_keys_of_model(part, family, spec, written.rope)
+        _drop_nulls(part, family)
         _put_context(part, family, written.context)
         _put_bases(part, family, spec, written.theta)
         if family.writing.head_dim and not family.mla:
@@ -73,6 +74,15 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         rope_parameters = _rope_parameters(part, rope, written.theta, family, spec)
         put(part, "rope_parameters", rope_parameters, after="rope_scaling")
     return baked
+
+
+def _drop_nulls(part: Config, family: Family) -> None:
+    """Remove keys that are null, on which some classes of transformers fail with a scaling."""
+    # keys that the model needs are written with their values afterwards
+    names = (*family.keys.head_dim, *family.keys.partial, "original_max_position_embeddings")
+    for name in names:
+        if name in part and part[name] is None:
+            del part[name]
 
 
 def _put_original_context(

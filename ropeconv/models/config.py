@@ -5,7 +5,7 @@ Read `detect` first, then `geometry`. `part` is the text part of a config throug
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from .registry import (
     assumption,
     by_model_type,
     config_keys,
+    null_meaning,
     refused_types,
     suggestion,
 )
@@ -371,6 +372,7 @@ def geometry(config: Config, family: Family) -> RopeSpec:
         layer_settings = own_settings(part).get(first_extended, {})
         head_dim = positive_int(layer_settings, ("head_dim",))
     if head_dim is None:
+        _check_null(part, family, keys.head_dim)
         head_dim = positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
@@ -378,6 +380,9 @@ def geometry(config: Config, family: Family) -> RopeSpec:
 
     context = positive_int(part, keys.context)
     if context is None:
+        null_keys = [key for key in keys.context if key in part]
+        if null_keys:
+            raise BadSource(f"config.json has {null_keys[0]} = null; write a number there")
         if defaults.context is None:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
@@ -430,11 +435,31 @@ def _check_names_of_sizes(part: Config, family: Family) -> None:
     )
 
 
+def _check_null(part: Config, family: Family, keys: Iterable[str]) -> None:
+    """Raise BadSource if one of some keys is null, and the class in transformers fails on that."""
+    for key in keys:
+        is_null = key in part and part[key] is None
+        if is_null and null_meaning(family, key) == "refused":
+            raise BadSource(
+                f"config.json has {key} = null, on which the {family.name} class in transformers"
+                " fails; write a number there, or leave the key out for the default of the class"
+            )
+
+
+def _is_unset(part: Config, family: Family, keys: Iterable[str]) -> bool:
+    """Whether one of some keys is null, and the class then computes without its default."""
+    for key in keys:
+        is_null = key in part and part[key] is None
+        if is_null and null_meaning(family, key) == "unset":
+            return True
+    return False
+
+
 def _head_dim(part: Config, family: Family) -> int:
     """Return the width of a head for a config that does not state it: hidden size / heads."""
     keys = family.keys
     defaults = family.defaults
-    if defaults.head_dim is not None:
+    if defaults.head_dim is not None and not _is_unset(part, family, keys.head_dim):
         return defaults.head_dim
 
     hidden = positive_int(part, keys.hidden, defaults.hidden)
@@ -478,6 +503,11 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     keys = family.keys.partial  # the names of the key at the top level
     if not keys:  # the class has no such key
         return default_share
+
+    # a share that is null is an error in some classes, and the whole head in others
+    _check_null(part, family, keys)
+    if _is_unset(part, family, keys):
+        default_share = 1.0
 
     # 1. The RoPE dictionary: rope_scaling, to which transformers adds the share of the top level
     # (configuration_utils.py), or rope_parameters. A family with one dictionary for each kind of

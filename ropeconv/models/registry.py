@@ -462,6 +462,26 @@ def config_keys() -> dict[str, frozenset[str]]:
 
 
 @cache
+def _null_keys() -> dict[str, dict[str, str]]:
+    """What a null key means to the class of each family. `scripts/families/` writes the file."""
+    return package_data("models/null_keys.json", dict[str, dict[str, str]])
+
+
+def null_meaning(family: Family, key: str) -> str:
+    """Return what a key that is null means to the class of a family in transformers.
+
+    Returns:
+        "refused" where the class fails on null; "unset" where it computes without its default,
+        with the hidden size over the heads or with the whole head; "refused-yarn" where it fails
+        with yarn and longrope; or "", where null is the same as an absent key, or where that is
+        not known.
+    """
+    if family.origin or family.derived:  # ropeconv does not know the class
+        return ""
+    return _null_keys().get(family.name, {}).get(key, "")
+
+
+@cache
 def _key_weights() -> dict[str, float]:
     """How much each key counts: more where fewer families have it."""
     by_family = config_keys()

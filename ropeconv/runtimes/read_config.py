@@ -14,6 +14,7 @@ from ..formats.jsontext import JsonObject
 from ..models.config import geometry, nested_settings, text_part
 from ..models.family import Family, Kind
 from ..models.layers import kinds_of, layer_names, layer_types
+from ..models.registry import null_meaning
 from ..models.schema import DUAL_CHUNK, Config, first_present
 from ..rope.errors import ImpossibleSize, RecipeError, RopeconvError, shown
 from ..rope.forms import (
@@ -92,8 +93,8 @@ def _form(
         return _longrope(rope, theta, rules, original, sizes)
 
     # types with a ramp between fast and slow pairs: llama3, and yarn
-    factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
+        factor = number(rope, "factor")
         low = number(rope, "low_freq_factor")
         high = number(rope, "high_freq_factor")
         return Llama3(
@@ -104,6 +105,7 @@ def _form(
             high_freq_factor=high,
         )
 
+    factor = _factor(rope, rules, original, sizes)
     # keys that a runtime does not read have their defaults there
     beta_fast = 32.0
     beta_slow = 1.0
@@ -112,7 +114,8 @@ def _form(
         beta_slow = number(rope, "beta_slow", 1.0)
     truncate = True
     if rules.truncate != "ignored":
-        truncate = rope.get("truncate", True) is not False
+        # null is false too: transformers has `if truncate`, behind a default for an absent key
+        truncate = bool(rope.get("truncate", True))
     return Yarn(
         theta=theta,
         factor=factor,
@@ -282,12 +285,15 @@ def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False)
         config: The whole file.
         family: The family of the model.
         rules: The rules.
-        check: Whether infinite frequencies and factors are an error.
+        check: Whether infinite frequencies and factors are an error, and settings on which the
+            class in transformers fails.
 
     Raises:
         BadSource, UnknownRopeType: As `read_spec`.
     """
     try:
+        if check:
+            _check_class_reads(config, family, rules)
         spec = _read_spec(config, family, rules)
         if check:
             spec.current()  # computes the frequencies, and raises for those that are not finite
@@ -371,6 +377,105 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
     )
 
 
+def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
+    """Raise BadSource for RoPE settings on which the class of a family in transformers fails.
+
+    It fails when a config is loaded or when the model is built. Nothing can then say with which
+    RoPE the model was trained, and a checkpoint that ropeconv made of it could not be validated.
+
+    Args:
+        config: The content of config.json.
+        family: Its family.
+        rules: How the newest transformers reads the config.
+    """
+    # code of the model's own may read such settings
+    has_class_in_transformers = family.source.startswith("transformers ")
+    if not has_class_in_transformers or family.origin:
+        return
+
+    part = text_part(config, family)
+    rope, _ = rope_dict(part, family, rules)
+    kind = _check_type(rope, family)
+    starts_from_length = kind in SCALED_FROM
+
+    # lengths
+    if _is_null(part, ORIGINAL) and null_meaning(family, ORIGINAL) == "refused":
+        raise BadSource(
+            f"config.json has {ORIGINAL} = null, on which the {family.name} class in transformers"
+            " fails; leave the key out"
+        )
+    if starts_from_length and _is_null(_place_of_original(part, rope, family), ORIGINAL):
+        raise BadSource(
+            f"config.json has {ORIGINAL} = null, and transformers fails on that with rope_type"
+            f" {kind}; write the length that the model was trained on"
+        )
+
+    # numbers of the RoPE dictionary; null is correct where transformers has a formula instead, as
+    # for attention_factor
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if _is_null(rope, key):
+            raise BadSource(f"config.json has {key} = null in its RoPE settings; write a number")
+    if kind == "yarn" and "factor" not in rope:
+        raise BadSource(
+            "config.json has no factor in its RoPE settings, and transformers fails on yarn without"
+            " it; write the factor that the model was trained with"
+        )
+
+    # which dimensions rotate
+    for key in family.keys.head_dim:
+        fails_on_null = null_meaning(family, key) == "refused-yarn" and kind in ("yarn", "longrope")
+        if fails_on_null and _is_null(part, key):
+            raise BadSource(
+                f"config.json has {key} = null, and transformers fails on that with rope_type"
+                f" {kind}; write a number there, or leave the key out"
+            )
+
+
+ORIGINAL = "original_max_position_embeddings"
+SCALED_FROM = ("yarn", "llama3", "longrope")
+"""Types whose scaling starts from the length of ORIGINAL."""
+OLDER_NAMES = {"su": ("phi3", "phi4_multimodal"), "mrope": ("qwen2_vl", "qwen2_5_vl")}
+"""Names of rope types that transformers 5 reads only in the classes of some families."""
+
+
+def _is_null(settings: JsonObject, key: str) -> bool:
+    """Whether a config has a key whose value is null."""
+    return key in settings and settings[key] is None
+
+
+def _check_type(rope: JsonObject, family: Family) -> str:
+    """Return the rope type of a dictionary as the class in transformers reads it.
+
+    Raises:
+        BadSource: The class has no code for it.
+    """
+    # rope_type counts before type, also if it is null (modeling_rope_utils.py,
+    # standardize_rope_params)
+    stated = rope.get("rope_type", rope.get("type", "default"))
+    if not stated:
+        value = "null" if stated is None else shown(stated)
+        raise BadSource(
+            f"config.json has rope_type = {value} in its RoPE settings; write the type, such as"
+            " yarn, or default for none"
+        )
+    if stated in OLDER_NAMES and family.name not in OLDER_NAMES[stated]:
+        name = NOT_A_SCALING[stated]
+        raise BadSource(
+            f"config.json has rope_type {stated}, which the {family.name} class in transformers"
+            f" does not have; write {name}"
+        )
+    return str(NOT_A_SCALING.get(stated, stated))
+
+
+def _place_of_original(part: Config, rope: JsonObject, family: Family) -> JsonObject:
+    """Return the dictionary from which the class takes the trained length, also if it is null."""
+    # at the top level of a config it counts first, but not beside dictionaries of each layer type
+    # (modeling_rope_utils.py, standardize_rope_params)
+    if ORIGINAL in part and not family.writing.nested:
+        return part
+    return rope
+
+
 def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
     """Return the pairs that rotate by each section of positions; empty without such numbers."""
     section = rope.get("mrope_section")
@@ -403,8 +508,13 @@ def rope_dict(
         settings: JsonObject = {}
         if rules.nested:
             settings.update(nested_settings(part, family, "global"))
-        if "rope_scaling" in rules.schemas:
-            settings.update(part.get("rope_scaling") or {})
+        scaling = part.get("rope_scaling")
+        if "rope_scaling" in rules.schemas and scaling:
+            # these classes put rope_scaling into {"rope_type": "default"}, so that a `type` without
+            # rope_type has no effect (configuration_gemma3.py, convert_rope_params_to_dict)
+            if rules.nested and part.get("rope_parameters") is None:
+                settings["rope_type"] = "default"
+            settings.update(scaling)
         return settings, []
 
     # one dictionary, under the new name, rope_parameters, or the old one, rope_scaling, in the
@@ -462,9 +572,11 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
         return theta
 
     # An absent key means the default of the class. {"rope_theta": null} is an error in most
-    # classes, and correct in a config with rope_parameters, where newer classes look for the base.
-    null_keys = [key for key in family.keys.theta if key in part and part[key] is None]
-    if null_keys and not part.get("rope_parameters"):
+    # classes. It is correct in a config with a base in rope_parameters, where only newer classes
+    # look for it.
+    null_keys = [key for key in family.keys.theta if _is_null(part, key)]
+    is_in_newer_dictionary = reader.theta == "top" and bool(part.get("rope_parameters"))
+    if null_keys and not is_in_newer_dictionary:
         default = f"leave the key out for {family.defaults.theta:g}"
         raise BadSource(f"config.json has {null_keys[0]} = null; write a number, or {default}")
     return None

@@ -196,6 +196,9 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     It has a table with a row for each position, and none beyond, whatever context is declared.
     """
 
+    whole_context: bool = False
+    """Whether it refuses a context with a decimal point, such as 4096.0."""
+
     local: Literal["own", "same-theta", "same"] = "own"
     """The frequencies of window layers.
 

@@ -464,7 +464,7 @@ class RuleReading:
         """
         # 1. keys of the dictionary that the runtime needs or refuses
         rules = self.rules
-        finding = _keys_finding(self.planned.part, self.rope, rules)
+        finding = _keys_finding(self.planned.part, self.rope, self.planned.family, rules)
         if finding is not None:
             status, reason = finding
             return status, reason, rules.source
@@ -842,8 +842,11 @@ def _model_finding(config: Config, part: Config, rules: RuleSet) -> Finding | No
     return None
 
 
-def _keys_finding(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
-    """Return the finding about keys that a reader requires."""
+def _keys_finding(part: Config, rope: Config, family: Family, rules: RuleSet) -> Finding | None:
+    """Return the finding about keys that a reader requires, and the form of their values."""
+    for key in family.keys.context:
+        if rules.whole_context and isinstance(part.get(key), float):
+            return "refused", f"it fails on {key} = {part[key]}, with a decimal point"
     for key, status in rules.required.items():
         in_dictionary = rules.theta == "dict" and rope.get(key) is not None
         if part.get(key) is not None or in_dictionary:

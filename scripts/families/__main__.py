@@ -15,8 +15,8 @@ then it exits with 1.
 unknown, and then it exits with 1. `--unknown` prints only the names of the unknown ones.
 
 `--keys` writes the keys of the config classes of all families anew, by which `ropeconv` suggests a
-family for an unknown model type, and those about RoPE that they compute with: do that with every
-new family.
+family for an unknown model type, those about RoPE that they compute with, and what they compute
+where a key is null: do that with every new family.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from collections import Counter
 from ropeconv.features.derivation.description import render
 from ropeconv.models.registry import by_model_type
 
-from . import config_keys, rope_keys
+from . import config_keys, null_keys, rope_keys
 from .compare import disagreements
 from .draft import draft
 from .walk import walk
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument(
         "--keys",
         action="store_true",
-        help="write config_keys.json and rope_keys.json of ropeconv/models anew",
+        help="write config_keys.json, rope_keys.json and null_keys.json of ropeconv/models anew",
     )
     given = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -63,6 +63,7 @@ def main() -> int:
     if given.keys:
         config_keys.FILE.write_text(config_keys.text(), "utf-8")
         rope_keys.FILE.write_text(rope_keys.text(), "utf-8")
+        null_keys.FILE.write_text(null_keys.text(), "utf-8")
         return 0
     if not given.check and not given.unknown:
         parser.error("give a model type, --check, --unknown or --keys")

@@ -1,7 +1,6 @@
-"""Published configs as transformers' own classes resolve them: frequencies, attention factor, and
-windows.
-"""
+"""Configs as transformers' own classes resolve them: frequencies, attention factor, and windows."""
 
+import copy
 import importlib
 import json
 from pathlib import Path
@@ -12,6 +11,10 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect, text_part
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
+from ropeconv.runtimes.runtime import GOOD, newest
+from ropeconv.runtimes.verdict import judge
 
 from ..conftest import CONFIGS
 from ..support.baking import inspected
@@ -94,3 +97,198 @@ def test_what_transformers_computes(name: str) -> None:
         inv_freq, factor = computed(config)
         np.testing.assert_allclose(spec.current().inv_freq, inv_freq, rtol=2e-6)
         assert spec.attention_factor == pytest.approx(factor, abs=1e-6)
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 192,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 32,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "rope_theta": 5e5,
+}
+"""A small model whose hidden size over its heads is 48 and not the width of a head."""
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 32,
+    "long_factor": [2.0] * 32,
+    "original_max_position_embeddings": 1024,
+}
+ABSENT = object()
+"""The value of a key that a case removes."""
+LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
+TWO_KINDS = ("gemma3_text", "olmo3", "modernbert-decoder")
+"""Families that read a dictionary for each layer type."""
+LOCAL = {"rope_type": "default", "rope_theta": 1e4}
+
+
+def scaled(rope: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Settings with a RoPE dictionary in `rope_scaling`, some of whose keys are changed."""
+    merged = {**rope, **changes}
+    return {"rope_scaling": {key: value for key, value in merged.items() if value is not ABSENT}}
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "yarn": scaled(YARN),
+    "longrope": scaled(LONGROPE),
+    # null
+    "head_dim null": {"head_dim": None},
+    "head_dim null, yarn": {"head_dim": None, **scaled(YARN)},
+    "head_dim null, llama3": {"head_dim": None, **scaled(LLAMA3)},
+    "share null": {"partial_rotary_factor": None},
+    "share null, yarn": {"partial_rotary_factor": None, **scaled(YARN)},
+    "share null inside": scaled(YARN, partial_rotary_factor=None),
+    "context null": {"max_position_embeddings": None},
+    "base null": {"rope_theta": None},
+    "base null, none inside": {"rope_theta": None, "rope_parameters": {"rope_type": "default"}},
+    "base null, one inside": {
+        "rope_theta": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 2e6},
+    },
+    "base null inside": scaled(YARN, rope_theta=None),
+    "both dictionaries null": {"rope_parameters": None, "rope_scaling": None},
+    "type null": scaled(YARN, rope_type=None, type="yarn"),
+    "type empty": scaled(YARN, rope_type=""),
+    "older type null": {"rope_scaling": {"type": None, "factor": 4.0}},
+    "original null at the top": {"original_max_position_embeddings": None, **scaled(YARN)},
+    "original null, llama3": {"original_max_position_embeddings": None, **scaled(LLAMA3)},
+    "original null, linear": {"original_max_position_embeddings": None, **scaled(LINEAR)},
+    "original null, plain": {"original_max_position_embeddings": None},
+    "original null inside": scaled(YARN, original_max_position_embeddings=None),
+    "factor null": scaled(YARN, factor=None),
+    "factor null, llama3": scaled(LLAMA3, factor=None),
+    "attention_factor null": scaled(YARN, attention_factor=None),
+    "betas null": scaled(YARN, beta_fast=None, beta_slow=None),
+    "mscale null": scaled(YARN, mscale=None, mscale_all_dim=1.0),
+    "truncate null": scaled(YARN, truncate=None),
+    # absent or empty
+    "no factor": scaled(YARN, factor=ABSENT),
+    "no factor, llama3": scaled(LLAMA3, factor=ABSENT),
+    "no original": scaled(YARN, original_max_position_embeddings=ABSENT),
+    "no type": {"rope_scaling": {"factor": 4.0}},
+    "empty older dictionary": {"rope_scaling": {}},
+    # names and numbers
+    "older key of the type": {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    "su": scaled(LONGROPE, rope_type=ABSENT, type="su"),
+    "mrope": {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+    "two types": scaled(YARN, type="linear"),
+    "context a float": {"max_position_embeddings": 4096.0},
+    "original a float": scaled(YARN, original_max_position_embeddings=1024.0),
+}
+"""Settings that people write and that classes read in their own way, on top of SIZES."""
+
+
+def small_config(model_type: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """The config of a small model with some keys changed."""
+    keys = detect({"model_type": model_type, **SIZES}).keys
+    sizes: dict[str, Any] = {"model_type": model_type, **SIZES}
+    if model_type in TWO_KINDS:
+        sizes |= LAYERS
+    if not keys.head_dim or model_type == "phi3":  # whose class works it out
+        sizes["hidden_size"] = 256
+    merged = {**sizes, **changes}
+    return copy.deepcopy({key: value for key, value in merged.items() if value is not ABSENT})
+
+
+def transformers_computes(config: dict[str, Any]) -> dict[str, tuple[np.ndarray, float]] | None:
+    """The frequencies and the attention factor of each kind of layers by transformers' classes.
+
+    None where they fail.
+    """
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
+
+    try:
+        built = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
+        causal = type(built) in AutoModelForCausalLM._model_mapping
+        with torch.device("meta"):
+            model = (AutoModelForCausalLM if causal else AutoModel).from_config(built)
+        found = {}
+        for name, module in model.named_modules():
+            if "RotaryEmbedding" not in type(module).__name__:
+                continue
+            layer_type = getattr(module, "layer_type", None)
+            given = {"layer_type": layer_type} if isinstance(layer_type, str) else {}
+            rotary = type(module)(config=module.config, **given)  # on the CPU, with numbers
+            prefixes = {"global": "full_attention_", "local": "sliding_attention_"}
+            if hasattr(rotary, "inv_freq"):
+                prefixes = {"local" if "local" in name else "global": ""}
+            for kind, prefix in prefixes.items():
+                if not hasattr(rotary, f"{prefix}inv_freq"):
+                    continue
+                inv_freq = getattr(rotary, f"{prefix}inv_freq").double().numpy()
+                found[kind] = (inv_freq, getattr(rotary, f"{prefix}attention_scaling", 1.0))
+    except Exception:  # the classes fail in many ways
+        return None
+    return found
+
+
+def ropeconv_reads(config: dict[str, Any]) -> RopeSpec | None:
+    """The RoPE that ropeconv reads from a config; None where it says that transformers fails."""
+    try:
+        family = detect(config)
+        spec = read_spec(config, family)
+    except (BadSource, UnknownRopeType):
+        return None
+    verdict = judge(config, family, spec.current(), spec, newest("transformers"))
+    return spec if verdict.status in GOOD else None
+
+
+ODD_FAMILIES = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo3", "phi", "stablelm",
+    "glm", "glm4", "glm4_moe", "qwen3_5_text", "gpt_oss", "apertus", "ministral3",
+    "seed_oss", "ernie4_5", "mixtral", "qwen2_5_vl_text", "minimax_m2",
+    "nemotron", "smollm3", "internlm3", "cohere2", "exaone4",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", sample(list(ODD_FAMILIES), 4))
+def test_odd_settings_are_read_as_transformers_reads_them_or_refused(model_type: str) -> None:
+    wrong = {}
+    for name, changes in ODD.items():
+        config = small_config(model_type, changes)
+        expected = transformers_computes(config)
+        spec = ropeconv_reads(config)
+        difference = differs(spec, expected)
+        if difference:
+            wrong[name] = difference
+    assert wrong == {}
+
+
+def differs(spec: RopeSpec | None, expected: dict[str, tuple[np.ndarray, float]] | None) -> str:
+    """How a RoPE that ropeconv read differs from that of transformers; empty where it does not."""
+    if spec is None:
+        return "" if expected is None else "ropeconv refuses"
+    if expected is None:
+        return "transformers fails"
+    schedule = spec.current()
+    inv_freq, factor = expected["global"]
+    read = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+    if len(read) != len(inv_freq):
+        return f"{len(read)} pairs, not {len(inv_freq)}"
+    if not np.allclose(read, inv_freq, rtol=3e-6, atol=0):
+        return "other frequencies"
+    if abs(spec.attention_factor - factor) > 1e-6:
+        return f"attention factor {spec.attention_factor}, not {factor}"
+    if spec.local_inv_freq is None or "local" not in expected:
+        return ""
+    local_inv_freq, _ = expected["local"]
+    if not np.allclose(spec.local_inv_freq, local_inv_freq, rtol=3e-6, atol=0):
+        return "other local frequencies"
+    return ""

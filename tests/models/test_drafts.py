@@ -17,7 +17,7 @@ from ropeconv.features.derivation.derivation import Derivation, DerivationProces
 from ropeconv.features.derivation.description import render
 from ropeconv.models.family import Family
 from ropeconv.models.registry import by_model_type, package_families, refused_types
-from scripts.families import config_keys
+from scripts.families import config_keys, null_keys
 from scripts.families.compare import disagreements
 from scripts.families.draft import ask, draft_of
 from scripts.families.library import config_classes
@@ -117,6 +117,13 @@ def test_and_they_are_those_of_the_config_class(family: Family) -> None:
     assert json.loads(config_keys.FILE.read_text()).get(family.name, []) == config_keys.keys_of(
         family
     )
+
+
+@pytest.mark.parametrize("family", sample(package_families(), 5), ids=lambda family: family.name)
+def test_what_null_means_is_that_of_the_class(family: Family) -> None:
+    """Otherwise run `python -m scripts.families --keys`."""
+    written = json.loads(null_keys.FILE.read_text())
+    assert written.get(family.name, {}) == null_keys.meanings(family)
 
 
 PENDING = Path(__file__).parent.parent / "data" / "pending_model_types.txt"

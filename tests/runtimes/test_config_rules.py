@@ -228,7 +228,7 @@ def test_yarn_with_every_rule() -> None:
     )
     by_lengths = runtime({"yarn": {"factor": "max/original"}})
     assert read({**YARN, "factor": 3.0, "truncate": None}, by=by_lengths).form == Yarn(
-        10000.0, 4.0, 256, 16.0, 2.0
+        10000.0, 4.0, 256, 16.0, 2.0, False
     )
 
 

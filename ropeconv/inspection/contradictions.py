@@ -161,7 +161,7 @@ def _base_statements(
             in_unread.append(statement)
 
     at_top = []
-    for key in family.keys.theta:
+    for key in (*family.keys.theta, *family.keys.unread_theta):
         base = part.get(key)
         if _is_number(base):
             at_top.append(Statement(key, base, float(base)))
@@ -203,7 +203,7 @@ def _rotating_dims(
             in_unread.append(statement)
 
     at_top = []
-    for key in family.keys.partial:
+    for key in (*family.keys.partial, *family.keys.unread_partial):
         share = part.get(key)
         if _is_number(share):
             at_top.append(Statement(key, value=share, meaning=int(head_dim * share)))

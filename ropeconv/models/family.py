@@ -294,8 +294,14 @@ class ConfigKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Its entry is 0 for a layer that does not rotate.
     """
 
+    unread_theta: tuple[str, ...] = ()
+    """Names under which publishers write the base too, and which the class ignores."""
+
     local_theta: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
+    unread_partial: tuple[str, ...] = ()
+    """The same for the share of a head."""
+
     rotary_dim: tuple[str, ...] = ()
     head_dim: tuple[str, ...] = ("head_dim",)
     local_head_dim: tuple[str, ...] = ()
@@ -331,6 +337,15 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     unstated_partial: float | None = None
     """The share for a RoPE dictionary that does not state one, None where it is the default."""
+
+    unstated_theta: float | None = None
+    """The base for a RoPE dictionary that does not state one, None where it is the default."""
+
+    original_context: int | None = None
+    """original_max_position_embeddings of a class that has it at the top level of its config.
+
+    It counts before the one in the RoPE dictionary, also where the config has none.
+    """
 
     scaling: JsonObject | None = None
 

@@ -393,8 +393,8 @@ def key_types(family: Family) -> dict[str, object]:
                 types[name] = kind
 
     # the RoPE
-    add(Base, *keys.theta, *keys.local_theta)
-    add(Share, *keys.partial)
+    add(Base, *keys.theta, *keys.unread_theta, *keys.local_theta)
+    add(Share, *keys.partial, *keys.unread_partial)
     add(Width, *keys.rotary_dim, *keys.head_dim, *keys.local_head_dim)
     add(Tokens, *keys.context)
 

@@ -61,9 +61,7 @@ def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) 
     return number(rope, "factor")
 
 
-def _form(
-    kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: RopeSpec
-) -> Form:
+def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, sizes: RopeSpec) -> Form:
     """Return the form of the frequencies that a runtime computes from a RoPE dictionary.
 
     Args:
@@ -71,10 +69,9 @@ def _form(
         rope: The RoPE dictionary.
         theta: The base.
         rules: How the runtime reads this type.
-        part: The text part of the config.
         sizes: The sizes of the model.
     """
-    original = _original_context(rope, rules, part, sizes)
+    original = _original_context(rope, rules, sizes)
 
     # types without a ramp
     if kind == "default":
@@ -126,15 +123,37 @@ def _form(
     )
 
 
-def _original_context(rope: JsonObject, rules: TypeRules, part: Config, sizes: RopeSpec) -> int:
+def _original_context(rope: JsonObject, rules: TypeRules, sizes: RopeSpec) -> int:
     """Return the length, in tokens, that a runtime takes for the trained one."""
     if rules.original == "max":  # it reads max_position_embeddings in place of the key
         return sizes.context
-    key = "original_max_position_embeddings"
-    # Phi-3 has the key at the top level of its config, where it counts before the dictionary
-    is_at_top_level = part.get(key) is not None
-    settings = part if is_at_top_level else rope
-    return int(number(settings, key, sizes.context))
+    return int(number(rope, ORIGINAL, sizes.context))
+
+
+def _with_original_at_top(
+    part: Config, rope: JsonObject, family: Family, rule_set: RuleSet, kind: str
+) -> JsonObject:
+    """Return a RoPE dictionary with the trained length from the top level, which counts first.
+
+    Phi-3 has it there, and its class has a default.
+
+    Args:
+        part: The text part of the config.
+        rope: The RoPE dictionary.
+        family: The family of the model.
+        rule_set: How the runtime reads the config.
+        kind: The rope type.
+    """
+    # beside a dictionary for each layer type, transformers 5 does not read the key at the top
+    # (modeling_rope_utils.py, standardize_rope_params)
+    if kind not in SCALED_FROM or (family.writing.nested and rule_set.nested):
+        return rope
+    at_top = part.get(ORIGINAL)
+    if at_top is None:
+        at_top = family.defaults.original_context
+    if at_top is None:
+        return rope
+    return {**rope, ORIGINAL: at_top}
 
 
 def _longrope(
@@ -323,6 +342,9 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
     theta = _theta(part, rope, family, rule_set)
     if theta is None:
         theta = family.defaults.theta
+        has_dictionary = bool(part.get("rope_scaling")) or _has_newer_dictionary(part, rule_set)
+        if has_dictionary and family.defaults.unstated_theta is not None:
+            theta = family.defaults.unstated_theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
 
     # the rope type, which a runtime may read as another one (`su` of Phi-3 is longrope)
@@ -331,6 +353,7 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
         raise UnknownRopeType(stated_type)
     kind = rule_set.types[stated_type].read_as or stated_type
     rules = rule_set.types[kind]  # those of this type
+    rope = _with_original_at_top(part, rope, family, rule_set, kind)
     if rules.whole_base:  # the runtime makes an int of it
         theta = float(int(theta))
 
@@ -343,7 +366,7 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
         )
 
     # the frequencies
-    form = _form(kind, rope, theta, rules, part, sizes)
+    form = _form(kind, rope, theta, rules, sizes)
     if isinstance(form, Plain) and form.theta != theta:
         notes.append(
             f"alpha {rope['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}"
@@ -510,9 +533,8 @@ def rope_dict(
             settings.update(nested_settings(part, family, "global"))
         scaling = part.get("rope_scaling")
         if "rope_scaling" in rules.schemas and scaling:
-            # these classes put rope_scaling into {"rope_type": "default"}, so that a `type` without
-            # rope_type has no effect (configuration_gemma3.py, convert_rope_params_to_dict)
-            if rules.nested and part.get("rope_parameters") is None:
+            ignores_type = family.name in SCALING_BEHIND_DEFAULT and rules.nested
+            if ignores_type and part.get("rope_parameters") is None:
                 settings["rope_type"] = "default"
             settings.update(scaling)
         return settings, []
@@ -525,7 +547,7 @@ def rope_dict(
 
     # no dictionary: the class may have a scaling by default, as that of gpt-oss
     class_default = family.defaults.scaling
-    if class_default is None:
+    if class_default is None or _has_newer_dictionary(part, rules):
         return {}, []
     note = f"rope_scaling is absent: the class default {class_default['rope_type']} holds"
     return class_default, [note]
@@ -595,6 +617,19 @@ def _find_theta(part: Config, rope: JsonObject, family: Family, place: str) -> A
             - "nested": {"rope_parameters": {"rope_theta": 5e5}}, only in the RoPE dictionary.
             - "top": {"rope_theta": 5e5}, only at the top level.
             - "dict": in the RoPE dictionary, else at the top level.
+SCALING_BEHIND_DEFAULT = ("gemma3", "gemma3n", "olmo3", "t5gemma2")
+"""Families whose class puts rope_scaling into {"rope_type": "default"}.
+
+A `type` without rope_type then has no effect (configuration_gemma3.py of transformers 5.23,
+convert_rope_params_to_dict).
+"""
+
+
+def _has_newer_dictionary(part: Config, rules: RuleSet) -> bool:
+    """Whether a runtime finds rope_parameters in a config, which may be empty."""
+    return rules.nested and part.get("rope_parameters") is not None
+
+
     """
     if place == "attn_config":
         return first_present(part, ("attn_config.rope_theta",))

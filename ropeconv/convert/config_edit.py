@@ -16,7 +16,7 @@ from ..models.layers import kinds_of, layer_names, layer_types, settings_name
 from ..models.length_limits import window_keys
 from ..models.schema import Config, first_present, positive_int
 from ..rope.spec import RopeSpec
-from ..runtimes.read_config import QUERY_SCALE, rope_dict
+from ..runtimes.read_config import QUERY_SCALE, reads_share, rope_dict
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         # and shares of a head
         rope = _add_keys_of_model(part, family, spec, written.rope)
         _drop_nulls(part, family)
+        if not reads_share(family):
+            # the class ignores it without a scaling, and scales a part of each head with one
+            part.pop("partial_rotary_factor", None)
         _put_context(part, family, written.context)
         _put_bases(part, family, spec, written.theta)
         if family.writing.head_dim and not family.mla:

@@ -48,7 +48,7 @@ from ..runtimes.llamacpp.archs import Arch
 from ..runtimes.llamacpp.purpose import masks_otherwise
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
-from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
+from ..runtimes.read_config import UnknownRopeType, read_spec, reads_share, rope_dict
 from ..runtimes.runtime import Runtime, find, newest, runtimes
 from ..runtimes.verdict import describe, unseen_wrapper, without_config
 from .contradictions import ORIGINAL, contradictions, refusal, refused_heads
@@ -93,6 +93,13 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)
+    share = part.get("partial_rotary_factor")
+    if share not in (None, 1) and not reads_share(family):
+        message = (
+            f"the {family.name} class of transformers ignores partial_rotary_factor = {share} and"
+            " rotates the whole head, and vLLM rotates a part of it; remove the key"
+        )
+        yield Problem("ignored-key", message)
     yield from _dual_chunk_key(config, family)
     if family.gguf is not None and masks_otherwise(part, family.gguf.arch, spec):
         message = (

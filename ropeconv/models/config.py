@@ -514,7 +514,7 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     # layers (`nested`) has them in rope_parameters.
     share_at_top = first_present(part, keys)
     uses_rope_scaling = not family.writing.nested and bool(part.get("rope_scaling"))
-    if uses_rope_scaling and share_at_top is not None:
+    if uses_rope_scaling:
         settings = {"partial_rotary_factor": share_at_top, **part["rope_scaling"]}
     else:
         settings = nested_settings(part, family, kind)

@@ -13,7 +13,7 @@ from ..errors import BadSource
 from ..formats.jsontext import JsonObject
 from ..models.config import geometry, nested_settings, text_part
 from ..models.family import Family, Kind
-from ..models.layers import kinds_of, layer_names, layer_types
+from ..models.layers import kinds_of, layer_names, layer_types, settings_name
 from ..models.registry import null_meaning
 from ..models.schema import DUAL_CHUNK, Config, first_present
 from ..rope.errors import ImpossibleSize, RecipeError, RopeconvError, shown
@@ -418,6 +418,8 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
 
     part = text_part(config, family)
     rope, _ = rope_dict(part, family, rules)
+    _check_one_dictionary(rope, family)
+    _check_local_layers(part, family)
     kind = _check_type(rope, family)
     starts_from_length = kind in SCALED_FROM
 
@@ -445,6 +447,14 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
         )
 
     # which dimensions rotate
+    share = rope.get("partial_rotary_factor", part.get("partial_rotary_factor"))
+    if kind in SCALINGS and not reads_share(family) and share not in (None, 1):
+        # the scalings of modeling_rope_utils.py read it in every class
+        raise BadSource(
+            f"config.json has partial_rotary_factor = {shown(share)}, with which transformers"
+            f" scales a part of each head, and the {family.name} class rotates the whole head;"
+            " remove it"
+        )
     for key in family.keys.head_dim:
         fails_on_null = null_meaning(family, key) == "refused-yarn" and kind in ("yarn", "longrope")
         if fails_on_null and _is_null(part, key):
@@ -452,6 +462,11 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
                 f"config.json has {key} = null, and transformers fails on that with rope_type"
                 f" {kind}; write a number there, or leave the key out"
             )
+
+
+def reads_share(family: Family) -> bool:
+    """Whether the class of a family rotates a part of each head by partial_rotary_factor."""
+    return bool(family.keys.partial or family.writing.share_of or family.mla)
 
 
 ORIGINAL = "original_max_position_embeddings"
@@ -464,6 +479,54 @@ OLDER_NAMES = {"su": ("phi3", "phi4_multimodal"), "mrope": ("qwen2_vl", "qwen2_5
 def _is_null(settings: JsonObject, key: str) -> bool:
     """Whether a config has a key whose value is null."""
     return key in settings and settings[key] is None
+
+
+def _check_one_dictionary(rope: JsonObject, family: Family) -> None:
+    """Raise BadSource for settings of each layer type in a class that reads one dictionary."""
+    if family.writing.nested:
+        return
+    names = [name for name, value in rope.items() if isinstance(value, dict)]
+    if not names:
+        return
+    # it fails, or, where the class has no layer types, ignores them
+    raise BadSource(
+        f"config.json has RoPE settings for {' and '.join(names)}, and the {family.name} class in"
+        " transformers reads one dictionary for all layers; write the settings that the model was"
+        " trained with there, not inside another object"
+    )
+
+
+def _check_local_layers(part: Config, family: Family) -> None:
+    """Raise BadSource for a config that scales layers with a window, which keep their RoPE."""
+    if not family.writing.nested or "local" not in layer_types(part, family).values():
+        return
+    name = settings_name(part, family, "local")
+    settings = nested_settings(part, family, "local")
+    place = f"rope_parameters.{name}"
+    if family.name in SCALING_OF_ALL_LAYERS:
+        newer = part.get("rope_parameters")
+        if newer and name not in newer:
+            raise BadSource(
+                f"config.json has rope_parameters without {name}, and the {family.name} class in"
+                " transformers takes only settings for each layer type there; write them so"
+            )
+        if part.get("rope_scaling"):
+            settings = part["rope_scaling"]
+            place = "rope_scaling, which holds for all layers of this class"
+    kind = settings.get("rope_type", "default")
+    if not kind:
+        raise BadSource(f"config.json has no rope_type in {place}; write the type, such as default")
+    if kind in SCALINGS:
+        raise BadSource(
+            f"config.json scales the layers with a window too ({kind} in {place}), and ropeconv"
+            " extends only models whose layers with a window are not scaled; give the model as it"
+            " was before that scaling"
+        )
+
+
+SCALINGS = ("linear", "dynamic", *SCALED_FROM)
+SCALING_OF_ALL_LAYERS = ("modernbert", "modernbert_decoder")
+"""Families whose class puts rope_scaling into the settings of every layer type."""
 
 
 def _check_type(rope: JsonObject, family: Family) -> str:
@@ -545,12 +608,26 @@ def rope_dict(
         if part.get(name):
             return part[name], []
 
-    # no dictionary: the class may have a scaling by default, as that of gpt-oss
+    # no dictionary: the class may have a scaling by default, as that of gpt-oss, which an empty
+    # rope_parameters switches off
     class_default = family.defaults.scaling
     if class_default is None or _has_newer_dictionary(part, rules):
         return {}, []
     note = f"rope_scaling is absent: the class default {class_default['rope_type']} holds"
     return class_default, [note]
+
+
+SCALING_BEHIND_DEFAULT = ("gemma3", "gemma3n", "olmo3", "t5gemma2")
+"""Families whose class puts rope_scaling into {"rope_type": "default"}.
+
+A `type` without rope_type then has no effect (configuration_gemma3.py of transformers 5.23,
+convert_rope_params_to_dict).
+"""
+
+
+def _has_newer_dictionary(part: Config, rules: RuleSet) -> bool:
+    """Whether a runtime finds rope_parameters in a config, which may be empty."""
+    return rules.nested and part.get("rope_parameters") is not None
 
 
 def _has_dictionary_of_each_type(part: Config, family: Family) -> bool:
@@ -617,19 +694,6 @@ def _find_theta(part: Config, rope: JsonObject, family: Family, place: str) -> A
             - "nested": {"rope_parameters": {"rope_theta": 5e5}}, only in the RoPE dictionary.
             - "top": {"rope_theta": 5e5}, only at the top level.
             - "dict": in the RoPE dictionary, else at the top level.
-SCALING_BEHIND_DEFAULT = ("gemma3", "gemma3n", "olmo3", "t5gemma2")
-"""Families whose class puts rope_scaling into {"rope_type": "default"}.
-
-A `type` without rope_type then has no effect (configuration_gemma3.py of transformers 5.23,
-convert_rope_params_to_dict).
-"""
-
-
-def _has_newer_dictionary(part: Config, rules: RuleSet) -> bool:
-    """Whether a runtime finds rope_parameters in a config, which may be empty."""
-    return rules.nested and part.get("rope_parameters") is not None
-
-
     """
     if place == "attn_config":
         return first_present(part, ("attn_config.rope_theta",))

@@ -213,6 +213,18 @@ def test_head_dim_is_stated_where_readers_would_work_it_out_otherwise() -> None:
     assert latent["qk_rope_head_dim"] == 32
 
 
+def test_keys_that_a_scaling_would_trip_over_are_left_out() -> None:
+    """transformers reads both with a scaling, and does not fail on the source without one."""
+    source = {"model_type": "llama", **BASE, "original_max_position_embeddings": None}
+    source["partial_rotary_factor"] = 0.5
+    family = by_model_type()["llama"]
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    baked = bake_config(source, family, read_spec(source, family), RopeSetting(yarn, 500.0, 256))
+    assert "partial_rotary_factor" not in baked
+    assert "original_max_position_embeddings" not in baked
+    assert read_spec(baked, family).form.kind == "yarn"
+
+
 def test_a_width_that_a_share_is_made_of_has_to_be_there() -> None:
     widths = {"qk_rope_head_dim": 64, "qk_nope_head_dim": 192}
     assert written("mistral4", **widths)["rope_parameters"]["partial_rotary_factor"] == 0.25

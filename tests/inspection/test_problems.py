@@ -252,6 +252,7 @@ def test_the_flags_of_a_problem_keep_the_rope_that_transformers_computes(
         ({**LLAMA, "rope_scaling": NTK}, "dynamic"),
         # a family whose class reads other keys than the code that the publisher trained with
         ({**LLAMA, "swa_rope_theta": 10000.0}, "ignored-key"),
+        ({**LLAMA, "partial_rotary_factor": 0.5}, "ignored-key"),
         ({**GEMMA3, "rope_theta": 1e6, "rope_parameters": PLAIN}, "flat"),
         # DeepSeek-R1-0528-Qwen3-8B: SGLang computes the attention factor 1, transformers 1.1386
         ({**DECLARED, "rope_scaling": {**YARN, "attn_factor": 0.8782488562869419}}, "attn-factor"),

@@ -463,7 +463,7 @@ def config_keys() -> dict[str, frozenset[str]]:
 
 @cache
 def _null_keys() -> dict[str, dict[str, str]]:
-    """What a null key means to the class of each family. `scripts/families/` writes the file."""
+    """Return what null means to the class of each family, by name and key (`scripts/families/`)."""
     return package_data("models/null_keys.json", dict[str, dict[str, str]])
 
 

@@ -22,7 +22,7 @@ from ..formats.gguf.edit import Edit
 from ..formats.gguf.inplace import Neighbour, change_by_phases
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_converter, remember_imatrix, remember_source
-from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
+from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord, LayersRecord
 from ..loader import read_json
 from ..models.config import detect
 from ..models.gguf import GgufSource
@@ -52,6 +52,7 @@ from .hidden import SideFile
 from .layer_check import RunLayers, layer_runner, refuse_difference
 from .plan import GgufOutput, Plan
 from .row_check import refuse_other_rows
+from .source_check import SourceCheck
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -85,12 +86,21 @@ class OutputCheck:
     uncomputed: bool = False
     """Whether `reason` is that the installed transformers computes another RoPE."""
 
+    check_source: Callable[[], str] | None = None
+    """Compares the source, as `SourceCheck` does; None where it is not compared."""
+
+    source_problem: str = ""
+    """Why transformers does not load the source, as a clause; empty where it does."""
+
     @classmethod
     def by_probe(cls, plan: CheckpointPlan, probe: Probe | None) -> OutputCheck:
         """Return the check that asks a probe; None where transformers is not installed."""
         if probe is None:
             return cls(plan, None)
-        return cls(plan, probe_query(plan, probe), layer_runner(plan, probe))
+        check_source = SourceCheck.of(plan, probe)
+        asks_for_source = check_source is not None and not check_source.is_cached
+        query = probe_query(plan, probe, asks_for_source)
+        return cls(plan, query, layer_runner(plan, probe), check_source=check_source)
 
     def __call__(self, folder: Path) -> CheckRecord | None:
         """Compare what the installed transformers computes from the output with the schedule.
@@ -111,7 +121,8 @@ class OutputCheck:
         Raises:
             Disagreement: transformers computes another RoPE, although its version should compute
                 the schedule; or its version is known to compute another RoPE without an error, and
-                the output is for transformers.
+                the output is for transformers; or it computes another RoPE from the source than
+                ropeconv reads.
         """
         # what needs no transformers: a fold is the same in all layers
         try:
@@ -124,6 +135,8 @@ class OutputCheck:
             self.reason = NOT_INSTALLED
             self._refuse_wrong_config(folder)
             return None
+        if self.check_source is not None:
+            self.source_problem = self.check_source()
         answer = self.query(folder)
         version = answer.get("transformers", "")
         self._refuse_silent_error(version)
@@ -152,10 +165,19 @@ class OutputCheck:
         try:
             record = compare(answer, result.in_config, self.plan.before, result.written_as)
             if self.run_layers is not None:
-                layers = self.run_layers(folder)
+                if self.source_problem:
+                    unconfirmed = "nothing confirms the RoPE that ropeconv reads from it"
+                    layers = LayersRecord(reason=f"{self.source_problem}, and {unconfirmed}")
+                else:
+                    layers = self.run_layers(folder)
                 refuse_difference(layers, version)
                 record = msgspec.structs.replace(record, layers=layers)
         except Disagreement as problem:
+            if self.source_problem and "error" in answer:
+                raise Disagreement(
+                    f"{self.source_problem}, and does not load the output either; correct the"
+                    f" config.json of {self.plan.source.reference}; nothing was kept"
+                ) from None
             raise Disagreement(f"{problem}; nothing was kept") from None
         self.record = record
         return record
@@ -214,7 +236,7 @@ class OutputCheck:
         )
 
 
-def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
+def probe_query(plan: CheckpointPlan, probe: Probe, is_needed: bool = False) -> Query:
     """Return a function that asks transformers what it computes from the config in a folder.
 
     The function is called when the output is written. Importing transformers takes seconds, so the
@@ -225,6 +247,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
         plan: The plan of the output.
         probe: The process that has imported transformers, or is importing it now. It is asked
             where the cache does not have the answer.
+        is_needed: Whether the probe is asked about more than this config.
     """
     # A model_type that transformers does not know is loaded as one with the same layers, such as
     # "llama", if the user named that with --family.
@@ -241,7 +264,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
         key = cache.key(_config_text(plan), model_type, context, loaded_as)
         is_cached = cache.get(key) is not None
         has_weights_to_run = bool(plan.source.weights())
-        if is_cached and not has_weights_to_run:
+        if is_cached and not has_weights_to_run and not is_needed:
             probe.stop()
         else:
             probe.prefetch(model_type)  # imports transformers and the class of the model
@@ -324,6 +347,9 @@ class AppliedPlan:
 
     uncomputed: bool = False
     """Whether `reason` is that the installed transformers does not compute the schedule."""
+
+    source_problem: str = ""
+    """Why transformers does not load the source, as a clause; empty where it does."""
 
     was_complete: bool = False
     """Whether the place had exactly this output already, so that nothing was changed."""
@@ -418,6 +444,7 @@ def _write_and_ask(
         check=check.record,
         reason=check.reason,
         uncomputed=check.uncomputed,
+        source_problem=check.source_problem,
         was_complete=placed.was_there,
     )
 

@@ -41,6 +41,9 @@ class Output(Summary):
     uncomputed: bool = False
     """Whether the installed transformers does not compute the schedule."""
 
+    source_problem: str = ""
+    """Why the installed transformers does not load the source, as a clause; empty where it does."""
+
     against: str = ""
     """The source, for `validate`."""
 

@@ -27,7 +27,7 @@ from ..loader import kernels, permission_error, read_json
 from ..models.config import STORED_ROPE as STORED_ROPE_SUFFIX
 from ..models.registry import by_name
 from ..models.source import ADAPTER as ADAPTER_CONFIG
-from ..rope.forms import Vector
+from ..rope.forms import DynamicNtk, LongRope, Vector
 from ..rope.schedule import LogN, Schedule
 from ..rope.spec import RopeSpec
 from .comparison import Comparison
@@ -57,11 +57,9 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
 
     # The rotary modules by the kind of layer that they are for: "global" and, in models such as
-    # Gemma 3, "local" (with a sliding window, and frequencies that a method does not change). The
-    # probe calls a single module "global", also where all layers of the model are local.
+    # Gemma 3, "local" (with a sliding window, and frequencies that a method does not change).
     modules = answer["modules"]
-    has_only_local_layers = "local" in spec.layers and "global" not in spec.layers
-    is_mislabelled = len(modules) == 1 and has_only_local_layers
+    is_mislabelled = _is_mislabelled(modules, spec)
 
     largest_distance = 0
     attention_factor = 1.0
@@ -97,6 +95,87 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
         attention_factor=attention_factor,
         read_as=answer.get("read_as", ""),
     )
+
+
+READING_TOLERANCE = 1e-5
+"""Relative difference that rounding explains between transformers and a config that was read.
+
+transformers computes frequencies in float32, which differ by about 1e-6.
+"""
+
+
+def find_misreading(answer: JsonObject, spec: RopeSpec) -> str:
+    """Return how the RoPE of a source differs between transformers and what ropeconv has read.
+
+    Args:
+        answer: From `Probe.ask` for the config.json of the source, without an error.
+        spec: The RoPE that ropeconv reads from that file.
+
+    Returns:
+        What transformers does, such as "computes an attention factor of 1 for the source, and
+        ropeconv reads 1.0954"; empty where both are equal.
+    """
+    schedule = spec.current()
+    form = spec.form
+    modules = answer["modules"]
+    is_mislabelled = _is_mislabelled(modules, spec)
+    kinds = set(spec.layers) or {"global"}
+    for label, module in modules.items():
+        # a class may make a module for layers that this model does not have
+        if label not in kinds and not is_mislabelled:
+            continue
+        is_local = label == "local" or is_mislabelled
+        layers = ""
+        if len(modules) > 1:
+            layers = f" on {label} layers"
+        inv_freq, short_inv_freq, attention_factor = _expected(schedule, spec, is_local)
+
+        # dynamic scaling has no frequencies of its own for long texts, and LongRoPE has them only
+        # beyond the length that it starts from
+        vectors = [(module["short"], short_inv_freq)]
+        is_constant = not isinstance(form, DynamicNtk)
+        switches = isinstance(form, LongRope) and form.original_context >= spec.context
+        if is_local or (is_constant and not switches):
+            vectors.append((module["inv_freq"], inv_freq))
+        for computed, read in vectors:
+            if len(computed) != len(read):
+                return (
+                    f"rotates {2 * len(computed)} dimensions of a head{layers} in the source, and"
+                    f" ropeconv reads {2 * len(read)}"
+                )
+            difference = _largest_ratio(np.asarray(computed), read)
+            if difference > READING_TOLERANCE:
+                return (
+                    f"computes other frequencies{layers} for the source than ropeconv reads, by up"
+                    f" to {100 * difference:.2g} %"
+                )
+
+        computed_factor = module["attention_factor"]
+        if abs(computed_factor - attention_factor) > READING_TOLERANCE * attention_factor:
+            return (
+                f"computes an attention factor of {computed_factor:.6g}{layers} for the source, and"
+                f" ropeconv reads {attention_factor:.6g}"
+            )
+    return ""
+
+
+def _largest_ratio(computed: Vector, read: Vector) -> float:
+    """Return the largest relative difference of two vectors, which is 1 where only one is 0."""
+    ratios = [0.0]
+    for own, other in zip(computed, read, strict=True):
+        if own != other:
+            largest = max(abs(own), abs(other))
+            ratios.append(abs(own - other) / largest)
+    return float(max(ratios))
+
+
+def _is_mislabelled(modules: JsonObject, spec: RopeSpec) -> bool:
+    """Whether the only rotary module of a model, which a probe calls "global", is for local layers.
+
+    Local layers have a sliding window, and frequencies that a method does not change.
+    """
+    has_only_local_layers = "local" in spec.layers and "global" not in spec.layers
+    return len(modules) == 1 and has_only_local_layers
 
 
 def _expected(schedule: Schedule, spec: RopeSpec, is_local: bool) -> tuple[Vector, Vector, float]:

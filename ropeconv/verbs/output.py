@@ -174,11 +174,12 @@ def finish_output(
         The output, with the commands that the user may run next.
     """
     # If the installed transformers does not compute the frequencies of this output, as it was found
-    # when the output was written (`uncomputed`), the output cannot agree and is not validated.
+    # when the output was written (`uncomputed`), the output cannot agree and is not validated. A
+    # source that transformers does not load (`source_problem`) cannot be run for a comparison.
     result = None
     has_device = validation.device != ""
-    is_computed_here = not done.uncomputed
-    if has_device and is_computed_here:
+    can_be_compared = not done.uncomputed and not done.source_problem
+    if has_device and can_be_compared:
         result = validate_written(plan, done.path, validation, reporter)
 
     # the Modelfile; a file with the right contents is left unchanged
@@ -199,6 +200,7 @@ def finish_output(
         check=done.check,
         reason=done.reason,  # why the check was left out; empty if it was made
         uncomputed=done.uncomputed,
+        source_problem=done.source_problem,
         against=plan.source.reference,
         validation=result,
         modelfile=modelfile_path,
@@ -235,9 +237,9 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     # vllm serve OUT ...
     serving_commands = run_commands(plan, path, output.modelfile, draft)
 
-    # ropeconv validate OUT, if the output was not validated yet
+    # ropeconv validate OUT, if the output was not validated yet, and its source can be run
     validation_command = ""
-    if not output.validation:
+    if not output.validation and not output.source_problem:
         is_computed_here = not output.uncomputed  # by the installed transformers
         validation_command = check_command(plan, path, is_computed_here, against)
 

@@ -259,6 +259,7 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         reason=done.reason,
         # the installed transformers does not compute the method, so it was not checked
         uncomputed=done.uncomputed,
+        source_problem=done.source_problem,
         against=base_shard or plan.source.reference,
         was_complete=done.was_complete,
     )

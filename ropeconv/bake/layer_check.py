@@ -35,12 +35,18 @@ def layer_runner(plan: CheckpointPlan, probe: Probe) -> RunLayers:
     """Return the function that compares the first layers of an output with those of its source."""
 
     def run_layers(folder: Path) -> LayersRecord:
-        """Run the first layers of an output, and return how they differ from the method."""
+        """Run the first layers of an output, and return how they differ from the method.
+
+        Raises:
+            Disagreement: The layers of the source run, and those of the output do not.
+        """
         try:
             with _question(plan, folder, probe) as question:
                 answer = _ask(probe, "answer", msgspec.to_builtins(question))
         except NoLayerRuns as problem:
             return LayersRecord(reason=str(problem))
+        if "broken" in answer:
+            raise Disagreement(f"{answer['broken']}; report it")
         return msgspec.convert(answer, LayersRecord)
 
     return run_layers

@@ -112,8 +112,8 @@ def find_misreading(answer: JsonObject, spec: RopeSpec) -> str:
         spec: The RoPE that ropeconv reads from that file.
 
     Returns:
-        What transformers does, such as "computes an attention factor of 1 for the source, and
-        ropeconv reads 1.0954"; empty where both are equal.
+        A predicate such as "computes an attention factor of 1 for the source, and ropeconv reads
+        1.0954"; empty where both are equal.
     """
     schedule = spec.current()
     form = spec.form

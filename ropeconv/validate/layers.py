@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..engines.transformers.first_layers import FirstLayers, LayerKind, NoLayerRuns, ReadTensor
+from ..engines.transformers.first_layers import (
+    FirstLayers,
+    LayerFails,
+    LayerKind,
+    NoLayerRuns,
+    ReadTensor,
+)
 from ..engines.transformers.layers import read_tensor
 from ..engines.transformers.patch import (
     attention_modules,
@@ -27,6 +33,7 @@ from ..engines.transformers.patch import (
     round_weights,
     scale_scores,
 )
+from ..errors import Disagreement
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import Header, read_header
 from ..inspection.receipts.receipt import LayerRecord, LayersRecord, ScheduleRecord
@@ -240,14 +247,25 @@ class _NotingZeros:
 
 
 def answer(given: JsonObject) -> JsonObject:
-    """Answer a `LayerQuestion` as JSON-ready data, with a `LayersRecord`."""
+    """Answer a `LayerQuestion` as JSON-ready data, with a `LayersRecord`.
+
+    The answer is {"broken": sentence} where a layer of the source runs, and that of the output
+    does not.
+    """
     question = msgspec.convert(given, LayerQuestion)
-    record: JsonObject = msgspec.to_builtins(compare_layers(question))
+    try:
+        record: JsonObject = msgspec.to_builtins(compare_layers(question))
+    except Disagreement as problem:
+        return {"broken": str(problem)}
     return record
 
 
 def compare_layers(question: LayerQuestion) -> LayersRecord:
-    """Compare the first layer of each kind of an output with that of its patched source."""
+    """Compare the first layer of each kind of an output with that of its patched source.
+
+    Raises:
+        Disagreement: A layer of the source runs, and with the method it does not.
+    """
     try:
         source = question.source.open(question.layers)
         output = question.output.open(question.layers)
@@ -382,8 +400,29 @@ class _Comparison:
         Returns:
             The relative error of the attention output, the error that is allowed, and the error
             without any scaling (control).
+
+        Raises:
+            NoLayerRuns: The layer of the source does not run on its own.
+            Disagreement: It runs, and it does not with the RoPE of the method, or the same layer of
+                the output does not.
         """
-        reference = self._patched(kind, run, self.schedule, factor)
+        # the unscaled source first: where this layer runs, its code and its weights are right
+        unscaled = _attention(self.source, kind, run, factor)
+        try:
+            reference = self._patched(kind, run, self.schedule, factor)
+        except LayerFails as problem:
+            raise Disagreement(
+                f"the source runs in transformers, and does not with the new RoPE: {problem}"
+            ) from None
+        try:
+            attention_of_output = _attention(self.output, kind, run, factor)
+        except LayerFails as problem:
+            # an output for the class of another family may fail for a reason of that class
+            if type(self.output.model) is not type(self.source.model):
+                raise
+            raise Disagreement(
+                f"the source runs in transformers, and the output does not: {problem}"
+            ) from None
 
         def distance(other: Tensor) -> float:
             """Return the distance of attention outputs from the reference.
@@ -393,9 +432,8 @@ class _Comparison:
             """
             return float(measure_states(reference, other).kl.quantile(0.95))
 
-        # the output, and the unscaled source
-        output_distance = distance(_attention(self.output, kind, run, factor))
-        control_distance = distance(_attention(self.source, kind, run, factor))
+        output_distance = distance(attention_of_output)
+        control_distance = distance(unscaled)
 
         # the smallest fault that must be noticed: attention scores 2 % larger; infinite for a class
         # whose scores cannot be scaled

@@ -7,6 +7,7 @@ written, as a defect in a fold, an encoding or a copy would leave them.
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,29 @@ def test_nothing_is_kept_of_a_wrong_output(
     )
     assert "layer 0" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_an_output_that_does_not_run_is_refused(tmp_path: Path, probe: SharedProbe) -> None:
+    """Its source does, so the output is broken."""
+
+    def widen_heads(out: Path) -> None:
+        path = out / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"head_dim": 128}))
+
+    with pytest.raises(Disagreement, match="the output does not"):
+        checked("llama", YARN, tmp_path, probe, widen_heads)
+
+
+def test_a_method_for_another_width_is_refused(
+    llama: Path, tmp_path: Path, probe: SharedProbe
+) -> None:
+    """The source does not run with frequencies for heads of another width."""
+    plan = make_plan(llama, YARN, tmp_path / "out")
+    assert isinstance(plan, CheckpointPlan)
+    out = apply(plan)
+    narrow = replace(plan.schedule, inv_freq=plan.schedule.inv_freq[::2])
+    with pytest.raises(Disagreement, match="new RoPE"):
+        layer_runner(replace(plan, schedule=narrow), probe)(out)
 
 
 # What is read, and what does not run

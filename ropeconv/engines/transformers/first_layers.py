@@ -51,6 +51,10 @@ class NoLayerRuns(RopeconvError):
     """No layer of a model can run on its own. The message is a clause that says why."""
 
 
+class LayerFails(NoLayerRuns):
+    """The code of a layer has raised an error, or does not take the weights of the checkpoint."""
+
+
 @dataclass(frozen=True)
 class LayerKind:
     """Layers whose attention is the same but for its weights."""
@@ -240,8 +244,11 @@ class FirstLayers:
         for key, weight in module.named_parameters(recurse=with_submodules):
             full_name = f"{name}.{key}"
             is_still_empty = weight is empty_weights.get(full_name)
-            if is_still_empty:
-                raise NoLayerRuns(f"it has no weights for {full_name}")
+            if not is_still_empty:
+                continue
+            if full_name in self._parameter_by_tensor.values():
+                raise LayerFails(f"its weights do not fit {full_name} of its config.json")
+            raise NoLayerRuns(f"it has no weights for {full_name}")
 
     def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:
         """Return what the attention of a layer adds for each token, [tokens, hidden_size].
@@ -276,7 +283,7 @@ class FirstLayers:
         except NoLayerRuns:
             raise
         except Exception as problem:  # of any kind, from a class that needs the layers before it
-            raise NoLayerRuns(
+            raise LayerFails(
                 f"{name} does not run on its own ({type(problem).__name__}: {problem})"
             ) from None
         else:

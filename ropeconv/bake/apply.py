@@ -49,7 +49,7 @@ from .gguf_check import (
     run_first_layers,
 )
 from .hidden import SideFile
-from .layer_check import RunLayers, layer_runner, refuse_difference
+from .layer_check import RunLayers, layer_runner, refuse_difference, refuse_other_source
 from .plan import GgufOutput, Plan
 from .row_check import refuse_other_rows
 from .source_check import SourceCheck
@@ -171,6 +171,8 @@ class OutputCheck:
                 else:
                     layers = self.run_layers(folder)
                 refuse_difference(layers, version)
+                if self.check_source is not None:
+                    refuse_other_source(layers, version)
                 record = msgspec.structs.replace(record, layers=layers)
         except Disagreement as problem:
             if self.source_problem and "error" in answer:

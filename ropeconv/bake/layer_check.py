@@ -76,6 +76,24 @@ def refuse_difference(layers: LayersRecord, version: str) -> None:
         )
 
 
+def refuse_other_source(layers: LayersRecord, version: str) -> None:
+    """Raise Disagreement where a source does not have the attention of the RoPE that was read.
+
+    Args:
+        layers: The comparison of the first layers of each kind, for an output with the RoPE of its
+            source. The control is the source as transformers runs it.
+        version: The version of transformers.
+    """
+    for layer in layers.layers:
+        if layers.unchanged and layer.control > layer.allowed:
+            raise Disagreement(
+                f"transformers {version} computes another attention from the source than the RoPE"
+                f" that ropeconv reads gives: that of layer {layer.layer} differs by"
+                f" {layer.control:.2g} up to position {layer.last:,}, where {layer.allowed:.2g} is"
+                " allowed; report it"
+            )
+
+
 @contextmanager
 def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[LayerQuestion]:
     """Give the question that the probe answers: whether the first layers compute the schedule.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 
 from ..engines.probe import Probe, ProbeCache
 from ..errors import Disagreement
@@ -16,10 +15,8 @@ from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import inspect_config
 from ..models.source import Source
-from ..rope.errors import RecipeError
 from ..rope.spec import RopeSpec
-from ..runtimes.runtime import RUNS, find
-from ..validate.checks import find_misreading
+from ..validate.checks import find_misreading, reads_source_alike
 from .checkpoint import CheckpointPlan
 
 NO_MODEL_TYPE = "LookupError: it has no model type"
@@ -42,24 +39,17 @@ class SourceCheck:
     def of(cls, plan: CheckpointPlan, probe: Probe) -> SourceCheck | None:
         """Return the check for the source of a plan; None where there is nothing to compare.
 
-        That is a source in another format, whose config.json ropeconv writes itself; a draft model;
-        and a config that the installed transformers is known to read in another way.
+        That is a draft model, and a source that the installed transformers need not read as
+        ropeconv does (`reads_source_alike`).
 
         Args:
             plan: The plan of the output.
             probe: A process with transformers.
         """
         source = plan.source
-        if plan.draft is not None or source.is_generated("config.json"):
+        if plan.draft is not None or not reads_source_alike(source):
             return None
-        inspection = inspect_config(source)
-        try:
-            row = find(f"transformers@{version('transformers')}")[0]
-        except (RecipeError, PackageNotFoundError):  # a version that the tables do not have
-            return None
-        if inspection.planned.verdict(row).status not in RUNS:
-            return None
-        return cls(source, inspection.spec, probe)
+        return cls(source, inspect_config(source).spec, probe)
 
     @cached_property
     def _loaded_as(self) -> str:

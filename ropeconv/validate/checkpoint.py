@@ -22,7 +22,7 @@ from ..engines.transformers.load import (
 )
 from ..errors import BadSource
 from ..formats.disk import human
-from .checks import needs_trust
+from .checks import needs_trust, reads_source_alike
 from .comparison import Comparison, Settings
 from .sampling import Bucket, TokenRun
 from .source_reading import (
@@ -242,6 +242,11 @@ def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
     comparison = reading.spec.comparison
     schedule = comparison.schedule
     agrees, sentences = conclusion(results, comparison.unchanged, schedule.original_context)
+    if agrees and comparison.unchanged and reads_source_alike(comparison.checkpoint):
+        misread = _describe_misread_source(reading)
+        if misread:
+            agrees = False
+            sentences = misread
 
     # If the output approximates log-n by steps, the source was run with log-n itself too, and
     # `formula` has its states.
@@ -256,6 +261,23 @@ def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
     if both.stopped_early:
         sentences += " It was stopped before its end."
     return agrees, sentences
+
+
+def _describe_misread_source(reading: SourceReading) -> str:
+    """Return a sentence if the source does not compute the RoPE that ropeconv reads; else empty.
+
+    An output of --as-is has the RoPE of its source. The reference is the source with the RoPE that
+    was read from it, and the control is the source as transformers runs it, so both must agree.
+    """
+    for part, control in zip(reading.parts, reading.controls, strict=True):
+        if control.kl > control.allowed:
+            return (
+                f"FAIL: the source as transformers runs it has a KL of {control.kl:.2e} at"
+                f" {part.buckets[0].name} from the source with the RoPE that ropeconv reads, where"
+                f" {control.allowed:.2e} is allowed, so the output has another RoPE than its"
+                " source; report it."
+            )
+    return ""
 
 
 def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:

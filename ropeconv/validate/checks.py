@@ -6,6 +6,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
+from ..inspection.inspection import inspect_config
 from ..inspection.receipts.receipt import CheckRecord
 from ..loader import CODE as CODE_SUFFIXES
 from ..loader import MAP as AUTO_MAP
@@ -27,9 +29,12 @@ from ..loader import kernels, permission_error, read_json
 from ..models.config import STORED_ROPE as STORED_ROPE_SUFFIX
 from ..models.registry import by_name
 from ..models.source import ADAPTER as ADAPTER_CONFIG
+from ..models.source import Source
+from ..rope.errors import RecipeError
 from ..rope.forms import DynamicNtk, LongRope, Vector
 from ..rope.schedule import LogN, Schedule
 from ..rope.spec import RopeSpec
+from ..runtimes.runtime import RUNS, find
 from .comparison import Comparison
 
 ATTENTION_FACTOR_TOLERANCE = 1e-6
@@ -157,6 +162,24 @@ def find_misreading(answer: JsonObject, spec: RopeSpec) -> str:
                 f" ropeconv reads {attention_factor:.6g}"
             )
     return ""
+
+
+def reads_source_alike(source: Source) -> bool:
+    """Return whether the installed transformers should compute the RoPE that ropeconv reads.
+
+    False for a source in another format, whose config.json ropeconv writes itself; for a config
+    that this version is known to read in another way; and for a version that was not tested.
+
+    Args:
+        source: The checkpoint.
+    """
+    if source.is_generated("config.json"):
+        return False
+    try:
+        row = find(f"transformers@{version('transformers')}")[0]
+    except (RecipeError, PackageNotFoundError):
+        return False
+    return inspect_config(source).planned.verdict(row).status in RUNS
 
 
 def _largest_ratio(computed: Vector, read: Vector) -> float:

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ropeconv.bake.checkpoint import CheckpointPlan
-from ropeconv.bake.layer_check import layer_runner, refuse_difference
+from ropeconv.bake.layer_check import layer_runner, refuse_difference, refuse_other_source
 from ropeconv.convert import fold
 from ropeconv.engines.probe import SharedProbe
 from ropeconv.engines.transformers.first_layers import FirstLayers, NoLayerRuns, with_few_layers
 from ropeconv.errors import Disagreement, UnsupportedBake
-from ropeconv.inspection.receipts.receipt import LayersRecord
+from ropeconv.inspection.receipts.receipt import LayerRecord, LayersRecord
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.recipe import Recipe
 
@@ -103,7 +103,23 @@ def test_layers_of_every_kind_run(tmp_path: Path, probe: SharedProbe) -> None:
     assert "layers 0 and 1" in record.sentence
 
 
+@pytest.mark.parametrize("model_type", sample(FAMILIES, 6))
+def test_a_source_runs_as_it_is_read(model_type: str, tmp_path: Path, probe: SharedProbe) -> None:
+    """With --as-is the control is the source itself, which must agree with what was read."""
+    record = checked(model_type, recipe_of("as-is"), tmp_path, probe)
+    refuse_other_source(record, "5.23.0")
+    assert record.unchanged or record.reason
+
+
 # Wrong outputs
+
+
+def test_a_source_that_runs_otherwise_than_it_is_read() -> None:
+    layer = LayerRecord(layer="0", last=63, error=1e-9, allowed=1e-6, control=1e-3)
+    record = LayersRecord(layers=(layer,), unchanged=True)
+    with pytest.raises(Disagreement, match=r"source.*layer 0 .*0\.001"):
+        refuse_other_source(record, "5.23.0")
+    refuse_other_source(LayersRecord(layers=(layer,)), "5.23.0")  # the control of another method
 
 
 def in_config(**keys: Any) -> Change:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -162,9 +163,10 @@ def test_a_source_that_nothing_repairs(llama: Path, tmp_path: Path) -> None:
 def test_a_source_that_transformers_is_known_to_read_otherwise(
     llama: Path, tmp_path: Path, probe: SharedProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    checks = import_module("ropeconv.validate.checks")
     plan = planned(llama, tmp_path / "out")
     for version in ("4.30.0", "9.1.0"):  # which the tables do not have
-        monkeypatch.setattr("ropeconv.bake.source_check.version", lambda name, here=version: here)
+        monkeypatch.setattr(checks, "version", lambda name, here=version: here)
         assert SourceCheck.of(plan, probe) is None
 
 

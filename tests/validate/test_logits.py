@@ -16,6 +16,7 @@ import torch
 
 import ropeconv
 from ropeconv.errors import BadSource
+from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import QueryScaling
 from ropeconv.validate.validation import Validation, measure_states
@@ -62,6 +63,26 @@ def test_the_stock_load_computes_the_method(
     assert result.agrees, result.sentence
     assert [bucket.last for bucket in result.buckets][:4] == [63, 127, 255, 511]
     assert all(bucket.control_kl > 1000 * bucket.kl_95 for bucket in result.buckets)
+
+
+def test_an_output_with_another_rope_than_its_source_is_noticed(
+    llama: Path, tmp_path: Path
+) -> None:
+    """With --as-is, the reference has the RoPE that was read, so a wrong reading agrees with it."""
+    out = apply(make_plan(llama, recipe_of("as-is"), tmp_path / "out"))
+    comparison = ropeconv.Comparison.open(out, str(llama))
+    assert check(out, llama).agrees
+
+    path = out / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"] = 12_000.0
+    path.write_text(json.dumps(config))
+    spec = replace(comparison.spec, form=Plain(12_000.0))
+    misread = replace(comparison, spec=spec, schedule=spec.current())
+    result = ropeconv.validate_checkpoint(misread, ropeconv.Settings(device="cpu", tokens=128))
+    assert all(bucket.agrees for bucket in result.buckets)
+    assert (result.agrees, result.sentence[:4]) == (False, "FAIL")
+    assert "source" in result.sentence
 
 
 IN_BFLOAT16 = (

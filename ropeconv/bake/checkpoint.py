@@ -21,7 +21,7 @@ from ..models.config import modality_note, text_part
 from ..models.family import Family
 from ..models.length_limits import LengthLimit, length_limits, limits_in_text, raise_limits
 from ..models.schema import DUAL_CHUNK, Config
-from ..models.source import CARD, SINGLE, SOURCE_CARD, Source, SourceFile
+from ..models.source import ADAPTER, CARD, SINGLE, SOURCE_CARD, Source, SourceFile
 from ..models.stored.checkpoint import quantised_weights
 from ..rope.errors import RecipeError, shown
 from ..rope.methods.vectors import AsIs
@@ -37,6 +37,8 @@ from .warnings import warnings
 
 SHARD = "model-rope.safetensors"
 RENAMED = "model-00001-of-00001.safetensors"
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+"""Files of a PEFT adapter that transformers loads beside adapter_config.json."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         raise UsageError(
             "--fold-into goes with folded weights; add --encoding weights, or leave it out"
         )
+    if result.fold is not None:
+        _refuse_adapter(source)
     if result.family is not family:
         _check_tokenizer(source, result.family)
     if first.draft is not None:
@@ -328,6 +332,20 @@ def _check_tokenizer(source: Source, family: Family) -> None:
             f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads"
             f" that differently in a {family.name} model; load the tokenizer once and"
             " save_pretrained it, which writes tokenizer.json"
+        )
+
+
+def _refuse_adapter(source: Source) -> None:
+    """Raise UsageError for a folder with a PEFT adapter, which a fold would not scale.
+
+    `from_pretrained` loads an adapter that is in the folder of the weights on top of them.
+    """
+    names = {file.name for file in source.files()}
+    if ADAPTER in names and names.intersection(ADAPTER_WEIGHTS):
+        raise UsageError(
+            f"{source.reference} has a PEFT adapter ({ADAPTER}), which adds to weights that"
+            " --encoding weights scales; choose another encoding, or merge the adapter into the"
+            " weights first"
         )
 
 

@@ -221,3 +221,16 @@ def test_an_adapter_of_another_base_is_written_with_a_warning(llama: Path, tmp_p
     done = command(tmp_path, *line, "-o", "out", code=0)
     assert "was trained on somebody/another-llama" in " ".join(done.stderr.split())
     assert (tmp_path / "out-adapter").is_dir()
+
+
+def test_an_adapter_beside_the_weights_is_not_scaled(llama: Path, tmp_path: Path) -> None:
+    """transformers loads it on top of the weights, so only they could have the factor."""
+    lora(llama, llama)
+    line = ("apply", "model", "--yarn", "4", "--attention-factor", "1.3", "-o", "out")
+    done = command(tmp_path, *line, "--encoding", "weights", code=2)
+    assert "adapter" in done.stderr
+    assert not (tmp_path / "out").exists()
+    command(tmp_path, *line, "--encoding", "native", code=0)
+    assert (tmp_path / "out/adapter_model.safetensors").exists()
+    (llama / "adapter_model.safetensors").unlink()  # then nothing is loaded
+    command(tmp_path, *line, "--encoding", "weights", "--force", code=0)

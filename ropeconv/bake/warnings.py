@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 DROPE_PAPER = "(DroPE, https://arxiv.org/abs/2512.12167)"
-CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
+CARRIED_OVER = ("load", "outside-text", "trained", "stale-inv-freq", "ignored-tensor")
 """Problems of a source, by code, that its outputs have as well."""
 
 
@@ -166,7 +166,15 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
     return (note,)
 
 
-IN_DOUBT = {"schemas", "contradiction", "flat", "ignored-key", "attn-factor", "original"}
+IN_DOUBT = {
+    "schemas",
+    "contradiction",
+    "flat",
+    "ignored-key",
+    "outside-text",
+    "attn-factor",
+    "original",
+}
 """Codes of problems in which transformers may read something else than what the weights were
 trained with.
 """

@@ -22,6 +22,7 @@ from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import layer_prefix, layer_prefixes
 from ..models.length_limits import LengthLimit
+from ..models.parts import text_path
 from ..models.registry import by_name
 from ..models.schema import (
     DUAL_CHUNK,
@@ -31,7 +32,7 @@ from ..models.schema import (
 )
 from ..models.source import Source
 from ..models.unread_keys import unread_rope_keys
-from ..rope.errors import command_line, counted
+from ..rope.errors import command_line, counted, shown
 from ..rope.forms import (
     DynamicNtk,
     InterpolatedForm,
@@ -100,6 +101,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
             " rotates the whole head, and vLLM rotates a part of it; remove the key"
         )
         yield Problem("ignored-key", message)
+    yield from _keys_beside_text_part(config, family, spec)
     yield from _dual_chunk_key(config, family)
     if family.gguf is not None and masks_otherwise(part, family.gguf.arch, spec):
         message = (
@@ -283,6 +285,45 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             f" config.json and uses {' and '.join(used) or 'its defaults'}; if it was trained with"
             " them, write their values in rope_parameters, and remove these keys",
         )
+
+
+def _keys_beside_text_part(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
+    """Yield the problem of RoPE settings of a multimodal config that are not in its text part.
+
+    Args:
+        config: The content of config.json, {"rope_scaling": {...}, "text_config": {...}}.
+        family: The family of the text model.
+        spec: The RoPE that ropeconv read from the text part.
+    """
+    part = text_part(config, family)
+    if part is config or family.halves:
+        return
+    names = ["rope_scaling", "rope_parameters", ORIGINAL]
+    names += [*family.keys.theta, *family.keys.partial]
+
+    # a setting that the text part has too does no harm, as transformers writes it in some classes
+    values_of_part = [*part.values(), *_values_of(part, frozenset())]
+    ignored = []
+    for key in dict.fromkeys(names):
+        value = config.get(key)
+        values = value.values() if isinstance(value, dict) else [value]
+        if value and not all(item in values_of_part for item in values):
+            ignored.append(key)
+    for key in family.keys.context:
+        declared = config.get(key)
+        if isinstance(declared, int) and declared > spec.context:
+            ignored.append(key)
+    if not ignored:
+        return
+
+    path = ".".join(text_path(config)) or "its text part"
+    yield Problem(
+        "outside-text",
+        f"{' and '.join(ignored)} of config.json is outside {path}, from which the class of"
+        f" model_type {shown(config.get('model_type'))} reads the RoPE: it has no effect, and some"
+        f" classes of transformers then do not load the config; move it into {path} if the model"
+        " was trained with it, else remove it",
+    )
 
 
 def _keys_used_and_ignored(

@@ -342,6 +342,36 @@ def test_keys_that_the_class_ignores(
     )
 
 
+LLAVA: dict[str, Any] = {"model_type": "llava", "text_config": LLAMA}
+AROUND: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"rope_scaling": YARN}, ("rope_scaling",)),
+    ({"rope_parameters": PLAIN | {"rope_theta": 1e6}}, ("rope_parameters",)),
+    (
+        {"rope_theta": 1e6, "max_position_embeddings": 131072},
+        ("rope_theta", "max_position_embeddings"),
+    ),
+    # the same as in the text part, and settings of nothing
+    ({"rope_theta": 5e6, "max_position_embeddings": 32768}, ()),
+    ({"rope_scaling": None, "rope_parameters": {}}, ()),
+    ({"max_position_embeddings": 4096}, ()),
+    ({"text_config": {**LLAMA, "rope_scaling": YARN}, "rope_scaling": YARN}, ()),
+]
+
+
+@pytest.mark.parametrize(("around", "keys"), AROUND)
+def test_settings_outside_the_text_part(
+    tmp_path: Path, around: dict[str, Any], keys: tuple[str, ...]
+) -> None:
+    """Qwen's README has rope_scaling for the top of a config, where its later classes ignore it."""
+    problem = seen(tmp_path, LLAVA | around).get("outside-text")
+    assert bool(problem) is bool(keys)
+    if problem is not None:
+        assert (problem.message.startswith(" and ".join(keys)), problem.repair) == (True, None)
+        assert "text_config" in problem.message
+        plan = make_plan(tmp_path / "config.json", recipe_of("yarn", 8.0), tmp_path / "out")
+        assert any(keys[0] in warning for warning in plan.warnings)
+
+
 # What ropeconv itself wrote is never suspicious: `inspect` finds in an output what it found in the
 # source
 

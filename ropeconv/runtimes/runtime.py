@@ -455,6 +455,12 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     Empty where each of these models must be executed.
     """
 
+    one_type: str = ""
+    """Where its source shows that it fails on two rope types, in the keys rope_type and type.
+
+    Empty where it takes one of them.
+    """
+
     options: tuple[ServerOption, ...] = ()
     """Options with which it computes models that it computes otherwise without them."""
 

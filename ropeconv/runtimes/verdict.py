@@ -580,6 +580,8 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
         return verdict(statement.status, reason, source=statement.source, kind=OTHER_KEY)
 
     # 5. the RoPE dictionary
+    if runtime.one_type and has_two_types(reading.rope):
+        return verdict("refused", TWO_TYPES, source=runtime.one_type, kind=kind)
     if reading.finding_on_rope is not None:
         status, reason, source = reading.finding_on_rope
         return verdict(status, reason, source=source, kind=kind)
@@ -606,6 +608,20 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     return verdict("exact", remark, source=reading.source, kind=kind)
 
 
+TWO_TYPES = "it fails where rope_type and type differ"
+RENAMED_TYPES = {"su": "longrope", "mrope": "default"}
+"""Rope types by their older names, with which the key `type` may stay."""
+
+
+def has_two_types(rope: JsonObject) -> bool:
+    """Whether a RoPE dictionary has two rope types that differ, other than by their older names."""
+    rope_type = rope.get("rope_type")
+    older = rope.get("type")
+    if rope_type is None or older is None:
+        return False
+    return rope_type not in (older, RENAMED_TYPES.get(older))
+
+
 def judge_with_option(
     planned: PlannedConfig, runtime: Runtime, option: ServerOption, without: Verdict
 ) -> Verdict | None:
@@ -625,6 +641,8 @@ def judge_with_option(
         similar config with it.
     """
     if not _was_run_in_laboratory(planned, option):
+        return None
+    if without.reason == TWO_TYPES:  # it fails before the options count
         return None
 
     # 1. the rules by which the config is read: of a version of transformers, or other rules of the

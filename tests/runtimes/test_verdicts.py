@@ -26,6 +26,7 @@ from ropeconv.runtimes.runtime import (
     before,
     canonical,
     choose,
+    find,
     newest,
     row_from,
     row_of_version,
@@ -84,6 +85,25 @@ def judged(
 ) -> tuple[str, str, str]:
     verdict = judge({**CONFIG, "rope_scaling": rope, **config}, LLAMA, schedule, BEFORE, by)
     return verdict.status, verdict.reason, verdict.source
+
+
+@pytest.mark.parametrize(
+    ("types", "status"),
+    [
+        ({"rope_type": "linear", "type": "linear"}, "exact"),
+        ({"rope_type": "linear", "type": None}, "exact"),
+        ({"rope_type": "linear", "type": "yarn"}, "refused"),
+        ({"rope_type": "linear", "type": "mrope"}, "refused"),
+        ({"rope_type": "default", "type": "mrope"}, "ignored"),
+    ],
+)
+def test_two_rope_types(types: dict[str, Any], status: str) -> None:
+    """vLLM raises a ValueError, except for the older names of a type; transformers takes one."""
+    rope = ROPE | types
+    vllm = find("vllm@0.33")[0]
+    assert judged(vllm, rope=rope)[0] == status
+    assert judged(find("vllm@0.11.0")[0], rope=rope)[0] == status
+    assert judged(find("transformers@5.23.0")[0], rope=rope)[0] in ("exact", "ignored")
 
 
 @pytest.mark.parametrize(

@@ -444,6 +444,9 @@ def judge_share(answers: Sample, number: float) -> Proof:
     Args:
         answers: Shares of right answers, one for each question.
         number: The number, from 0 to 1.
+
+    Raises:
+        ValueError: The number is outside these.
     """
     from scipy.stats import beta  # takes a second to import
 

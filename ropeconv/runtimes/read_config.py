@@ -437,7 +437,9 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
 
     # numbers of the RoPE dictionary; null is correct where transformers has a formula instead, as
     # for attention_factor
-    for key in ("rope_theta", "partial_rotary_factor"):
+    has_share = kind in SCALINGS or reads_share(family)
+    numbers = ["rope_theta", "partial_rotary_factor"] if has_share else ["rope_theta"]
+    for key in numbers:
         if _is_null(rope, key):
             raise BadSource(f"config.json has {key} = null in its RoPE settings; write a number")
     if kind == "yarn" and "factor" not in rope:
@@ -466,7 +468,8 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
 
 def reads_share(family: Family) -> bool:
     """Whether the class of a family rotates a part of each head by partial_rotary_factor."""
-    return bool(family.keys.partial or family.writing.share_of or family.mla)
+    keys = family.keys
+    return bool(keys.partial or family.writing.share_of or family.mla or family.still_pairs)
 
 
 ORIGINAL = "original_max_position_embeddings"
@@ -486,7 +489,8 @@ def _check_one_dictionary(rope: JsonObject, family: Family) -> None:
     if family.writing.nested:
         return
     names = [name for name, value in rope.items() if isinstance(value, dict)]
-    if not names:
+    is_flat = "rope_type" in rope or "type" in rope
+    if not names or is_flat:
         return
     # it fails, or, where the class has no layer types, ignores them
     raise BadSource(

@@ -107,6 +107,11 @@ READING_TOLERANCE = 1e-5
 
 transformers computes frequencies in float32, which differ by about 1e-6.
 """
+TOLERANCE_PER_FACTOR = 1.2e-7
+"""The same for each unit of the factor of a scaling with a ramp.
+
+1 - ramp has the rounding of float32, and where the ramp ends it is added to 1 / factor.
+"""
 
 
 def find_misreading(answer: JsonObject, spec: RopeSpec) -> str:
@@ -122,6 +127,8 @@ def find_misreading(answer: JsonObject, spec: RopeSpec) -> str:
     """
     schedule = spec.current()
     form = spec.form
+    factor = getattr(form, "factor", 1.0)
+    tolerance = max(READING_TOLERANCE, TOLERANCE_PER_FACTOR * factor)
     modules = answer["modules"]
     is_mislabelled = _is_mislabelled(modules, spec)
     kinds = set(spec.layers) or {"global"}
@@ -149,7 +156,7 @@ def find_misreading(answer: JsonObject, spec: RopeSpec) -> str:
                     f" ropeconv reads {2 * len(read)}"
                 )
             difference = _largest_ratio(np.asarray(computed), read)
-            if difference > READING_TOLERANCE:
+            if difference > tolerance:
                 return (
                     f"computes other frequencies{layers} for the source than ropeconv reads, by up"
                     f" to {100 * difference:.2g} %"

@@ -154,6 +154,13 @@ ODD: dict[str, dict[str, Any]] = {
     "share null": {"partial_rotary_factor": None},
     "share null, yarn": {"partial_rotary_factor": None, **scaled(YARN)},
     "share null inside": scaled(YARN, partial_rotary_factor=None),
+    "share null inside, plain": {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5e5,
+            "partial_rotary_factor": None,
+        },
+    },
     "context null": {"max_position_embeddings": None},
     "base null": {"rope_theta": None},
     "base null, none inside": {"rope_theta": None, "rope_parameters": {"rope_type": "default"}},
@@ -204,6 +211,9 @@ ODD: dict[str, dict[str, Any]] = {
     "one in rope_scaling": {
         **LAYERS,
         "rope_scaling": {"full_attention": {**YARN, "rope_theta": 2e6}, "sliding_attention": LOCAL},
+    },
+    "another object beside the settings": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5, "notes": {"by": "me"}},
     },
     "one without layer types": {"rope_parameters": {"full_attention": {**YARN, "rope_theta": 2e6}}},
     "scaled local layers": {
@@ -292,7 +302,7 @@ ODD_FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo3", "phi", "phi3", "stablelm",
     "gpt_neox", "glm", "glm4", "glm4_moe", "qwen3_5_text", "gpt_oss", "apertus", "ministral3",
     "seed_oss", "ernie4_5", "modernbert-decoder", "mixtral", "qwen2_5_vl_text", "minimax_m2",
-    "nemotron", "smollm3", "internlm3", "cohere2", "exaone4",
+    "nemotron", "smollm3", "internlm3", "cohere2", "exaone4", "solar_open",
 )  # fmt: skip
 
 

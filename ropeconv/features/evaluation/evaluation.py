@@ -549,7 +549,14 @@ class Evaluation:
                 continue
 
             # losses differ where answers, which are right or wrong, are often the same
-            longest = max(finished, key=lambda unit: (not unit.case.generate, len(unit.case.ids)))
+            longest = max(
+                finished,
+                key=lambda unit: (
+                    not unit.case.generate,
+                    len(unit.case.ids),
+                    len(unit.case.targets),
+                ),
+            )
             with closing(run_here([longest], self.runner)) as results:
                 for _, result in results:
                     kept = journal.lines[longest.key]
@@ -758,13 +765,18 @@ beside it change the rounding of bfloat16.
 
 def _differ(kept: EvalLine, new: EvalLine) -> bool:
     """Return whether a sequence gives other numbers than before, apart from rounding."""
-    values = [(observation.metric, observation.value) for observation in kept.observations]
-    new_values = [(observation.metric, observation.value) for observation in new.observations]
-    for (metric, value), (_, new_value) in zip(values, new_values, strict=True):
-        tolerance = 0.0 if metric_of(metric).share else SAME
-        if abs(new_value - value) > tolerance:
-            return True
-    return False
+    losses = _mean_loss(kept)
+    new_losses = _mean_loss(new)
+    if losses is not None and new_losses is not None:
+        return abs(new_losses - losses) > SAME
+    answers = [observation.value for observation in kept.observations]
+    return answers != [observation.value for observation in new.observations]
+
+
+def _mean_loss(line: EvalLine) -> float | None:
+    """Return the mean of the losses or log-probabilities of a sequence; None for answers only."""
+    values = [one.value for one in line.observations if not metric_of(one.metric).share]
+    return float(np.mean(values)) if values else None
 
 
 def _has_two_lengths(timings: Sequence[tuple[int, float]]) -> bool:

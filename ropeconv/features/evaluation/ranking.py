@@ -504,11 +504,22 @@ class Condition:
                 raise UsageError(
                     f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}"
                 )
+        is_number = isinstance(self.right, float)
+        if is_number and self._is_of_shares and not 0 <= float(self.right) <= 1:
+            raise UsageError(
+                f"--fail-if {self.text!r} compares a share, which is from 0 to 1: write 0.9 for"
+                " 90 %"
+            )
         length = self.length_in_tokens(sizes.trained)
         if self.measure != POSITION and length not in sizes.lengths:
             raise UsageError(
                 f"--fail-if {self.text!r} needs {length:,} tokens; add them to --lengths"
             )
+
+    @property
+    def _is_of_shares(self) -> bool:
+        """Whether the measure counts right answers."""
+        return self.measure in REGISTRY and metric_of(REGISTRY[self.measure].metrics[0]).share
 
     def length_in_tokens(self, trained: int) -> int:
         """Return the length of the condition in tokens: 65,536 for "2T" and 32,768 trained tokens.

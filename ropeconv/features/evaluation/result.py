@@ -732,19 +732,21 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
     """
     paths = []
     for row in rows:
-        evaluation = evaluation_record(result, row.name)
-        if row.path is None or not evaluation.measured:
+        evaluations = evaluation_records(result, row.name)
+        if row.path is None or not evaluations:
             continue
         try:
             receipt = read_receipt(row.path)
         except BadSource:  # a model that another program has made
             continue
-        add_evaluation(row.path, receipt, evaluation)
+        for evaluation in evaluations:
+            add_evaluation(row.path, receipt, evaluation)
+            receipt = read_receipt(row.path)
         paths.append(row.path)
     return paths
 
 
-def evaluation_record(result: Result, name: str) -> EvaluationRecord:
+def evaluation_records(result: Result, name: str) -> list[EvaluationRecord]:
     """Return the main numbers of a row, for the receipt of the output that the row measured.
 
     Main numbers are the metrics in the tables on the screen, such as the loss at each length.
@@ -752,42 +754,49 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
     Args:
         result: The evaluation.
         name: The name of the row.
+
+    Returns:
+        A record for each row that the numbers are compared with; most often one.
     """
-    row = next(row for row in result.rows if row.name == name)
     # losses by position are too many for a receipt
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
-    measured = []
+    measured_by_first_row: dict[str, list[MeasuredRecord]] = {}
     for cell in cells:
         is_shown = cell.metric in shown_metrics(result, cell.measure)
         is_over_all_depths = cell.depth is None
         if is_shown and is_over_all_depths:
             # copies the fields that a cell and a record both have
-            measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
+            number = msgspec.convert(cell, MeasuredRecord, from_attributes=True)
+            first_row = _first_row_of(result, cell.measure)
+            against = "" if first_row == name else first_row
+            measured_by_first_row.setdefault(against, []).append(number)
 
-    return EvaluationRecord(
-        against=_compared_with(result, cells),
-        runtime=result.runtime,
-        device=result.device,
-        dtype=result.dtype,
-        trained=result.trained,
-        texts=tuple(Path(text).name for text in result.texts),
-        tokens_sha256=result.tokens_sha256,
-        # the loss at the trained length minus the loss of the first row, in nats per token
-        price=row.price,
-        price_error=row.price_error,
-        # the longest length at which the loss is not significantly higher than the lowest one
-        holds_to=row.holds_to,
-        measured=tuple(measured),
-        ropeconv=__version__,
-    )
+    row = next(row for row in result.rows if row.name == name)
+    records = []
+    for against, measured in measured_by_first_row.items():
+        # the price and the reach are those of the losses by length
+        has_growth = any(number.measure == GROWTH for number in measured)
+        records.append(
+            EvaluationRecord(
+                against=against,
+                runtime=result.runtime,
+                device=result.device,
+                dtype=result.dtype,
+                trained=result.trained,
+                texts=tuple(Path(text).name for text in result.texts),
+                tokens_sha256=result.tokens_sha256,
+                # the loss at the trained length minus the loss of the first row, in nats per token
+                price=row.price if has_growth else None,
+                price_error=row.price_error if has_growth else None,
+                # the longest length at which the loss is not significantly above the lowest one
+                holds_to=row.holds_to if has_growth else None,
+                measured=tuple(measured),
+                ropeconv=__version__,
+            )
+        )
+    return records
 
 
-def _compared_with(result: Result, cells: Sequence[Cell]) -> str:
-    """Return the row from which the differences of some cells are counted; empty without any.
-
-    All rows of a measure are compared with its first one, whose own cells have no difference.
-    """
-    for compared in cells:
-        if compared.difference is not None:
-            return next(cell.row for cell in result.cells if cell.measure == compared.measure)
-    return ""
+def _first_row_of(result: Result, measure: str) -> str:
+    """Return the row with which the others are compared by a measure: the first one that has it."""
+    return next(cell.row for cell in result.cells if cell.measure == measure)

@@ -139,7 +139,7 @@ def test_another_text_is_refused_with_a_repair(
 
 def parsed(text: str) -> Condition:
     condition = parse_condition(text)
-    measures = ["growth", "position", "speed"]
+    measures = ["growth", "position", "speed", "passkey"]
     condition.check(list(ROWS), measures, EvaluationSizes(LENGTHS, TRAINED))
     return condition
 
@@ -211,6 +211,8 @@ def test_conditions_are_read(text: str, expected: tuple[object, ...]) -> None:
         ("yarn:4 > nan @2T", "'nan'"),
         ("sliding yarn:4 > base @2T", "needs sliding; add it"),
         ("speed yarn:4 < base @2T", "speed has too few numbers"),
+        ("passkey yarn:4 > 90 @2T", "0.9 for 90 %"),
+        ("passkey yarn:4 < -0.1 @2T", "from 0 to 1"),
         ("yarn:4 > base @3T", "needs 24,576 tokens; add"),
         ("yarn:4 > base @twoT", "is not a length"),
         ("yarn:4 > base @1T,2T", "several lengths"),

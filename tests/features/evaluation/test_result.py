@@ -19,7 +19,7 @@ from ropeconv.features.evaluation.ranking import Ranking, rank
 from ropeconv.features.evaluation.report import write_evaluation_report
 from ropeconv.features.evaluation.result import (
     Result,
-    evaluation_record,
+    evaluation_records,
     main_metric,
     read_result,
     record,
@@ -127,7 +127,13 @@ def test_a_measure_is_compared_with_the_first_row_that_has_it() -> None:
     yarn_passkey = result.cell("yarn:4", "passkey", "accuracy", TRAINED)
     base_passkey = result.cell("base", "passkey", "accuracy", TRAINED)
     assert yarn_passkey.difference == pytest.approx(yarn_passkey.value - base_passkey.value)
-    assert evaluation_record(result, "ntk:4").against == "yarn:4"
+    records = evaluation_records(result, "ntk:4")
+    assert [(one.against, {cell.measure for cell in one.measured}) for one in records] == [
+        ("yarn:4", {"growth"}),
+        ("base", {"passkey"}),
+    ]
+    assert [one.price for one in records] == [result.rows[2].price, None]
+    assert [one.against for one in evaluation_records(result, "yarn:4")] == ["", "base"]
 
 
 def test_the_title_of_keys_counts_questions_and_windows() -> None:

@@ -14,7 +14,13 @@ from ropeconv.engines.engine import Progress, TokenLosses
 from ropeconv.errors import UsageError
 from ropeconv.features.evaluation import evaluation as module
 from ropeconv.features.evaluation import run as running
-from ropeconv.features.evaluation.cases import EVAL, Case, EvaluationSizes
+from ropeconv.features.evaluation.cases import (
+    EVAL,
+    Case,
+    EvalLine,
+    EvaluationSizes,
+    Observation,
+)
 from ropeconv.features.evaluation.evaluation import (
     Cost,
     Estimate,
@@ -120,6 +126,24 @@ def test_a_server_with_other_settings_does_not_get_its_old_numbers(
     engine = again.engines["server"]
     assert isinstance(engine, Computed)
     assert engine.asked == [32], "the longest sequence, once"
+
+
+def test_answers_of_a_server_may_differ_by_rounding() -> None:
+    """A sequence of questions has a log-probability and an answer for each."""
+
+    def line(*values: float, exact: float = 1.0) -> EvalLine:
+        observations = [Observation("keys", "exact", 64, 0, 0, exact)]
+        observations += [Observation("keys", "log_prob", 64, 0, n, v) for n, v in enumerate(values)]
+        return EvalLine("a key", 1.0, observations)
+
+    assert not module._differ(line(-3.0, -1.0), line(-3.03, -1.0, exact=0.0))
+    assert module._differ(line(-3.0, -1.0), line(-3.1, -1.0))
+    right, wrong = (
+        EvalLine("a key", 1.0, [Observation("passkey", "exact", 64, 0, 0, value)])
+        for value in (1.0, 0.0)
+    )
+    assert module._differ(right, wrong)
+    assert not module._differ(right, right)
 
 
 def test_each_run_measures_its_own_speed(tmp_path: Path) -> None:

@@ -279,11 +279,10 @@ class LongPpl(Growth):
         """
         # the losses of the first row, by this measure
         losses_of_first_row: list[Observation] = []
-        if rows:
-            first_row = next(iter(rows.values()))
-            for observation in first_row:
-                if observation.measure == self.name:
-                    losses_of_first_row.append(observation)
+        for observations in rows.values():  # a row may lack this measure
+            losses_of_first_row = [one for one in observations if one.measure == self.name]
+            if losses_of_first_row:
+                break
         key_tokens = self._key_tokens(losses_of_first_row, sizes)
 
         for row in list(rows):

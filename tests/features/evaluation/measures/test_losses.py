@@ -147,6 +147,15 @@ def test_longppl_is_of_the_tokens_that_gain_and_are_likely_at_the_trained_length
     assert none == {"base": []}
 
 
+def test_longppl_is_by_the_first_row_that_has_it() -> None:
+    measured = rows_of_longppl({"base": {16: [5.0, 1.0], 64: [1.0, 1.0]}})
+    passkey = Observation("passkey", "accuracy", 64, 0, 0, 1.0)
+    rows = {"server": [passkey], **measured}
+    assert REGISTRY["longppl"].combine(rows, EvaluationSizes((16, 64), 64)) == ""
+    assert rows["server"] == [passkey]
+    assert [point.value for point in rows["base"]] == [5.0, 1.0], "the first token is a key token"
+
+
 def test_longppl_needs_the_trained_length_and_a_shorter_one() -> None:
     for lengths in ((64, 256), (16, 256)):
         with pytest.raises(UsageError, match="trained length, 64 tokens"):

@@ -86,6 +86,7 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
         "AlreadyExtended",
         "CannotChange",
         "NoLayerRuns",
+        "LayerFails",
         "NotARotation",
         "NotDerivable",
     }

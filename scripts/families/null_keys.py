@@ -58,7 +58,8 @@ def meanings(family: Family) -> dict[str, str]:
         default = _rotating(model_type, absent)
         with_null = rotating(model_type, {key: None})
         if with_null is None:
-            found[key] = "refused"
+            if default:  # else the class fails without the key too, or its default is null
+                found[key] = "refused"
             continue
         if key in family.keys.head_dim and not family.mla:
             has_yarn = rotating(model_type, {"rope_scaling": YARN}) is not None

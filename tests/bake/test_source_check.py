@@ -1,5 +1,7 @@
 """The check of a source before its output is kept: transformers reads it as ropeconv does."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -17,7 +19,7 @@ from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.source_check import SourceCheck
 from ropeconv.engines.probe import SharedProbe
 from ropeconv.errors import Disagreement
-from ropeconv.rope.forms import Plain
+from ropeconv.rope.forms import Plain, Yarn
 from ropeconv.rope.spec import RopeSpec
 
 from ..support.baking import AS_IS, YARN, make_plan, write_config
@@ -77,6 +79,37 @@ def test_a_wrong_reading_is_named(name: str, llama: Path, probe: SharedProbe) ->
     assert check() == ""
     with pytest.raises(Disagreement, match=f"{VERSION} .*{words}.*nothing was kept"):
         replace(check, spec=change(check.spec))()
+
+
+@pytest.mark.parametrize(("factor", "is_alike"), [(512.0, True), (512.1, False)])
+def test_large_factors_are_read_up_to_the_rounding_of_float32(
+    factor: float, is_alike: bool, llama: Path, tmp_path: Path, probe: SharedProbe
+) -> None:
+    """1 - ramp has 24 bits in transformers, and is added to 1 / 512."""
+    scaled = {
+        "rope_type": "yarn",
+        "factor": 512.0,
+        "original_max_position_embeddings": 4096,
+        "truncate": False,
+    }
+    source = tmp_path / "source"
+    shutil.copytree(llama, source)
+    config = json.loads((source / "config.json").read_text())
+    config["rope_parameters"] = {**scaled, "rope_theta": 10_000.0}
+    config["max_position_embeddings"] = 4096 * 512
+    (source / "config.json").write_text(json.dumps(config))
+    plan = make_plan(source, AS_IS, tmp_path / "out")
+    assert isinstance(plan, CheckpointPlan)
+    check = SourceCheck.of(plan, probe)
+    assert check is not None
+    form = check.spec.form
+    assert isinstance(form, Yarn)
+    read = replace(check, spec=replace(check.spec, form=replace(form, factor=factor)))
+    if is_alike:
+        assert read() == ""
+    else:
+        with pytest.raises(Disagreement, match="other frequencies"):
+            read()
 
 
 @pytest.mark.parametrize("form", ["local", "global"])

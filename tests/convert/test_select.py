@@ -99,6 +99,8 @@ def test_all_stands_for_every_runtime_that_has_the_model() -> None:
             "factors",
             ("transformers",),
         ),
+        # its class reads the attention factor beside the factors
+        (of("phi4_multimodal"), YARN, {"encoding": "factors"}, "factors", ("transformers",)),
         (CONFIG, LOG_N, {"encoding": "ministral3", "allow_approximate": True}, "ministral3", ()),
         # the default runtime is the first that loads the weights
         (
@@ -148,10 +150,10 @@ def test_what_is_selected(
         ),
         # without `runtimes` an output is for transformers
         (
-            of("phi4_multimodal"),
-            YARN,
-            {"encoding": "factors"},
-            "transformers .* with factors: it uses the attention factor 1.0000",
+            CONFIG,
+            LOG_N,
+            {"encoding": "native"},
+            "log-n clamped cannot be baked for the keys of llama",
         ),
         (
             of("qwen3_moe"),

@@ -132,6 +132,7 @@ MOVING = {
     ("shutil", "copyfile"),
 }
 SCRATCH = {
+    "bake/source_check.py",
     "engines/probes/programs/ask_exllamav3.py",
     "engines/probes/programs/ask_mlx_lm.py",
     "engines/probes/programs/ask_transformers.py",

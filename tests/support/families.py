@@ -50,6 +50,7 @@ SINGLES = (
     "hy_v4",
     "jetmoe",
     "kolibri1",
+    "ministral3",
     "mistral4",
     "modernbert-decoder",
     "molmo2",

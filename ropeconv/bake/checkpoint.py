@@ -15,6 +15,7 @@ from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.disk import Advance, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
+from ..inspection.adapter import ADAPTER_WEIGHTS
 from ..inspection.receipts.folder import folder_record, original_record, valid_receipt
 from ..inspection.receipts.receipt import OriginalRecord, Receipt
 from ..models.config import modality_note, text_part
@@ -37,7 +38,7 @@ from .warnings import warnings
 
 SHARD = "model-rope.safetensors"
 RENAMED = "model-00001-of-00001.safetensors"
-ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+WEIGHTS_OF_ADAPTERS = (ADAPTER_WEIGHTS, "adapter_model.bin")
 """Files of a PEFT adapter that transformers loads beside adapter_config.json."""
 
 
@@ -341,7 +342,7 @@ def _refuse_adapter(source: Source) -> None:
     `from_pretrained` loads an adapter that is in the folder of the weights on top of them.
     """
     names = {file.name for file in source.files()}
-    if ADAPTER in names and names.intersection(ADAPTER_WEIGHTS):
+    if ADAPTER in names and names.intersection(WEIGHTS_OF_ADAPTERS):
         raise UsageError(
             f"{source.reference} has a PEFT adapter ({ADAPTER}), which adds to weights that"
             " --encoding weights scales; choose another encoding, or merge the adapter into the"

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ..engines.probe import Probe, ProbeCache
 from ..errors import Disagreement
+from ..formats.drafts import write_file
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import inspect_config
@@ -37,19 +38,21 @@ class SourceCheck:
 
     @classmethod
     def of(cls, plan: CheckpointPlan, probe: Probe) -> SourceCheck | None:
-        """Return the check for the source of a plan; None where there is nothing to compare.
+        """Return the check for the source of a plan; None where it is not compared.
 
-        That is a draft model, and a source that the installed transformers need not read as
-        ropeconv does (`reads_source_alike`).
+        The source of a draft model is not, nor one that the installed transformers need not read
+        as ropeconv does (`reads_source_alike`).
 
         Args:
             plan: The plan of the output.
             probe: A process with transformers.
         """
-        source = plan.source
-        if plan.draft is not None or not reads_source_alike(source):
+        if plan.draft is not None:
             return None
-        return cls(source, inspect_config(source).spec, probe)
+        inspection = inspect_config(plan.source)
+        if not reads_source_alike(plan.source, inspection):
+            return None
+        return cls(plan.source, inspection.spec, probe)
 
     @cached_property
     def _loaded_as(self) -> str:
@@ -100,7 +103,7 @@ class SourceCheck:
     def _ask(self) -> JsonObject:
         """Return what transformers computes from the config.json of the source."""
         with scratch() as folder:
-            (folder / "config.json").write_bytes(self._text.encode())
+            write_file(folder / "config.json", self._text)
             return ProbeCache().answer(
                 folder,
                 self._model_type,

@@ -14,7 +14,7 @@ from ..models.config import STATES, nested_settings, rotary_share, text_parts
 from ..models.family import Family
 from ..models.layers import kinds_of, layer_names, layer_types, settings_name
 from ..models.length_limits import window_keys
-from ..models.schema import Config, first_present, positive_int
+from ..models.schema import Config, first_present, is_null, positive_int
 from ..rope.spec import RopeSpec
 from ..runtimes.read_config import QUERY_SCALE, reads_share, rope_dict
 
@@ -84,7 +84,7 @@ def _drop_nulls(part: Config, family: Family) -> None:
     # keys that the model needs are written with their values afterwards
     names = (*family.keys.head_dim, *family.keys.partial, "original_max_position_embeddings")
     for name in names:
-        if name in part and part[name] is None:
+        if is_null(part, name):
             del part[name]
 
 

@@ -42,6 +42,7 @@ from .schema import (
     Config,
     check_config,
     first_present,
+    is_null,
     positive_int,
     text_config,
 )
@@ -438,8 +439,7 @@ def _check_names_of_sizes(part: Config, family: Family) -> None:
 def _check_null(part: Config, family: Family, keys: Iterable[str]) -> None:
     """Raise BadSource if one of some keys is null, and the class in transformers fails on that."""
     for key in keys:
-        is_null = key in part and part[key] is None
-        if is_null and null_meaning(family, key) == "refused":
+        if is_null(part, key) and null_meaning(family, key) == "refused":
             raise BadSource(
                 f"config.json has {key} = null, on which the {family.name} class in transformers"
                 " fails; write a number there, or leave the key out for the default of the class"
@@ -448,11 +448,7 @@ def _check_null(part: Config, family: Family, keys: Iterable[str]) -> None:
 
 def _is_unset(part: Config, family: Family, keys: Iterable[str]) -> bool:
     """Whether one of some keys is null, and the class then computes without its default."""
-    for key in keys:
-        is_null = key in part and part[key] is None
-        if is_null and null_meaning(family, key) == "unset":
-            return True
-    return False
+    return any(is_null(part, key) and null_meaning(family, key) == "unset" for key in keys)
 
 
 def _head_dim(part: Config, family: Family) -> int:

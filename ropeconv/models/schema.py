@@ -46,6 +46,11 @@ def text_config(config: Config) -> Config | None:
     return part
 
 
+def is_null(settings: Config, key: str) -> bool:
+    """Return whether a config has a key whose value is null."""
+    return key in settings and settings[key] is None
+
+
 def positive_int(
     part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1
 ) -> int | None:

@@ -15,7 +15,7 @@ from ..models.config import geometry, nested_settings, text_part
 from ..models.family import Family, Kind
 from ..models.layers import kinds_of, layer_names, layer_types, settings_name
 from ..models.registry import null_meaning
-from ..models.schema import DUAL_CHUNK, Config, first_present
+from ..models.schema import DUAL_CHUNK, Config, first_present, is_null
 from ..rope.errors import ImpossibleSize, RecipeError, RopeconvError, shown
 from ..rope.forms import (
     DynamicNtk,
@@ -424,12 +424,12 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
     starts_from_length = kind in SCALED_FROM
 
     # lengths
-    if _is_null(part, ORIGINAL) and null_meaning(family, ORIGINAL) == "refused":
+    if is_null(part, ORIGINAL) and null_meaning(family, ORIGINAL) == "refused":
         raise BadSource(
             f"config.json has {ORIGINAL} = null, on which the {family.name} class in transformers"
             " fails; leave the key out"
         )
-    if starts_from_length and _is_null(_place_of_original(part, rope, family), ORIGINAL):
+    if starts_from_length and is_null(_place_of_original(part, rope, family), ORIGINAL):
         raise BadSource(
             f"config.json has {ORIGINAL} = null, and transformers fails on that with rope_type"
             f" {kind}; write the length that the model was trained on"
@@ -440,7 +440,7 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
     has_share = kind in SCALINGS or reads_share(family)
     numbers = ["rope_theta", "partial_rotary_factor"] if has_share else ["rope_theta"]
     for key in numbers:
-        if _is_null(rope, key):
+        if is_null(rope, key):
             raise BadSource(f"config.json has {key} = null in its RoPE settings; write a number")
     if kind == "yarn" and "factor" not in rope:
         raise BadSource(
@@ -459,7 +459,7 @@ def _check_class_reads(config: Config, family: Family, rules: RuleSet) -> None:
         )
     for key in family.keys.head_dim:
         fails_on_null = null_meaning(family, key) == "refused-yarn" and kind in ("yarn", "longrope")
-        if fails_on_null and _is_null(part, key):
+        if fails_on_null and is_null(part, key):
             raise BadSource(
                 f"config.json has {key} = null, and transformers fails on that with rope_type"
                 f" {kind}; write a number there, or leave the key out"
@@ -477,11 +477,6 @@ SCALED_FROM = ("yarn", "llama3", "longrope")
 """Types whose scaling starts from the length of ORIGINAL."""
 OLDER_NAMES = {"su": ("phi3", "phi4_multimodal"), "mrope": ("qwen2_vl", "qwen2_5_vl")}
 """Names of rope types that transformers 5 reads only in the classes of some families."""
-
-
-def _is_null(settings: JsonObject, key: str) -> bool:
-    """Whether a config has a key whose value is null."""
-    return key in settings and settings[key] is None
 
 
 def _check_one_dictionary(rope: JsonObject, family: Family) -> None:
@@ -677,7 +672,7 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
     # An absent key means the default of the class. {"rope_theta": null} is an error in most
     # classes. It is correct in a config with a base in rope_parameters, where only newer classes
     # look for it.
-    null_keys = [key for key in family.keys.theta if _is_null(part, key)]
+    null_keys = [key for key in family.keys.theta if is_null(part, key)]
     is_in_newer_dictionary = reader.theta == "top" and bool(part.get("rope_parameters"))
     if null_keys and not is_in_newer_dictionary:
         default = f"leave the key out for {family.defaults.theta:g}"

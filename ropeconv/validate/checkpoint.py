@@ -22,6 +22,7 @@ from ..engines.transformers.load import (
 )
 from ..errors import BadSource
 from ..formats.disk import human
+from ..inspection.inspection import inspect_config
 from .checks import needs_trust, reads_source_alike
 from .comparison import Comparison, Settings
 from .sampling import Bucket, TokenRun
@@ -242,8 +243,11 @@ def _conclude(both: BothSides, results: list[BucketResult]) -> tuple[bool, str]:
     comparison = reading.spec.comparison
     schedule = comparison.schedule
     agrees, sentences = conclusion(results, comparison.unchanged, schedule.original_context)
-    if agrees and comparison.unchanged and reads_source_alike(comparison.checkpoint):
-        misread = _describe_misread_source(reading)
+    if agrees and comparison.unchanged:
+        source = comparison.checkpoint
+        misread = ""
+        if reads_source_alike(source, inspect_config(source)):
+            misread = _describe_misread_source(reading)
         if misread:
             agrees = False
             sentences = misread

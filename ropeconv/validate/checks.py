@@ -20,7 +20,7 @@ from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
-from ..inspection.inspection import inspect_config
+from ..inspection.inspection import ConfigInspection
 from ..inspection.receipts.receipt import CheckRecord
 from ..loader import CODE as CODE_SUFFIXES
 from ..loader import MAP as AUTO_MAP
@@ -171,7 +171,7 @@ def find_misreading(answer: JsonObject, spec: RopeSpec) -> str:
     return ""
 
 
-def reads_source_alike(source: Source) -> bool:
+def reads_source_alike(source: Source, inspection: ConfigInspection) -> bool:
     """Return whether the installed transformers should compute the RoPE that ropeconv reads.
 
     False for a source in another format, whose config.json ropeconv writes itself; for a config
@@ -179,6 +179,7 @@ def reads_source_alike(source: Source) -> bool:
 
     Args:
         source: The checkpoint.
+        inspection: Its inspection.
     """
     if source.is_generated("config.json"):
         return False
@@ -186,7 +187,7 @@ def reads_source_alike(source: Source) -> bool:
         row = find(f"transformers@{version('transformers')}")[0]
     except (RecipeError, PackageNotFoundError):
         return False
-    return inspect_config(source).planned.verdict(row).status in RUNS
+    return inspection.planned.verdict(row).status in RUNS
 
 
 def _largest_ratio(computed: Vector, read: Vector) -> float:

@@ -17,14 +17,13 @@ from .config_keys import FILE as BESIDE
 from .library import config_classes
 
 FILE = BESIDE.with_name("null_keys.json")
-HEAD_DIM = 64
 SIZES: dict[str, Any] = {
     "hidden_size": 192,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": HEAD_DIM,
+    "head_dim": 64,
     "vocab_size": 32,
     "max_position_embeddings": 4096,
     "rope_theta": 500000.0,

@@ -132,7 +132,6 @@ MOVING = {
     ("shutil", "copyfile"),
 }
 SCRATCH = {
-    "bake/source_check.py",
     "engines/probes/programs/ask_exllamav3.py",
     "engines/probes/programs/ask_mlx_lm.py",
     "engines/probes/programs/ask_transformers.py",

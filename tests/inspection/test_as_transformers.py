@@ -15,6 +15,7 @@ from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 from ropeconv.runtimes.runtime import GOOD, newest
 from ropeconv.runtimes.verdict import judge
+from scripts.families.null_keys import SIZES, YARN
 
 from ..conftest import CONFIGS
 from ..support.baking import inspected
@@ -99,22 +100,6 @@ def test_what_transformers_computes(name: str) -> None:
         assert spec.attention_factor == pytest.approx(factor, abs=1e-6)
 
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 192,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 32,
-    "max_position_embeddings": 4096,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "rope_theta": 5e5,
-}
-"""A small model whose hidden size over its heads is 48 and not the width of a head."""
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,

@@ -149,7 +149,7 @@ BETAS = ((32.0, 1.0), (1.0, 1.0), (1e5, 1e4))
 
 
 def yarn_of_transformers(form: Yarn, rotary_dim: int) -> Vector:
-    """What the installed transformers computes from the keys of a YaRN."""
+    """The frequencies that the installed transformers computes from the keys of a YaRN."""
     return of_transformers(
         rotary_dim,
         rope_type="yarn",
@@ -230,7 +230,7 @@ def test_ends_that_cross_by_hand() -> None:
     ],
 )
 def test_only_a_small_base_makes_the_ends_cross(spec: RopeSpec, crosses: bool) -> None:
-    """That is, L above 64 pi theta^2."""
+    """They cross for L above 64 pi theta^2."""
     form: Form | None = recipe_of("yarn", 4.0).schedule(spec).form
     assert isinstance(form, Plain) == crosses
     assert (spec.original_context > 64 * math.pi * spec.rope_theta**2) == crosses

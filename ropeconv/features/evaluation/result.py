@@ -739,9 +739,7 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
             receipt = read_receipt(row.path)
         except BadSource:  # a model that another program has made
             continue
-        for evaluation in evaluations:
-            add_evaluation(row.path, receipt, evaluation)
-            receipt = read_receipt(row.path)
+        add_evaluation(row.path, receipt, *evaluations)
         paths.append(row.path)
     return paths
 

@@ -417,22 +417,24 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
         _write_result(baked, receipt, "validation", result)
 
 
-def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
+def add_evaluation(baked: Path, receipt: Receipt, *records: EvaluationRecord) -> None:
     """Write the headlines of an evaluation into the receipt of an output, or beside a GGUF file.
 
     Args:
         baked: The output.
         receipt: Its receipt as it was read.
-        record: The evaluation. Older ones keep the numbers that it has not measured again.
+        records: The evaluation, one record for each row that others are compared with. Older ones
+            keep the numbers that it has not measured again.
     """
-    kept = []
-    for older in receipt.evaluations:
-        left = _what_is_left(older, record)
-        if left is not None:
-            kept.append(left)
-    # with the new one there are at most MOST_EVALUATIONS
-    kept = kept[-(MOST_EVALUATIONS - 1) :]
-    _write_result(baked, receipt, "evaluations", (*kept, record))
+    evaluations = list(receipt.evaluations)
+    for record in records:
+        kept = []
+        for older in evaluations:
+            left = _what_is_left(older, record)
+            if left is not None:
+                kept.append(left)
+        evaluations = [*kept, record]
+    _write_result(baked, receipt, "evaluations", tuple(evaluations[-MOST_EVALUATIONS:]))
 
 
 def _what_is_left(older: EvaluationRecord, newer: EvaluationRecord) -> EvaluationRecord | None:

@@ -38,7 +38,16 @@ from .measures.measure import REGISTRY, Measure
 from .measures.ruler import GENERATED
 from .options import SizeOptions
 from .result import Result, items_of
-from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_cases, run_here
+from .run import (
+    EvaluationUnit,
+    Measurer,
+    Refusal,
+    RunOutcome,
+    UnitResult,
+    UnitRunner,
+    all_cases,
+    run_here,
+)
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
 from .statistics import summarise
@@ -557,15 +566,14 @@ class Evaluation:
                     len(unit.case.targets),
                 ),
             )
-            with closing(run_here([longest], self.runner)) as results:
-                for _, result in results:
-                    kept = journal.lines[longest.key]
-                    if isinstance(result, EvalLine) and _differ(kept, result):
-                        raise UsageError(
-                            f"{row.name} answers otherwise than in the journal, {journal.path}, so"
-                            " its server was started with other settings; give --fresh, or"
-                            " another --journal"
-                        )
+            with closing(UnitRunner(self.runner)) as running:
+                result = running.run(longest)
+            kept = journal.lines[longest.key]
+            if isinstance(result, EvalLine) and _differ(kept, result):
+                raise UsageError(
+                    f"{row.name} answers otherwise than in the journal, {journal.path}, so its"
+                    " server was started with other settings; give --fresh, or another --journal"
+                )
 
     def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
         """Return all numbers that were measured, by the row of the table, such as "yarn:4".

@@ -53,6 +53,7 @@ from .evidence import (
 from .fine_tuning import fine_tuning_for
 from .plan import Plan
 from .start import (
+    complete_recipe,
     has_fixed_attention_factor,
     inherit_settings,
     keeps_every_frequency,
@@ -962,7 +963,7 @@ def _advice(
         # a class like Phi-3's may declare more than the wanted length (`original_for`)
         schedule = replace(plan.schedule, context=plan.context)
     else:
-        schedule = planned.schedule(start)
+        schedule = complete_recipe(planned, inspection).schedule(start)
     fine_tuning = fine_tuning_for(planned, inspection, schedule)
 
     # why it comes before methods that were measured to be better: its publisher recommends it, or

@@ -53,6 +53,7 @@ from .layer_check import RunLayers, layer_runner, refuse_difference, refuse_othe
 from .plan import GgufOutput, Plan
 from .row_check import refuse_other_rows
 from .source_check import SourceCheck
+from .start import complete_on_top
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -644,6 +645,8 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
                 f"the model is scaled already ({describe(spec.form)}); make a plan with"
                 " Target(replace=True) and patch with that, or set on_top in the recipe"
             )
+        if recipe.on_top:
+            recipe = complete_on_top(recipe, config, family, spec)
         schedule = recipe.schedule(spec)
         query_scaling = schedule.log_n
 

@@ -13,7 +13,9 @@ from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
 from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.config import text_part
+from ..models.family import Family
 from ..models.gguf import GgufSource
+from ..models.schema import Config
 from ..models.source import Source
 from ..rope.errors import RopeconvError, command_line, counted
 from ..rope.forms import (
@@ -240,10 +242,7 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     """
     # the RoPE to start from, such as that of the model without its scaling
     spec = start_spec(first, recipe, target)
-    # the recipe with the settings that it takes over from the scaling of the model, such as YaRN's
-    # beta_fast, and in some models with its attention factor too
-    with_settings = inherit_settings(recipe, first)
-    completed = keep_attention_factor(with_settings, first)
+    completed = complete_recipe(recipe, first)
 
     # the schedule; it must not be shorter than the source, unless the user names that length
     schedule = completed.schedule(spec, first.spec)
@@ -264,8 +263,8 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     if first.assumption:
         notes.append(first.assumption)
     notes += _derivation(inspection, completed, spec)
-    kept_attention_factor = completed != with_settings
-    if kept_attention_factor:
+    keeps_attention_factor = completed.attention_factor != recipe.attention_factor
+    if keeps_attention_factor:
         notes.append(
             f"{first.name} has no attention factor of the method: it keeps"
             f" {spec.attention_factor:.5g}"
@@ -395,12 +394,21 @@ def changes_nothing(
     if not computes_same or not schedule.keeps_frequencies(before):
         return ""
 
-    # what declares the length without a method, and a method that changes any model
-    length = format_tokens(schedule.context)
-    ways = f"pass --ntk {length} to change it"
-    if not source_spec.scaled:
-        ways = f"pass --as-is --context {length} to declare only the length, or --ntk {length}"
+    ways = ways_to_lengthen(schedule.context, source_spec)
     return f"{keeps_every_frequency(recipe.method, spec)}; {ways}"
+
+
+def ways_to_lengthen(context: int, source_spec: RopeSpec) -> str:
+    """Return what to pass instead of a method that changes no frequency of a model.
+
+    Args:
+        context: The tokens that the output is to declare.
+        source_spec: The RoPE of the source.
+    """
+    length = format_tokens(context)
+    if source_spec.scaled:
+        return f"pass --ntk {length} to change it"
+    return f"pass --as-is --context {length} to declare only the length, or --ntk {length}"
 
 
 def keeps_every_frequency(method: Method, spec: RopeSpec) -> str:
@@ -518,6 +526,43 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
     return [f"{flag}: {reached}, which does not cover --context {wanted:,}; pass {repair}"]
 
 
+def complete_recipe(recipe: Recipe, inspection: Inspection) -> Recipe:
+    """Return a recipe with everything that it takes from the model.
+
+    These are the settings of a scaling that it replaces or widens, such as YaRN's beta_fast, and
+    for some models the attention factor. Everything that computes what `apply` writes, such as
+    `eval` and `plot`, begins with this.
+
+    Args:
+        recipe: The method and its modifiers, as the user gives them.
+        inspection: The inspection of the model that the recipe starts from.
+
+    Raises:
+        BadSource: As `inherit_mscale`.
+    """
+    return keep_attention_factor(inherit_settings(recipe, inspection), inspection)
+
+
+def complete_on_top(recipe: Recipe, config: Config, family: Family, spec: RopeSpec) -> Recipe:
+    """Return a recipe on top of a scaling with everything that it takes from the model.
+
+    It does for a loaded model, of which only the config is known, what `complete_recipe` does.
+
+    Args:
+        recipe: A recipe with `on_top`.
+        config: The config of the model.
+        family: Its family.
+        spec: Its RoPE.
+
+    Raises:
+        BadSource: As `inherit_mscale`.
+    """
+    with_mscale = _with_mscale(recipe, _read_config_mscale(config, family))
+    if _chooses_attention_factor(recipe) or not why_no_attention_factor(config, family):
+        return with_mscale
+    return replace(with_mscale, attention_factor=spec.attention_factor)
+
+
 def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Give a recipe the attention factor of the model, if the model can only have this one.
 
@@ -533,8 +578,7 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
         The recipe, unchanged for any other model.
     """
     # The user has chosen an attention factor. It is refused later if it cannot be computed.
-    options = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
-    if any(value is not None for value in options):
+    if _chooses_attention_factor(recipe):
         return recipe
 
     # The method does not widen the scaling of the model. The user must pass --attention-factor.
@@ -547,6 +591,12 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     if not has_fixed_attention_factor(inspection):
         return recipe
     return replace(recipe, attention_factor=inspection.spec.attention_factor)
+
+
+def _chooses_attention_factor(recipe: Recipe) -> bool:
+    """Return whether the user has chosen an attention factor, instead of the method's own."""
+    options = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
+    return any(value is not None for value in options)
 
 
 def has_fixed_attention_factor(inspection: Inspection) -> bool:
@@ -719,11 +769,18 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
     The source was trained with the attention factor and the softmax scale that follow from it.
     Other recipes do not change. Raises BadSource for a non-number.
     """
+    return _with_mscale(recipe, _mscale_pair(inspection))
+
+
+def _with_mscale(recipe: Recipe, pair: Mapping[str, float]) -> Recipe:
+    """Return the recipe with an mscale pair; unchanged where it has its own, or is not YaRN.
+
+    Args:
+        recipe: The method and its modifiers.
+        pair: The pair of the model, such as {"mscale": 0.707, "mscale_all_dim": 0.707}, or empty.
+    """
     method = recipe.method
-    if not isinstance(method, YarnMethod) or method.mscale is not None:
-        return recipe
-    pair = _mscale_pair(inspection)  # e.g. {"mscale": 0.707, "mscale_all_dim": 0.707}
-    if not pair:
+    if not isinstance(method, YarnMethod) or method.mscale is not None or not pair:
         return recipe
     with_pair = replace(method, mscale=pair["mscale"], mscale_all_dim=pair["mscale_all_dim"])
     return replace(recipe, method=with_pair)
@@ -739,19 +796,24 @@ def _mscale_pair(inspection: Inspection) -> dict[str, float]:
         inspection: The inspection of the model.
     """
     source = inspection.source
-    mscale: float | None
-    mscale_all_dim: float | None
     if isinstance(source, GgufSource):
-        mscale, mscale_all_dim = _read_gguf_mscale(source)
-    else:  # a checkpoint has them in the RoPE dictionary of config.json
-        assert isinstance(source, Source)
-        assert isinstance(inspection, ConfigInspection)
-        family = inspection.model_family
-        rope, _ = rope_dict(text_part(source.config(), family), family)
-        mscale = number(rope, "mscale", 1.0)
-        mscale_all_dim = number(rope, "mscale_all_dim", 0.0)
+        return _pair(*_read_gguf_mscale(source))
+    assert isinstance(source, Source)
+    assert isinstance(inspection, ConfigInspection)
+    return _read_config_mscale(source.config(), inspection.model_family)
 
-    # transformers reads a 0 as absent, and then computes the usual attention factor
+
+def _read_config_mscale(config: Config, family: Family) -> dict[str, float]:
+    """Return the settings mscale and mscale_all_dim of a config.json, from its RoPE dictionary."""
+    rope, _ = rope_dict(text_part(config, family), family)
+    return _pair(number(rope, "mscale", 1.0), number(rope, "mscale_all_dim", 0.0))
+
+
+def _pair(mscale: float | None, mscale_all_dim: float | None) -> dict[str, float]:
+    """Return both settings; empty without mscale_all_dim.
+
+    transformers reads a 0 as absent, and then computes the usual attention factor.
+    """
     if not mscale_all_dim or mscale is None:
         return {}
     return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}

@@ -24,6 +24,7 @@ from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
 from ..rope.spec import LayerKind, RopeSpec
 from ..rope.summary import SummaryTable, TableSummary
 from ..runtimes.asked import asked_runtimes
@@ -292,6 +293,18 @@ class Inspection(TableSummary):
         if recipe.on_top or isinstance(recipe.method, AsIs):
             return self.spec
         return self.first_spec
+
+    def schedule_of(self, recipe: Recipe) -> Schedule:
+        """Return the frequencies and the attention factor that a recipe gives the model.
+
+        Args:
+            recipe: A method with all its settings (`complete_recipe`).
+
+        Raises:
+            RecipeError: As `Recipe.schedule`.
+        """
+        rope_of_model = self.basis(recipe)
+        return recipe.schedule(recipe.start(rope_of_model), source=rope_of_model)
 
     @property
     def extended(self) -> bool:

@@ -100,9 +100,8 @@ class Comparison:
         # The schedule is computed again from the recipe and the source, instead of trusting the one
         # in the receipt. If the two differ, this is not the source.
         recipe = Recipe.from_dict(receipt.recipe)
-        basis = inspection.basis(recipe)
         try:
-            schedule = recipe.schedule(recipe.start(basis), basis)
+            schedule = inspection.schedule_of(recipe)
         except RopeconvError as problem:
             raise BadSource(
                 f"{baked} was not made from {source.reference} ({problem}); name its source,"

@@ -43,9 +43,6 @@ class GivenModel:
 
     recipes: tuple[Recipe, ...]
 
-    source: RopeSpec
-    """Its RoPE unchanged."""
-
     inspection: Inspection | None = None
     """None for a model given by numbers."""
 
@@ -59,18 +56,14 @@ class GivenModel:
         if not self.recipes:
             return {self.name: self.spec.current()}
 
+        from ..bake.start import complete_recipe
+
         schedules: dict[str, Schedule] = {}
         for recipe in self.recipes:
-            # `inspection.basis`: the RoPE of the model before ropeconv extended it, if it did. Only
-            # a recipe with --on-top, or the recipe as-is, starts from the extended RoPE.
-            model_rope = self.source
-            if self.inspection is not None:
-                model_rope = self.inspection.basis(recipe)
-
-            # `recipe.start`: that RoPE without the scaling of the model (as in Llama 3.1), which
-            # most recipes replace
-            start_rope = recipe.start(model_rope)
-            schedule = recipe.schedule(start_rope, model_rope)
+            if self.inspection is None:  # given by numbers
+                schedule = recipe.schedule(self.spec)
+            else:
+                schedule = self.inspection.schedule_of(complete_recipe(recipe, self.inspection))
 
             label = recipe.method.label
             is_label_taken = label in schedules  # two recipes with the same method
@@ -130,7 +123,7 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
         original_context=trained_context,
         context=declared_context,
     )
-    return GivenModel(name=f"theta {base:.12g}", spec=spec, recipes=tuple(recipes), source=spec)
+    return GivenModel(name=f"theta {base:.12g}", spec=spec, recipes=tuple(recipes))
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
@@ -204,7 +197,6 @@ def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
         name=inspection.source.name,
         spec=shown_spec,
         recipes=recipes,
-        source=inspection.spec,  # as it is declared now, for recipes on top of it
         inspection=inspection,
     )
 

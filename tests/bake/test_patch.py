@@ -17,7 +17,7 @@ from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
-from ..support.models import TRAINED, VOCABULARY
+from ..support.models import TRAINED, VOCABULARY, make
 
 LENGTH = 4 * TRAINED
 
@@ -77,6 +77,41 @@ def test_it_is_what_transformers_computes_from_its_own_keys(
     assert distance(patched, logits(reference)) < 1e-3
     assert distance(before, logits(reference)) > 0.1
     assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [("deepseek_v3", {"mscale": 1.0, "mscale_all_dim": 0.7}), ("deepseek_v4", {})],
+    ids=["a pair of scales", "no other attention factor"],
+)
+def test_a_wider_scaling_keeps_what_only_the_config_of_the_model_says(
+    model_type: str, settings: dict[str, float], tmp_path: Path
+) -> None:
+    """The right side is transformers with a factor of 8 in the config, as published."""
+    results = []
+    for factor in (2.0, 8.0):
+        scaling = {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": TRAINED,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            **settings,
+        }
+        folder = make(
+            model_type,
+            tmp_path / f"{factor:g}",
+            rope_scaling=scaling,
+            max_position_embeddings=int(factor) * TRAINED,
+        )
+        model = loaded(folder)
+        results.append(logits(model))
+        if factor == 2:
+            ropeconv.patch(model, recipe_of("yarn", 4.0, on_top=True))
+            results.append(logits(model))
+    narrow, patched, wide = results
+    assert distance(patched, wide) < 1e-3
+    assert distance(narrow, wide) > 0.1
 
 
 def test_longrope_takes_the_list_of_the_last_position(model: Any) -> None:

@@ -15,9 +15,13 @@ import ropeconv
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.restore import restore_plan
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
+from ropeconv.features.identify.identifying import Subject
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.forms import Llama3, Yarn
 from ropeconv.rope.recipe import Recipe
+from ropeconv.verbs.given_model import find
 
 from ..conftest import CONFIGS
 from ..convert.made_requests import CONFIG
@@ -28,6 +32,7 @@ from ..support.models import make
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"  # 8,192 tokens trained, 131,072 declared
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
 DEEPSEEK_V3 = CONFIGS / "deepseek-ai--DeepSeek-V3.json"
+DEEPSEEK_V2 = CONFIGS / "deepseek-ai--DeepSeek-V2-Lite.json"
 GPT_OSS = CONFIGS / "openai--gpt-oss-20b.json"
 
 
@@ -75,6 +80,24 @@ def test_on_top_keeps_the_scaling_of_published_models(
     assert bake_plan.schedule.form == form
     assert bake_plan.result.encoding == "native"
     assert not any("being replaced" in warning for warning in bake_plan.warnings)
+
+
+@pytest.mark.parametrize(("source", "factor"), [(DEEPSEEK_V2, 80), (GPT_OSS, 64)])
+def test_plot_and_identify_take_the_settings_of_the_model_as_apply_does(
+    source: Path, factor: int
+) -> None:
+    """DeepSeek's mscale pair, and truncate of gpt-oss, which is off."""
+    written = plan(source, "yarn", float(factor), replace=True).schedule
+    plotted = find(str(source), {"yarn": str(factor)}, None, None).schedules()
+    assert [schedule.digest for schedule in plotted.values()] == [written.digest]
+
+    recipe = recipe_of("yarn", float(factor))
+    named = Subject.of_recipe(str(source), recipe)
+    assert named.extension.schedule.digest == written.digest
+
+    # the control: YaRN without these settings is another schedule
+    unscaled = inspect_source(open_source(str(source))).spec.unscaled()
+    assert recipe.schedule(unscaled).digest != written.digest
 
 
 # Lengths

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from ropeconv.bake.evidence import marked_as_trained
+from ropeconv.bake.start import complete_recipe
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.files import LONGEST, expand_home, read_text
@@ -714,7 +715,7 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
                 attention_factor=attention_factor,
             )
             rope_at_start = recipe.start(rope_before)
-            schedule = recipe.schedule(rope_at_start)
+            schedule = complete_recipe(recipe, model).schedule(rope_at_start)
             differs_in = difference(schedule, rope_at_start, spec)  # such as "frequencies"
         except RopeconvError:  # the method does not apply to this model
             continue

@@ -19,7 +19,7 @@ from ropeconv.bake.evidence import BAR, MOST_LOST, Study, Untuned
 from ropeconv.bake.fine_tuning import training_by_measurement
 from ropeconv.bake.items import LM_EVAL, RecordItem, compare_rows
 from ropeconv.bake.proof import FEWEST, Proof, judge, judge_share, sample_of
-from ropeconv.bake.start import inherit_settings
+from ropeconv.bake.start import complete_recipe
 from ropeconv.bake.studies import Group, study_of_items
 from ropeconv.errors import UsageError
 from ropeconv.formats.jsontext import JsonObject
@@ -419,13 +419,8 @@ def _schedule_of(row: RowResult, inspection: Inspection) -> Schedule | None:
     if row.recipe is None:
         return inspection.spec.current() if row.name == BASE else None
     try:
-        recipe = inherit_settings(Recipe.from_dict(row.recipe), inspection)
-        # inspection.basis: the RoPE of the model before ropeconv extended it
-        rope_of_model = inspection.basis(recipe)
-        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
-        # and --as-is, both are the present RoPE of the model.)
-        unscaled_rope = recipe.start(rope_of_model)
-        return recipe.schedule(unscaled_rope, source=rope_of_model)
+        recipe = complete_recipe(Recipe.from_dict(row.recipe), inspection)
+        return inspection.schedule_of(recipe)
     except RecipeError:
         return None
 

@@ -212,12 +212,8 @@ def validate_graph(
         )
     inspection = inspect_source(checkpoint)
     recipe = Recipe.from_dict(receipt.recipe)
-    # inspection.basis: the RoPE of the model before ropeconv extended it
     rope_of_model = inspection.basis(recipe)
-    # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top and
-    # --as-is, both are the present RoPE of the model.)
-    unscaled_rope = recipe.start(rope_of_model)
-    schedule = recipe.schedule(unscaled_rope, source=rope_of_model)
+    schedule = inspection.schedule_of(recipe)
     if schedule.digest != receipt.schedule:
         raise BadSource(
             f"{folder} was not made from an export of {against}: the recipe gives another"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropeconv.bake.start import complete_recipe
 from ropeconv.convert.from_gguf.source import GgufCheckpoint
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers.engine import TransformersEngine
@@ -95,17 +96,11 @@ class Subject:
         """
         recipe = Recipe.from_dict(comparison.receipt.recipe)
         inspection = inspect_source(comparison.source)
-        # inspection.basis: the RoPE of the model before ropeconv extended it
-        rope_of_source = inspection.basis(recipe)
-        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
-        # and --as-is, both are the present RoPE of the source.)
-        unscaled_rope = recipe.start(rope_of_source)
-
         source = comparison.checkpoint_or_dequantised()
         extension = Extension(
             recipe=recipe,
             source=comparison.spec,
-            start=unscaled_rope,
+            start=recipe.start(inspection.basis(recipe)),
             schedule=comparison.schedule,  # the frequencies and factors in the receipt
             weights=source.family.weights,
         )
@@ -132,21 +127,17 @@ class Subject:
         """
         opened = open_source(against)
         inspection = inspect_source(opened)
-        # inspection.basis: the RoPE of the model before ropeconv extended it
-        rope_of_source = inspection.basis(recipe)
-        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
-        # and --as-is, both are the present RoPE of the source.)
-        unscaled_rope = recipe.start(rope_of_source)
-        schedule = recipe.schedule(unscaled_rope, source=rope_of_source)
+        completed = complete_recipe(recipe, inspection)
+        schedule = inspection.schedule_of(completed)
 
         # transformers runs the source, so the weights of a GGUF file are dequantised
         source = opened
         if isinstance(source, GgufSource):
             source = GgufCheckpoint(source, with_tokenizer=False)
         extension = Extension(
-            recipe=recipe,
+            recipe=completed,
             source=inspection.spec,
-            start=unscaled_rope,
+            start=completed.start(inspection.basis(completed)),
             schedule=schedule,
             weights=source.family.weights,
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ropeconv.bake.start import inherit_settings
+from ropeconv.bake.start import complete_recipe
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec
@@ -142,14 +142,8 @@ class CheckpointRunner(Runner):
             reason = self.inspection.refuse
             raise UnsupportedBake("a context extension", name, reason, "or choose another model")
 
-        # a model that is scaled already gives the recipe its settings, such as YaRN's betas
-        recipe = inherit_settings(row.recipe, self.inspection)
-        # inspection.basis: the RoPE of the model before ropeconv extended it
-        rope_of_model = self.inspection.basis(recipe)
-        # recipe.start: the same RoPE without any scaling, which the recipe changes. (With --on-top
-        # and --as-is, both are the present RoPE of the model.)
-        unscaled_rope = recipe.start(rope_of_model)
-        return recipe.schedule(unscaled_rope, source=rope_of_model)
+        recipe = complete_recipe(row.recipe, self.inspection)
+        return self.inspection.schedule_of(recipe)
 
     @property
     def unscaled(self) -> RopeSpec:

@@ -32,6 +32,17 @@ SCALED = {
         "rope_theta": 10000.0,
     },
 }
+YARN_OF_V4 = {
+    "max_position_embeddings": 2 * TRAINED,
+    "compress_rope_theta": 10000.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "original_max_position_embeddings": TRAINED,
+    },
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "one list of frequencies": ("llama", "yarn:4", {}),
     "two lists": ("llama", "linear:4:keep_short=true", {}),
@@ -40,6 +51,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "windows in all layers": ("mistral", "yarn:4", {"sliding_window": 96}),
     "latent attention": ("deepseek_v3", "yarn:4", {}),
     "latent attention with a pair of scales": ("deepseek_v3", "yarn:8", SCALED),
+    "no other attention factor": ("deepseek_v4", "yarn:8", YARN_OF_V4),
     "sections of positions": ("qwen3_5_text", "yarn:4", {}),
 }
 """Family, row and changes of its config, by what is special about it."""

@@ -19,12 +19,14 @@ from ..bake.output import Output
 from ..bake.plan import Plan
 from ..bake.projector import projector_command, write_projector
 from ..bake.quality import quality
+from ..bake.start import complete_recipe, keeps_every_frequency, ways_to_lengthen
 from ..bake.warnings import planned_modelfile, write_modelfile
 from ..convert.target import Target
 from ..engines.probe import Probe
 from ..errors import Interruption, UsageError
 from ..formats.gguf.inplace import recover
 from ..hub.card import with_card
+from ..inspection.inspection import inspect_source
 from ..inspection.memory.fit import check_machine
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -76,11 +78,14 @@ def plan_output(
         place: A function that changes the path of the output in a plan, and returns the new plan.
 
     Raises:
-        UsageError: Options do not go together, or the method that ropeconv chose needs training.
+        UsageError: Options do not go together, or the method that ropeconv chose needs training or
+            changes nothing.
         RopeconvError: The source cannot be planned, or a package is missing.
     """
     if machine is not None:
         check_machine(machine)
+    if by_length:
+        refuse_useless(source, recipe)
     plan = make_plan(source, recipe, target)
     plan = place(plan)
     if machine is not None:
@@ -262,6 +267,32 @@ def recover_file(source: str, reporter: Reporter) -> None:
     """Undo an interrupted change of a GGUF file in place, and note it."""
     if recover(Path(source)):
         reporter.note(f"An interrupted change of {source} was undone first.")
+
+
+def refuse_useless(source: Source | GgufSource, recipe: Recipe) -> None:
+    """Refuse the method that ropeconv chose, if it changes no frequency of the model.
+
+    All pairs of Gemma 4 26B rotate so often within its trained context that YaRN keeps them. It
+    would change only the attention factor, which the model was not trained with.
+
+    Args:
+        source: The model.
+        recipe: The method that ropeconv chose for the length of the user.
+
+    Raises:
+        UsageError: It changes none.
+    """
+    inspection = inspect_source(source)
+    completed = complete_recipe(recipe, inspection)
+    spec = completed.start(inspection.basis(completed))
+    schedule = inspection.schedule_of(completed)
+    if not schedule.keeps_frequencies(spec.current()):
+        return
+    raise UsageError(
+        f"--context {format_tokens(schedule.context)} without a method is YaRN:"
+        f" {keeps_every_frequency(recipe.method, spec)};"
+        f" {ways_to_lengthen(schedule.context, inspection.spec)}"
+    )
 
 
 def refuse_untrained(plan: Plan, source: str) -> None:

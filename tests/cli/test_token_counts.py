@@ -12,9 +12,10 @@ import pytest
 import ropeconv
 from ropeconv.rope.lengths import LARGEST_FACTOR, SMALLEST_LENGTH
 
-from ..conftest import CONFIGS
+from ..conftest import CONFIGS, DATA
 from ..support.in_process import command
 
+MORE = DATA / "more_configs"
 QWEN_3 = CONFIGS / "Qwen--Qwen3-8B.json"
 QWEN_3_5 = CONFIGS / "Qwen--Qwen3.5-27B.json"
 TRAINED = {QWEN_3: 32768, QWEN_3_5: 262144}
@@ -118,6 +119,20 @@ def test_a_short_context_without_a_method_is_refused_with_a_command(
     repair = done.stderr.partition("as in ")[2].split()
     plan = command(tmp_path, "apply", llama, *repair, "--dry-run", "--json", code=0)
     assert json.loads(plan.stdout)["schedule"]["context"] == 200
+
+
+def test_a_length_is_refused_where_its_method_changes_no_frequency() -> None:
+    """Gemma 4 26B turns its slowest pair 1,393 times within 262,144 tokens."""
+    model = "google--gemma-4-26B-A4B.json"
+    done = command(MORE, "apply", model, "--context", "512k", "--dry-run", code=2)
+    assert "1,393 times" in done.stderr
+    repair = done.stderr.partition("pass ")[2].partition(" to ")[0].split()
+    assert repair == ["--as-is", "--context", "512k"]
+    plan = command(MORE, "apply", model, *repair, "--dry-run", "--json", code=0)
+    assert json.loads(plan.stdout)["schedule"]["context"] == 1 << 19
+    # a method that is named is planned, if something can hold it
+    named = command(MORE, "apply", model, "--ntk", "512k", "--dry-run", "--json", code=0)
+    assert json.loads(named.stdout)["schedule"]["context"] == 1 << 19
 
 
 def test_a_refused_length_is_named_as_it_was_typed() -> None:

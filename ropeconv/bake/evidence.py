@@ -441,6 +441,17 @@ def trained_scaling(inspection: Inspection) -> str:
     )
 
 
+def trained_context(inspection: Inspection) -> int:
+    """Return how many tokens a model was trained with.
+
+    For Llama 3.1 these are the 131,072 tokens of its scaling, which counts as trained. For a model
+    whose scaling was added later, they are those before the scaling.
+    """
+    if trained_scaling(inspection):
+        return inspection.first_spec.context
+    return inspection.spec.unscaled().original_context
+
+
 def marked_as_trained(inspection: Inspection) -> bool:
     """Return whether a model says that its scaling was trained, by the setting `finetuned`.
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import ropeconv
-from ropeconv.bake.evidence import Study, evidence
+from ropeconv.bake.evidence import Study, evidence, trained_context
 from ropeconv.bake.fine_tuning import fine_tuning_for
 from ropeconv.hub.base_model import BaseModel
 from ropeconv.hub.card import card
@@ -134,6 +134,34 @@ def test_published_models_by_hand(name: str) -> None:
     assert len(told) == (level != "none")
     if told:
         assert f"{trained:,}" in told[0]
+
+
+CARD_OF_QWEN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("model", "edit", "trained"),
+    [
+        (LLAMA_2, {}, 4096),
+        (LLAMA_3_1, {}, 131072),
+        (GPT_OSS, {}, 131072),
+        (DEEPSEEK_V3, {}, 163840),
+        (PHI_4, {}, 131072),
+        (QWEN_2_5, {}, 32768),
+        (QWEN_2_5, {"rope_scaling": CARD_OF_QWEN}, 32768),
+        (QWEN_2_5, {"rope_scaling": CARD_OF_QWEN, "max_position_embeddings": 131072}, 32768),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else None,
+)
+def test_the_trained_context_is_that_of_the_advice(
+    model: Path, edit: dict[str, Any], trained: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(model.read_text()) | edit))
+    inspection = inspect_source(open_source(str(path)))
+    assert trained_context(inspection) == trained
+    advised = ropeconv.advise(path, 2 * max(trained, inspection.context)).methods
+    assert {advice.fine_tuning.trained for advice in advised} == {trained}
 
 
 MODELS = {LLAMA_2: 4096, LLAMA_3_1: 131072, QWEN_2_5: 32768, QWEN_3: 32768, GPT_OSS: 131072}

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ropeconv.bake.advice import CRITERION, Advice, MeasuredMethod
-from ropeconv.bake.evidence import BAR, MOST_LOST, Study, Untuned
+from ropeconv.bake.evidence import BAR, MOST_LOST, Study, Untuned, trained_context
 from ropeconv.bake.fine_tuning import training_by_measurement
 from ropeconv.bake.items import LM_EVAL, RecordItem, compare_rows
 from ropeconv.bake.proof import FEWEST, Proof, judge, judge_share, sample_of
@@ -240,10 +240,7 @@ def rank(
             none of the methods.
     """
     # The result may be of another model. Its trained context is the cheapest sign of that.
-    spec = inspection.first_spec
-    if spec.scaled:
-        spec = spec.unscaled()
-    trained = spec.original_context
+    trained = trained_context(inspection)
     if result.trained != trained:
         raise UsageError(
             f"the evaluation is of a model trained for {result.trained:,} tokens, and this one was"

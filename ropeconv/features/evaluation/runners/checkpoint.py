@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from ropeconv.bake.evidence import trained_context
 from ropeconv.bake.start import complete_recipe
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.engines.transformers.engine import TransformersEngine
@@ -114,7 +115,7 @@ class CheckpointRunner(Runner):
 
         # what the result and the journal say about the run
         self.source = source.identity  # a digest
-        self.trained = inspection.spec.unscaled().original_context  # tokens
+        self.trained = trained_context(inspection)
         self.sliding_window = inspection.spec.sliding_window or 0
         self.runtime = f"transformers {stock_version()}"
         self.device = device_spec.device_map or device_spec.device

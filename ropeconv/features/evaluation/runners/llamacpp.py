@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeconv.bake.apply import apply, make_plan
+from ropeconv.bake.evidence import trained_context
 from ropeconv.bake.gguf import GgufPlan
 from ropeconv.convert.target import Target
 from ropeconv.engines.engine import Engine
@@ -97,7 +98,7 @@ class LlamaCppRunner(Runner):
         self.tokenizer = tokenizer
         self.source = source.identity
         self.inspection = inspect_gguf(source)
-        self.trained = self.inspection.spec.unscaled().original_context
+        self.trained = trained_context(self.inspection)
         self.sliding_window = self.inspection.spec.sliding_window or 0
         self.runtime = runtime()
         self.device, self.dtype = device_and_types(source, options)

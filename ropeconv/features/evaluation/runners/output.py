@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeconv.bake.apply import apply, make_plan
+from ropeconv.bake.evidence import trained_context, trained_scaling
 from ropeconv.convert.target import Target
 from ropeconv.engines.engine import Engine
 from ropeconv.engines.llamacpp import LlamaCppEngine, runtime
@@ -18,6 +19,7 @@ from ropeconv.formats import jsontext
 from ropeconv.formats.disk import text_digest
 from ropeconv.formats.files import read_text, scratch
 from ropeconv.formats.kind import is_gguf
+from ropeconv.inspection.inspection import Inspection, inspect_gguf, inspect_source
 from ropeconv.inspection.receipts.places import find_source
 from ropeconv.inspection.receipts.receipt import Receipt
 from ropeconv.inspection.receipts.storage import read_receipt
@@ -168,7 +170,7 @@ def _open_folder(
     return OutputRunner(
         models,
         name=receipt.source.name,
-        trained=receipt.schedule.original_context,
+        trained=_trained_context(inspect_source(folder), receipt),
         # `pickles` is true with --trust-remote-code, which also allows code of the tokenizer
         tokenizer=CheckpointTokenizer(output, trust=output_has_code or device_spec.pickles),
         runtime=f"transformers {stock_version()}",
@@ -240,12 +242,24 @@ def _open_gguf(
     return OutputRunner(
         models,
         name=_name_in_gguf(receipt),
-        trained=receipt.schedule.original_context,
+        trained=_trained_context(inspect_gguf(file), receipt),
         tokenizer=tokenizer,
         runtime=runtime(),
         device=device,
         dtype=types,
     )
+
+
+def _trained_context(inspection: Inspection, receipt: Receipt) -> int:
+    """Return how many tokens the source of an output was trained with.
+
+    It is the length that the user gave as --original-context, unless the source was trained with a
+    scaling.
+    """
+    knows_source = inspection.first is not None
+    if knows_source and trained_scaling(inspection):
+        return trained_context(inspection)
+    return receipt.schedule.original_context
 
 
 def _name_in_gguf(receipt: Receipt) -> str:

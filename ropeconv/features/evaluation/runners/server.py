@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropeconv.bake.evidence import trained_context
 from ropeconv.engines.engine import Engine, Output
 from ropeconv.engines.transformers.load import folder_of
 from ropeconv.errors import BadSource, UsageError
@@ -117,12 +118,12 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
                 server, tokenizer, name_of_tokenizer=request.model or first.model
             )
 
-        trained = _trained_context(first, inspection)
+        trained = _choose_trained_context(first, inspection)
         digest = _digest_tokenizer(tokenizer, trained)
         yield ServerRunner(servers, tokenizer, trained, digest), rows
 
 
-def _trained_context(server: Server, inspection: Inspection | None) -> int:
+def _choose_trained_context(server: Server, inspection: Inspection | None) -> int:
     """Return the trained context of a model on a server, in tokens.
 
     A server does not know how long its model was trained, only how long its context is. So the
@@ -133,7 +134,7 @@ def _trained_context(server: Server, inspection: Inspection | None) -> int:
         UsageError: Neither is known.
     """
     if inspection is not None:
-        trained = inspection.spec.unscaled().original_context
+        trained = trained_context(inspection)
     else:
         trained = server.length - 1
     if trained < 1:

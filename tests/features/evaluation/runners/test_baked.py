@@ -97,6 +97,33 @@ def test_the_tokens_of_a_prompt_choose_its_list_of_frequencies(models: Path) -> 
         assert runner.digest(rows[1]) == runner.schedule(rows[1]).digest
 
 
+LLAMA3 = {
+    "max_position_embeddings": 2 * TRAINED,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 2.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": TRAINED,
+    },
+}
+
+
+def test_a_model_trained_with_a_scaling_has_its_length_as_trained_context(tmp_path: Path) -> None:
+    source = checkpoint("llama", tmp_path / "source", **LLAMA3)
+    wider = baked(source, "llama3:4:on_top=true", tmp_path / "wider")
+    other = baked(source, "yarn:8", tmp_path / "other", replace=True)
+    for model in (source, wider, other):
+        with open_runner(RunnerRequest(str(model), parse_rows("base"))) as (runner, _):
+            assert runner.trained == 2 * TRAINED
+    # without it, that of the config
+    plain = checkpoint("llama", tmp_path / "plain")
+    extended = baked(plain, "yarn:4", tmp_path / "extended")
+    for model in (plain, extended):
+        with open_runner(RunnerRequest(str(model), parse_rows("base"))) as (runner, _):
+            assert runner.trained == TRAINED
+
+
 def test_the_source_is_found_where_it_was_and_left_out_on_another_machine(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,13 +308,14 @@ def test_a_scaling_that_nothing_beats_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("context", "declared"), [("128", "declares 128 tokens"), ("100", "declares 128 tokens")]
+    ("name", "context", "words"),
+    [("trained", "128", "trained for 128 tokens"), ("trained", "100", "trained for 128 tokens")],
 )
 def test_a_context_that_a_scaled_model_declares_is_refused(
-    context: str, declared: str, trained: Path, tmp_path: Path
+    name: str, context: str, words: str, trained: Path, tmp_path: Path
 ) -> None:
-    model = scaled(trained / "model", tmp_path, "trained")
-    with pytest.raises(UsageError, match=f"{declared}; give a --context above"):
+    model = scaled(trained / "model", tmp_path, name)
+    with pytest.raises(UsageError, match=f"{words}; give a --context above"):
         tune_model(model, [trained / "texts" / "*.txt"], SearchSettings(context))
 
 

@@ -22,10 +22,10 @@ from ..formats.drafts import write_file
 from ..formats.files import read_bytes
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.metrics import metric_of
-from ..rope.errors import RopeconvError
-from ..rope.lengths import MOST_TOKENS, parse_tokens
+from ..rope.errors import RecipeError, RopeconvError
+from ..rope.lengths import MOST_TOKENS
 from ..rope.methods.method import REGISTRY
-from ..rope.recipe import parse_recipe
+from ..rope.recipe import Recipe, parse_recipe, resolved_factor
 from .evidence import BASE
 from .proof import Proof, prove
 
@@ -500,22 +500,36 @@ def _problem_of_method(row: str, method: str, factor: float | None, trained: int
         recipe = parse_recipe(row)
     except RopeconvError:  # piecewise:4 of scripts/research, whose value is a file for `eval`
         return ""
-    _, factor_of_row = method_and_factor(recipe.to_dict(), trained)
+    _, factor_of_row = method_and_factor(recipe.to_dict(), trained, trained)
     if factor_of_row is None:  # such as theta-for:4, whose value has another name
         return ""
-    if factor is None or not math.isclose(factor, factor_of_row):
-        return f"its row is {row}, and its factor {factor}"
-    return ""
+    # a length is a multiple of the context before the scaling of the model, which may be shorter
+    # than the trained one
+    has_length = recipe.method.length is not None and not recipe.on_top
+    is_possible = factor is not None and (
+        math.isclose(factor, factor_of_row) or (has_length and factor > factor_of_row)
+    )
+    return "" if is_possible else f"its row is {row}, and its factor {factor}"
 
 
-def method_and_factor(recipe: JsonObject, trained: int) -> tuple[str, float | None]:
+def method_and_factor(
+    recipe: JsonObject, original_context: int, declared: int
+) -> tuple[str, float | None]:
     """Return the method of a recipe and its factor, where it has one: ("yarn", 4.0) for yarn:4.
 
     Args:
         recipe: The recipe, as `Recipe.to_dict` gives it.
-        trained: The trained context in tokens.
+        original_context: The context of the model before its scaling, in tokens.
+        declared: Its context with its scaling, in tokens.
+
+    Returns:
+        The factor is None where it is a length within the context that it is divided by, as on a
+        server that accepts more tokens than that.
     """
     factor = recipe.get("parameters", {}).get("factor")
     if isinstance(factor, str):  # a length, such as 128k
-        factor = parse_tokens(factor) / trained
+        try:
+            factor = resolved_factor(Recipe.from_dict(recipe), original_context, declared)
+        except RecipeError:
+            factor = None
     return recipe["method"], factor

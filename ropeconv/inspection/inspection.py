@@ -208,10 +208,11 @@ class Inspection(TableSummary):
         found = "no problems"
         if self.problems:
             found = counted(len(self.problems), "problem")
-        return (
-            f"It declares {self.context:,} tokens and was trained on {self.original_context:,};"
-            f" {found} found."
-        )
+        # a scaling may be trained, as in Llama 3.1, or added later
+        trained = f"and was trained on {self.original_context:,}"
+        if self.spec.scaled:
+            trained = f"and has {self.original_context:,} before its {self.rope_type} scaling"
+        return f"It declares {self.context:,} tokens {trained}; {found} found."
 
     @property
     def refusal(self) -> str:

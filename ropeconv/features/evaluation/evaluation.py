@@ -745,6 +745,7 @@ class Evaluation:
             device=runner.device,
             dtype=runner.dtype,
             trained=self.sizes.trained,
+            original_context=runner.original_context,
             sliding_window=runner.sliding_window,
             lengths=list(self.sizes.lengths),
             measures=[measure.name for measure in self.measures],

@@ -47,7 +47,8 @@ def write_evaluation_report(result: Result, path: Path) -> None:
     recipes = {}
     for row in result.rows:
         if row.recipe:
-            recipes[row.name] = describe_recipe(row.recipe, result.trained)
+            original = result.original_context or result.trained
+            recipes[row.name] = describe_recipe(row.recipe, original, result.trained)
     page = render(
         "evaluation.html.jinja",
         result=result,

@@ -114,6 +114,9 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     trained: int
     """The trained context in tokens."""
 
+    original_context: int = 0
+    """The context before the scaling of the model, in tokens; 0 for the trained context."""
+
     sliding_window: int = 0
     """The tokens that most layers see, in a model with other layers that see all tokens.
 
@@ -335,7 +338,7 @@ def record_items(result: Result) -> list[RecordItem]:
             f"the evaluation of {result.source} has only means, and no single numbers; run"
             " `ropeconv eval` again, its journal has them"
         )
-    rows = {row.name: _recorded_row(row, result.trained) for row in result.rows}
+    rows = {row.name: _recorded_row(row, result) for row in result.rows}
     identity = _identity_of_model(result)
     items = []
     for item in result.items:
@@ -380,15 +383,16 @@ class RecordedRow(NamedTuple):
     """The factor of the method; None for methods without one."""
 
 
-def _recorded_row(row: RowResult, trained: int) -> RecordedRow:
+def _recorded_row(row: RowResult, result: Result) -> RecordedRow:
     """Return the row of the public record that a row of a result is: yarn:4 for its output.
 
     Args:
-        row: The row of the result.
-        trained: The trained context in tokens.
+        row: The row.
+        result: The result.
     """
+    original = result.original_context or result.trained
     if row.recipe is not None:
-        return RecordedRow(row.name, *method_and_factor(row.recipe, trained))
+        return RecordedRow(row.name, *method_and_factor(row.recipe, original, result.trained))
     if row.made_by is None:  # the unchanged model, or one on a server by its own name
         return RecordedRow(row.name, row.name)
 
@@ -397,7 +401,7 @@ def _recorded_row(row: RowResult, trained: int) -> RecordedRow:
     has_lists = flags(recipe) is None  # lists of numbers are in a file, and not in a name
     if has_lists:
         name = f"{RECIPE}{row.name}"
-    return RecordedRow(name, *method_and_factor(row.made_by, trained))
+    return RecordedRow(name, *method_and_factor(row.made_by, original, result.trained))
 
 
 def read_result(path: Path) -> Result:

@@ -249,14 +249,15 @@ def read_recipe(path: Path) -> Recipe:
     return Recipe.from_dict(data)
 
 
-def describe_recipe(recipe: JsonObject, trained: int) -> str:
+def describe_recipe(recipe: JsonObject, trained: int, declared: int = 0) -> str:
     """Return a recipe for display, lists by their length.
 
     Args:
-        recipe: The recipe as `Recipe.to_dict` has it, for an unscaled model.
-        trained: The context of the model in tokens.
+        recipe: The recipe as `Recipe.to_dict` has it.
+        trained: The context of the model before its scaling, in tokens.
+        declared: Its context with its scaling, in tokens; 0 for the same.
     """
-    parts = [str(recipe.get("method", "")), describe_settings(recipe, trained)]
+    parts = [str(recipe.get("method", "")), describe_settings(recipe, trained, declared)]
     return ": ".join(part for part in parts if part)
 
 

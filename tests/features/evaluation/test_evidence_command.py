@@ -248,6 +248,20 @@ def test_an_output_has_the_row_of_its_recipe(
     assert [parse_recipe(row) for row in rows] == [parse_recipe(recipe)]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "factor"), [("yarn:256k", 32.0), ("llama3:256k:on_top=true", 2.0), ("yarn:4", 4.0)]
+)
+def test_a_length_of_a_scaled_model_is_a_multiple_of_what_the_method_starts_from(
+    tmp_path: Path, recipe: str, factor: float
+) -> None:
+    """As Llama 3.1: 8,192 tokens before its scaling, with which it was trained for 131,072."""
+    result = as_output(recipe, trained=131072, original_context=8192)
+    write_result(result, tmp_path / "items.jsonl.gz")
+    items = read_items(tmp_path / "items.jsonl.gz")
+    assert {one.factor for one in items} == {None, factor}
+    assert {one.trained for one in items} == {131072}
+
+
 def test_an_output_with_lists_of_numbers_has_its_own_name() -> None:
     made_by = {"method": "inv-freq", "parameters": {"inv_freq": [1.0, 0.5]}}
     result = as_output("yarn:4")

@@ -116,6 +116,7 @@ class CheckpointRunner(Runner):
         # what the result and the journal say about the run
         self.source = source.identity  # a digest
         self.trained = trained_context(inspection)
+        self.original_context = inspection.first_spec.original_context
         self.sliding_window = inspection.spec.sliding_window or 0
         self.runtime = f"transformers {stock_version()}"
         self.device = device_spec.device_map or device_spec.device

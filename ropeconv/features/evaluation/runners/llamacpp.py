@@ -99,6 +99,7 @@ class LlamaCppRunner(Runner):
         self.source = source.identity
         self.inspection = inspect_gguf(source)
         self.trained = trained_context(self.inspection)
+        self.original_context = self.inspection.first_spec.original_context
         self.sliding_window = self.inspection.spec.sliding_window or 0
         self.runtime = runtime()
         self.device, self.dtype = device_and_types(source, options)

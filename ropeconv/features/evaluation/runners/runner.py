@@ -63,7 +63,10 @@ class Runner(ABC):
     """The name of the source of an output; empty where the user has named the model itself."""
 
     trained: int
-    """The context of the unscaled model in tokens."""
+    """The trained context in tokens."""
+
+    original_context: int = 0
+    """The context before the scaling of the model, in tokens; 0 for the trained context."""
 
     sliding_window: int = 0
     """The tokens that most layers see, in a model with other layers that see all tokens.

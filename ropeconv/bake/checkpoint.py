@@ -17,7 +17,7 @@ from ..formats.disk import Advance, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
 from ..inspection.adapter import ADAPTER_WEIGHTS
 from ..inspection.receipts.folder import folder_record, original_record, valid_receipt
-from ..inspection.receipts.receipt import OriginalRecord, Receipt
+from ..inspection.receipts.receipt import FoldedFactors, OriginalRecord, Receipt
 from ..models.config import modality_note, text_part
 from ..models.family import Family
 from ..models.length_limits import LengthLimit, length_limits, limits_in_text, raise_limits
@@ -126,8 +126,22 @@ class CheckpointPlan(Plan):
         source = self.source
         fold = self.result.fold
         multiplied = fold.tensors if fold is not None else ()
-        record = folder_record(source, texts, added, renamed, self.skipped, multiplied)
+        record = folder_record(
+            source, texts, added, renamed, self.skipped, multiplied, self._folded_factors()
+        )
         return original_record(source, source_record(source), folder=record)
+
+    def _folded_factors(self) -> FoldedFactors:
+        """Return what the weights have of the factors of the schedule, beside the config."""
+        if self.result.fold is None:
+            return FoldedFactors()
+        in_config = self.result.in_config
+        log_n = self.result.log_n_approximation
+        return FoldedFactors(
+            attention_factor=self.schedule.attention_factor / in_config.attention_factor,
+            softmax_scale=self.schedule.softmax_scale / in_config.softmax_scale,
+            gain=1.0 if log_n is None else log_n.gain,
+        )
 
     def transformers_status(self, version: str) -> str:
         """Return the status of the verdict on a version of transformers, such as 4.56.0.

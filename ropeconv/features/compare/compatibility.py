@@ -846,9 +846,9 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
     if model is None:
         return set()
     receipt = _receipt(model)
-    if receipt is None or receipt.fold is None:
+    if receipt is None or receipt.original is None or receipt.original.folder is None:
         return set()
-    return set(receipt.fold.tensors)
+    return set(receipt.original.folder.multiplied)
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:

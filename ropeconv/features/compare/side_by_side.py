@@ -440,7 +440,7 @@ def _add_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
 
     `ropeconv apply` can multiply (fold) a part of the attention factor into the weights of queries
     and keys. config.json then has the rest, and the receipt, a file that `apply` writes beside the
-    weights, has the whole factor.
+    weights, has what this and earlier runs have folded.
 
     Args:
         spec: The RoPE in config.json.
@@ -451,24 +451,22 @@ def _add_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
         receipt = parse_receipt(text, RECEIPT) if text else None
     except BadSource:  # a receipt that cannot be read says nothing about the weights
         return spec
-    if receipt is None or receipt.fold is None:
+    if receipt is None or receipt.original is None or receipt.original.folder is None:
         return spec
 
-    # The whole attention factor. The receipt also has the factor that `apply` wrote into
-    # config.json (`in_config`). If config.json has another one now, somebody has edited it, and it
-    # is kept.
-    whole_spec = spec
-    written = receipt.in_config
-    if written is not None and _close(written.attention_factor, spec.attention_factor):
-        whole_factor = receipt.schedule.attention_factor
-        whole_spec = replace(whole_spec, attention_factor=whole_factor)
-
+    folded = receipt.original.folder.folded
+    whole_spec = replace(
+        spec,
+        attention_factor=spec.attention_factor * folded.attention_factor,
+        softmax_scale=spec.softmax_scale * folded.softmax_scale,
+    )
     # The method log-n multiplies queries by a number that grows with log(position). config.json has
     # an approximation in steps, and the weights have a constant factor (gain).
-    approximation = receipt.log_n_approximation
-    if approximation is not None and spec.query_scaling is not None:
-        scaling = replace(spec.query_scaling, gain=approximation.gain)
-        whole_spec = replace(whole_spec, query_scaling=scaling)
+    scaling = spec.query_scaling
+    if scaling is not None and folded.gain != 1:
+        whole_spec = replace(
+            whole_spec, query_scaling=replace(scaling, gain=scaling.gain * folded.gain)
+        )
     return whole_spec
 
 

@@ -23,6 +23,7 @@ from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
 from .receipt import (
+    FoldedFactors,
     FolderRecord,
     GgufRecord,
     OriginalRecord,
@@ -393,6 +394,7 @@ def folder_record(
     renamed: Mapping[str, str],
     skipped: tuple[str, ...],
     multiplied: tuple[str, ...],
+    folded: FoldedFactors,
 ) -> FolderRecord:
     """Return the record of an output folder: how it differs from the original.
 
@@ -411,6 +413,7 @@ def folder_record(
         renamed: Names in the source, by those in the output.
         skipped: Names of files of the source that are left out.
         multiplied: Names of tensors multiplied by a factor.
+        folded: What they are multiplied for.
     """
     earlier = _known_record(source)  # how the source differs from the first source
 
@@ -450,6 +453,7 @@ def folder_record(
         renamed=first_names,
         skipped=tuple(sorted(left_out.union(earlier.skipped))),
         multiplied=tuple(sorted({*earlier.multiplied, *multiplied})),
+        folded=earlier.folded.times(folded),
     )
 
 

@@ -241,6 +241,27 @@ class TextRecord(msgspec.Struct, frozen=True):
         return content[: self.prefix] + self.text.encode() + content[stop:]
 
 
+class FoldedFactors(msgspec.Struct, frozen=True):
+    """The factors that all runs of ropeconv together have folded into the weights of an output.
+
+    Those of its config.json are multiplied by them.
+    """
+
+    attention_factor: float = 1.0
+    softmax_scale: float = 1.0
+
+    gain: float = 1.0
+    """That of a log-n approximation, as in `LogNRecord`."""
+
+    def times(self, other: FoldedFactors) -> FoldedFactors:
+        """Return the product of both."""
+        return FoldedFactors(
+            attention_factor=self.attention_factor * other.attention_factor,
+            softmax_scale=self.softmax_scale * other.softmax_scale,
+            gain=self.gain * other.gain,
+        )
+
+
 class FolderRecord(msgspec.Struct, frozen=True):
     """The parts of a checkpoint folder that an output changes."""
 
@@ -258,6 +279,9 @@ class FolderRecord(msgspec.Struct, frozen=True):
 
     multiplied: tuple[str, ...] = ()
     """The names of tensors that were multiplied by a factor, which cannot be undone."""
+
+    folded: FoldedFactors = FoldedFactors()
+    """What they were multiplied for."""
 
 
 class ValueRecord(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 from ropeconv.features.compare.side_by_side import RopeDifference, side_by_side
 from ropeconv.inspection.frequencies import compare_frequencies
 
-from ...support.baking import apply, inspected, make_plan, recipe_of
+from ...support.baking import AS_IS, apply, inspected, make_plan, recipe_of
 from ...support.extent import sample
 from ...support.models import TRAINED
 from ...support.rotary import rotary
@@ -173,6 +173,15 @@ def test_an_attention_factor_in_the_weights_is_counted(llama: Path, tmp_path: Pa
     difference = compared(folded, native)
     assert difference.same
     assert any("attention factor" in remark for remark in difference.remarks)
+
+    # a later run leaves it there
+    again = apply(make_plan(folded, AS_IS, tmp_path / "again"))
+    assert compared(folded, again).same
+    assert compared(again, native).same
+    without = recipe_of("yarn", 4.0, attention_factor=1.0)
+    other = apply(make_plan(llama, without, tmp_path / "other"))
+    assert compared(again, other).differs == ("attention_factor",)
+
     (folded / "ropeconv.json").unlink()
     assert compared(folded, native).differs == ("attention_factor",)
 

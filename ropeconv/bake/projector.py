@@ -21,7 +21,7 @@ from ..formats.disk import copy_file
 from ..formats.drafts import draft_of
 from ..formats.files import scratch
 from ..formats.gguf.file import GgufFile
-from ..models.projector import projector_beside
+from ..models.projector import is_projector_of, projector_beside
 from ..models.source import Source
 from ..models.stored.checkpoint import DequantisedCheckpoint
 from ..rope.errors import RopeconvError
@@ -50,7 +50,8 @@ def find_projector(plan: Plan) -> Path | None:
     if plan.is_folder:
         return None
     written = projector_path(plan)
-    if isinstance(plan, ExportPlan) and written.is_file():
+    # an output of another model may have left one of its name
+    if isinstance(plan, ExportPlan) and is_projector_of(written, plan.source):
         return written
     return projector_beside(plan.source)
 
@@ -78,6 +79,8 @@ def projector_command(plan: ExportPlan) -> str:
 def write_projector(plan: Plan) -> Path | None:
     """Let the converter that the user named write the projector of an output, unless it is there.
 
+    One of another width was left by an output of another model, and is replaced.
+
     A projector is the part of a multimodal model that turns images into embeddings. llama.cpp reads
     it from a file of its own, mmproj-NAME.gguf.
 
@@ -93,7 +96,7 @@ def write_projector(plan: Plan) -> Path | None:
     if not has_projector(plan.source):
         return None
     path = projector_path(plan)
-    if path.is_file():
+    if is_projector_of(path, plan.source):
         return path
 
     converter = plan.converter

@@ -35,6 +35,11 @@ def projector_beside(source: Origin) -> Path | None:
     return min(fitting, key=_rank, default=None)
 
 
+def is_projector_of(path: Path, source: Origin) -> bool:
+    """Return whether a file is a projector for a model, by the width of the model's embeddings."""
+    return path.is_file() and _fits(path, _width(source))
+
+
 def _folder(source: Origin) -> Path | None:
     """Return the folder in which the projector of a model would be; None for a model on the Hub."""
     if isinstance(source, HubGguf) or source.commit:

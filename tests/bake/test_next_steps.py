@@ -13,6 +13,7 @@ import pytest
 from ropeconv.bake.fits import with_own_types
 from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
 from ropeconv.bake.plan import Plan
+from ropeconv.bake.projector import find_projector, projector_path
 from ropeconv.bake.warnings import write_modelfile
 from ropeconv.errors import UsageError
 from ropeconv.inspection.memory.fit import find_fit
@@ -27,6 +28,7 @@ from ..conftest import CONFIGS, Run
 from ..support.baking import YARN, apply, inspected, make_plan
 from ..support.extent import sample
 from ..support.gguf_files import close
+from ..support.llamacpp import checkpoint
 from ..support.models import make
 from ..support.optional import of_features
 from ..support.tiny_gguf import make as make_gguf
@@ -251,6 +253,16 @@ def test_only_a_projector_for_the_model_is_taken(tmp_path: Path) -> None:
     projector(tmp_path / "mmproj-F16.gguf")
     projector(tmp_path / "mmproj-F32.gguf")
     assert projector_beside(plan.source) == tmp_path / "mmproj-F16.gguf"
+
+
+def test_a_projector_that_another_output_left_at_the_place_is_not_taken(tmp_path: Path) -> None:
+    source = checkpoint("llama", tmp_path / "source")
+    plan = make_plan(source, YARN, tmp_path / "out.gguf", to="gguf")
+    place = projector_path(plan)
+    projector(place, width=4096)
+    assert find_projector(plan) is None
+    projector(place)
+    assert find_projector(plan) == place
 
 
 # How an output is checked

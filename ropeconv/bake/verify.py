@@ -70,7 +70,7 @@ def plan_again(comparison: Comparison) -> Plan:
     receipt = comparison.receipt
     source = comparison.source
     recipe = Recipe.from_dict(receipt.recipe)
-    target = _target_again(comparison)
+    target = target_again(comparison)
 
     # Names inside of models are made of the name of the source. It may be in another place today,
     # so the plan is made with the name that it had.
@@ -94,7 +94,7 @@ def plan_again(comparison: Comparison) -> Plan:
         source.name = name_today
 
 
-def _target_again(comparison: Comparison) -> Target:
+def target_again(comparison: Comparison) -> Target:
     """Return the options with which an output was made, from its receipt.
 
     Args:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropeconv.bake.apply import apply, make_plan
 from ropeconv.bake.evidence import trained_context, trained_scaling
+from ropeconv.bake.verify import target_again
 from ropeconv.convert.target import Target
 from ropeconv.engines.engine import Engine
 from ropeconv.engines.llamacpp import LlamaCppEngine, runtime
@@ -226,13 +226,9 @@ def _open_gguf(
         load_source = LlamaCppEngine(source.file.path, **options).opened
         models[Row(BASE)] = (source.identity, load_source)
     elif comparison is not None:
-        # The source is a checkpoint, which is converted to GGUF without the method. The types and
-        # the pre-tokenizer of the output are used, so that the two files differ only by their
-        # RoPE. The digest in the journal is of all three: the losses depend on them.
-        target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
-        identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
-        load_converted = partial(_load_exported, comparison.checkpoint, target, options)
-        models[Row(BASE)] = (identity, load_converted)
+        # the source is a checkpoint, which is converted to GGUF without the method
+        identity = text_digest(comparison.source.identity, *_describe_conversion(receipt))
+        models[Row(BASE)] = (identity, partial(_load_exported, comparison, options))
 
     load_output = LlamaCppEngine(file.file.path, **options).opened
     row = Row(output.stem, path=output, made_by=Recipe.from_dict(receipt.recipe))
@@ -275,11 +271,51 @@ def _name_in_gguf(receipt: Receipt) -> str:
     return f"{name}.gguf"
 
 
+CONVERSION_OPTIONS = (
+    "outtype",
+    "tensor_type",
+    "output_tensor_type",
+    "token_embedding_type",
+    "pre",
+    "allow_approximate",
+    "allow_untested",
+    "dual_chunk",
+)
+"""Options that decide what a checkpoint becomes in GGUF, whatever the method."""
+
+
+def _describe_conversion(receipt: Receipt) -> Iterator[str]:
+    """Yield what losses of a converted checkpoint depend on, for the journal."""
+    for name in CONVERSION_OPTIONS:
+        yield f"{name} {getattr(receipt.target, name)}"
+    if receipt.imatrix is not None:
+        yield f"imatrix {receipt.imatrix.sha256}"
+    if receipt.converter is not None:
+        yield f"converter {receipt.converter.sha256}"
+
+
 @contextmanager
-def _load_exported(source: Source, target: Target, options: Mapping[str, Any]) -> Iterator[Engine]:
-    """Load a checkpoint as a temporary GGUF file with weights of the same type as an output."""
+def _load_exported(comparison: Comparison, options: Mapping[str, Any]) -> Iterator[Engine]:
+    """Load the source of an output as a temporary GGUF file that differs from it by its RoPE only.
+
+    Args:
+        comparison: The output, converted from a checkpoint, and that checkpoint.
+        options: How llama.cpp runs it, as `engine_options` returns it.
+
+    Raises:
+        BadSource: The conversion script or the importance matrix of the output is not here.
+    """
+    again = target_again(comparison)
+    kept = {name: getattr(again, name) for name in CONVERSION_OPTIONS}
     with scratch() as folder:
-        plan = make_plan(source, Recipe(AsIs()), replace(target, out=folder / "source.gguf"))
+        target = Target(
+            to="gguf",
+            out=folder / "source.gguf",
+            converter=again.converter,
+            imatrix=again.imatrix,
+            **kept,
+        )
+        plan = make_plan(comparison.checkpoint, Recipe(AsIs()), target)
         exported = apply(plan, fsync=False, check=False, remember=False)
         with LlamaCppEngine(exported.path, **options).opened() as engine:
             yield engine

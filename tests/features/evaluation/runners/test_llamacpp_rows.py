@@ -87,6 +87,24 @@ def test_an_extended_file_is_evaluated_as_it_is_and_extended_from_its_unscaled_s
     assert max(distance(losses["linear:4"], read[1]["linear:4"])) < SAME
 
 
+def test_the_source_of_an_output_is_converted_with_the_types_of_the_output(
+    models: Path, tmp_path: Path
+) -> None:
+    """An output of the same RoPE loses the same as its source; other types lose otherwise."""
+    types = {
+        "outtype": "q4_0",
+        "tensor_type": ("blk=f32",),
+        "output_tensor_type": "f32",
+        "token_embedding_type": "f32",
+    }
+    output = baked(models / "source", "as-is", tmp_path / "mixed.gguf", to="gguf", **types)
+    losses = losses_of(output, against=str(models / "source"))
+    assert list(losses) == ["base", "mixed"]
+    assert distance(losses["base"], losses["mixed"]) == (0, 0)
+    coarse = baked(models / "source", "as-is", tmp_path / "q4.gguf", to="gguf", outtype="q4_0")
+    assert max(distance(losses["base"], losses_of(coarse, "base")["base"])) > SAME
+
+
 KEPT_OPEN = """
 import sys
 from ropeconv.verbs.rows import parse_rows

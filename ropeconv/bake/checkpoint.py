@@ -132,7 +132,7 @@ class CheckpointPlan(Plan):
         return original_record(source, source_record(source), folder=record)
 
     def _folded_factors(self) -> FoldedFactors:
-        """Return what the weights have of the factors of the schedule, beside the config."""
+        """Return the factors of the schedule that are in the weights, not in the config."""
         if self.result.fold is None:
             return FoldedFactors()
         in_config = self.result.in_config

@@ -413,7 +413,7 @@ def folder_record(
         renamed: Names in the source, by those in the output.
         skipped: Names of files of the source that are left out.
         multiplied: Names of tensors multiplied by a factor.
-        folded: What they are multiplied for.
+        folded: The factors for which they are multiplied.
     """
     earlier = _known_record(source)  # how the source differs from the first source
 

@@ -281,7 +281,7 @@ class FolderRecord(msgspec.Struct, frozen=True):
     """The names of tensors that were multiplied by a factor, which cannot be undone."""
 
     folded: FoldedFactors = FoldedFactors()
-    """What they were multiplied for."""
+    """The factors for which they were multiplied."""
 
 
 class ValueRecord(msgspec.Struct, frozen=True):

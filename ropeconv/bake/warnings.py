@@ -1,31 +1,21 @@
-"""The warnings of a plan, the most important first, and the Modelfile of an output."""
+"""The warnings of a plan, the most important first."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..convert.encoding import EncodeRequest, select
 from ..convert.target import Target
-from ..errors import UsageError
-from ..formats.drafts import write_file
-from ..formats.gguf.file import SHARD
-from ..formats.package_data import render
 from ..inspection.document import Problem
 from ..inspection.inspection import ConfigInspection, Inspection
 from ..models.gguf import GgufSource
-from ..models.length_limits import limits_in, modelfile_limits, raise_limits
-from ..models.projector import projector_beside
-from ..models.reference import FROM
+from ..models.length_limits import modelfile_limits
 from ..models.schema import Config
 from ..models.source import Source
 from ..options import DualChunk
 from ..rope.bound.reach import worse_than_source
-from ..rope.errors import RecipeError, RopeconvError, counted, shown
+from ..rope.errors import RecipeError, RopeconvError, counted
 from ..rope.lengths import factor_text
 from ..rope.methods.interpolation import Ntk
 from ..rope.methods.vectors import AsIs
@@ -34,11 +24,7 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.runtime import GOOD, WRONG, Runtime, newest, runtimes
 from ..runtimes.verdict import Verdict
-from .hidden import SideFile
 from .start import PlanStart, keeps_every_frequency, warn_of_short_reach
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 DROPE_PAPER = "(DroPE, https://arxiv.org/abs/2512.12167)"
 CARRIED_OVER = ("load", "outside-text", "trained", "stale-inv-freq", "ignored-tensor")
@@ -299,72 +285,6 @@ def _would_compute(
     return result.verdict_of(runtime).status in GOOD
 
 
-def modelfile_of(plan: Plan) -> Path:
-    """Return the path of the Modelfile with which Ollama runs an output.
-
-    Raises:
-        UsageError: The output is a folder, or one of several GGUF files of a model.
-        RopeconvError: The path has a Modelfile that ropeconv did not write for this output.
-    """
-    if plan.is_folder:
-        raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
-
-    # a Modelfile names one file of a model: https://github.com/ollama/ollama/issues/5245
-    if SHARD.fullmatch(plan.out.name):
-        raise UsageError(
-            f"Ollama loads a model from one GGUF file, and {plan.out.name} is one of several; leave"
-            " --split-max-size out, or merge SOURCE with llama-gguf-split --merge first"
-        )
-
-    path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
-    # a Modelfile that is there now, and not one that was moved away while the output is written
-    _refuse_other_modelfile(plan, path_for_user=path, existing=path)
-    return path
-
-
-def _refuse_other_modelfile(plan: Plan, path_for_user: Path, existing: Path) -> None:
-    """Raise RopeconvError for a Modelfile that ropeconv did not write for such an output.
-
-    Args:
-        plan: The plan of the output.
-        path_for_user: The path of the Modelfile, which the message names.
-        existing: The file that is checked. While an output is written, an earlier Modelfile has
-            been moved into a hidden folder; else this is the same path.
-    """
-    if not os.path.lexists(existing):
-        return
-    if existing.is_file() and not existing.is_symlink():
-        # the Modelfile of an earlier output may have another context
-        context = re.compile(r"num_ctx \d+")
-        existing_text = context.sub("", existing.read_text(errors="replace"))
-        if existing_text == context.sub("", _modelfile_text(plan)):
-            return
-    raise RopeconvError(
-        f"{path_for_user} exists and has other contents; move it away, or leave --ollama out"
-    )
-
-
-def planned_modelfile(plan: Plan) -> SideFile:
-    """Return the Modelfile that gets its name in one set with an output.
-
-    Raises as `modelfile_of`.
-    """
-    path = modelfile_of(plan)
-    return SideFile(path.name, _modelfile_text(plan), partial(_refuse_other_modelfile, plan, path))
-
-
-def write_modelfile(plan: Plan) -> Path:
-    """Write the Modelfile of an output beside it, unless it is there, and return its path.
-
-    Raises as `modelfile_of`.
-    """
-    path = modelfile_of(plan)
-    text = _modelfile_text(plan)
-    if not path.exists() or path.read_bytes() != text.encode():
-        write_file(path, text)
-    return path
-
-
 def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
     """Return sentences on values in a source's Modelfile that are below the output's context."""
     if source.modelfile is None:
@@ -373,100 +293,3 @@ def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
     name = source.modelfile.name
     writes = f"--ollama writes a Modelfile with {context} for the output"
     return tuple(f"{name} has {limit.key} {limit.tokens}; {writes}" for limit in low)
-
-
-LINE_WITH_FILE = re.compile(
-    r"^(?P<word>\s*(?:FROM|ADAPTER)\s+)(?P<path>\S+)\s*$", re.IGNORECASE | re.MULTILINE
-)
-"""A line of a Modelfile that names a file: https://docs.ollama.com/modelfile. A second FROM names a
-projector.
-"""
-
-
-def _modelfile_text(plan: Plan) -> str:
-    """Return the text of the Modelfile of an output, with which Ollama runs it.
-
-    It is the Modelfile of the source with the new context, or a new text if the source has no
-    Modelfile.
-
-    Raises:
-        RopeconvError: The name of the output has a line break, which a Modelfile cannot hold.
-    """
-    folder = plan.out.parent
-    model = f"./{plan.out.name}"
-    _refuse_lines(model)  # raises for a line break
-    context = plan.schedule.context
-
-    # the file with the vision part of a multimodal model, beside the source
-    projector = ""
-    projector_path = projector_beside(plan.source)
-    if projector_path is not None:
-        projector = _relative_path(projector_path, folder)
-    if plan.source.modelfile is None:
-        return render("Modelfile.jinja", path=model, context=context, projector=projector)
-
-    # The Modelfile of the source, with three changes.
-    # 1. Raise low limits of the context, such as `num_ctx 4096`. A limit has its offset in the
-    # text, so this comes before other changes.
-    content = plan.source.modelfile.text.encode()
-    limits = limits_in("Modelfile", (content,))
-    low_limits = [limit for limit in limits if limit.tokens < context]
-    if low_limits:
-        content = raise_limits(low_limits, context, content)
-
-    # 2. Replace the path of the model, and write other paths as seen from the new folder.
-    source_folder = Path(plan.source.modelfile.name).parent
-    text = _move_text(content.decode(), source_folder, folder, model)
-
-    # 3. Add missing lines: a second FROM for the projector, and num_ctx.
-    has_only_model = len(FROM.findall(text)) == 1
-    if projector and has_only_model:
-        text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {projector}\n", text, count=1)
-    if not limits:
-        text = f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"
-    return text
-
-
-def _move_text(text: str, old_folder: Path, new_folder: Path, model: str) -> str:
-    """Return the text of a Modelfile for another folder and another model.
-
-    A Modelfile names files in lines such as `FROM ./model.gguf` and `ADAPTER ./lora.gguf`. The
-    paths are relative to the folder of the Modelfile.
-
-    Args:
-        text: The text of the old Modelfile.
-        old_folder: The folder of the old Modelfile.
-        new_folder: The folder of the new Modelfile.
-        model: The path of the new model, for the first FROM.
-    """
-    first_from = FROM.search(text)
-
-    def move_line(line: re.Match[str]) -> str:
-        """Return a line with its path as seen from the new folder."""
-        path = line["path"]  # "./model.gguf"
-        is_first_from = first_from is not None and line.start() == first_from.start()
-        if is_first_from:
-            return line[0].replace(path, model)
-        # `FROM llama3` names a model of Ollama in place of a file, so it stays unchanged
-        file = old_folder / path.strip("\"'")
-        if os.path.isabs(path) or not file.exists():
-            return line[0]
-        return line[0].replace(path, _relative_path(file, new_folder))
-
-    return LINE_WITH_FILE.sub(move_line, text)
-
-
-def _relative_path(path: Path, folder: Path) -> str:
-    """A path as seen from a folder, such as "./model.gguf", for a Modelfile in that folder."""
-    relative = os.path.relpath(path, folder)
-    _refuse_lines(relative)
-    return relative if relative.startswith("..") else f"./{relative}"
-
-
-def _refuse_lines(path: str) -> None:
-    """Raise RopeconvError for a path that would be several lines of a Modelfile."""
-    if len(path.splitlines()) > 1:
-        raise RopeconvError(
-            f"a Modelfile cannot name {shown(path)}, which would be several lines of it; rename"
-            " that, or choose another name with -o"
-        )

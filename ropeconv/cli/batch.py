@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..bake.modelfile import modelfile_of
 from ..bake.output import Output
 from ..bake.plan import Plan
 from ..bake.quality import quality
-from ..bake.warnings import modelfile_of
 from ..engines.probe import Probe
 from ..hub.upload_set import merge, planned_upload
 from ..verbs.batch import Batch

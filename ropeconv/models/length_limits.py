@@ -12,6 +12,7 @@ import msgspec
 from ..errors import BadSource
 from ..formats import jsontext
 from ..formats.package_data import package_data
+from .modelfile import parse_modelfile
 from .parts import text_path
 from .source import Origin, Source, SourceFile
 
@@ -25,6 +26,7 @@ WINDOW = "config"
 """The code of the keys of config.json that state a window."""
 TEXT_CONFIG = "text_config"
 """The part of rules that hold for a language model wherever a config.json keeps it."""
+DIGITS = re.compile("[0-9]{1,15}")
 CONVERTED = ("meta", "gguf")
 """Kinds of sources whose files are generated."""
 
@@ -238,19 +240,24 @@ def _modelfile_limits(
         rule_by_command: The rule of each command that sets a limit, e.g. of "PARAMETER num_ctx".
     """
     content = b"".join(blocks)
-    for command, rule in rule_by_command.items():
-        # Ollama accepts any blanks between the words, and ignores their case
-        words = [re.escape(word.encode()) for word in command.split()]
-        line = rb"^[ \t]*" + rb"[ \t]+".join(words) + rb"[ \t]+(\d{1,15})[ \t\r]*$"
-        for match in re.finditer(line, content, re.I | re.M):
-            yield LengthLimit(
-                file=name,
-                key=command,
-                tokens=int(match[1]),
-                start=match.start(1),
-                stop=match.end(1),
-                rule=rule,
-            )
+    text = content.decode("utf-8", "surrogateescape")
+    for command in parse_modelfile(text).commands:
+        name_of_command = f"{command.word} {command.key.lower()}"
+        number = text[command.value_start : command.value_stop]
+        rule = rule_by_command.get(name_of_command)
+        if rule is None or DIGITS.fullmatch(number) is None:
+            continue
+
+        # places in the bytes, before which the text may have longer characters
+        start = len(text[: command.value_start].encode("utf-8", "surrogateescape"))
+        yield LengthLimit(
+            file=name,
+            key=name_of_command,
+            tokens=int(number),
+            start=start,
+            stop=start + len(number),
+            rule=rule,
+        )
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from ..errors import BadSource
 from ..formats.files import expand_home, read_text
 from ..formats.jsontext import loads, parse
 from ..rope.errors import command_line, shown
+from .modelfile import quote_path
 
 VARIABLE = "OLLAMA_MODELS"
 FOLDERS = ("~/.ollama/models", "/usr/share/ollama/.ollama/models")
@@ -130,9 +131,9 @@ class StoredModel:
     @cached_property
     def modelfile(self) -> str:
         """The lines that `ollama show --modelfile` prints, which an output keeps."""
-        lines = [f"FROM {self.path}"]
-        lines += [f"FROM {path}" for path in self._of("projector")]
-        lines += [f"ADAPTER {path}" for path in self._of("adapter")]
+        lines = [f"FROM {quote_path(str(self.path))}"]
+        lines += [f"FROM {quote_path(str(path))}" for path in self._of("projector")]
+        lines += [f"ADAPTER {quote_path(str(path))}" for path in self._of("adapter")]
         # `prompt` is the older media type of a template (server/images.go)
         for kind, command in (
             ("template", "TEMPLATE"),

@@ -15,13 +15,14 @@ from ..formats.files import expand_home, read_text
 from ..formats.kind import first_text, has_gguf_name, is_gguf, kind_of
 from ..rope.errors import shown
 from . import ollama
+from .modelfile import Command, parse_modelfile
 
 PAGE = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+?)"
     r"(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/?#]+)(?P<path>/[^?#]*)?)?/?(?:[?#].*)?"
 )
-FROM = re.compile(r"^[ \t]*FROM[ \t]+(\S+)[ \t]*$", re.IGNORECASE | re.MULTILINE)
-COMMAND = re.compile(r"^[ \t]*([A-Za-z]+)(?:[ \t]+(\S+))?", re.MULTILINE)
+FROM = "FROM"
+"""The command of a Modelfile that names the model."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,23 @@ def modelfile_in(reference: str) -> Path | None:
     kind = kind_of(path)
     if kind not in ("text", "empty"):
         return None
-    if path.name.startswith("Modelfile") or FROM.search(first_text(path)):
+    if path.name.startswith("Modelfile") or path.name.endswith(".Modelfile"):
         return path
+    for command in parse_modelfile(first_text(path)).of(FROM):
+        if _is_model(path, command.value):
+            return path
     return None
+
+
+def _is_model(path: Path, value: str) -> bool:
+    """Return whether the value of a FROM in a text may be a model, and not the rest of a sentence.
+
+    Args:
+        path: The text, which may be a Modelfile.
+        value: The value.
+    """
+    is_one_word = len(value.split()) == 1
+    return is_one_word or has_gguf_name(value) or _file_beside(path, value) is not None
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
@@ -124,16 +139,19 @@ def modelfile_of(reference: str) -> Modelfile | None:
 
 def _model_of_from_line(path: Path, text: str) -> str:
     """Return the model that a Modelfile names. Raises BadSource where it names none."""
-    match = FROM.search(text)
-    if match is None:
-        raise BadSource(f"{path} has no FROM line; pass the GGUF file or the checkpoint")
-    return match[1].strip("\"'")
+    parsed = parse_modelfile(text)
+    for command in parsed.of(FROM):
+        if command.value:
+            return command.value
+    if parsed.fault:
+        raise BadSource(f"{path} has no FROM line that Ollama reads: {parsed.fault}; correct it")
+    raise BadSource(f"{path} has no FROM line; pass the GGUF file or the checkpoint")
 
 
 def _file_beside(path: Path, model: str) -> Path | None:
     """Return the file of a model beside a Modelfile; None where there is none."""
     beside = path.parent / expand_home(model)
-    return beside if beside.exists() else None
+    return None if kind_of(beside) == "missing" else beside
 
 
 def _of_modelfile(path: Path) -> str:
@@ -164,35 +182,18 @@ def _inherit(text: str, base: str) -> str:
     Ollama replaces what a Modelfile says itself: its template, its system prompt, each of its
     parameters.
     """
-    own = {_key(block) for block in _blocks(text)} - {("FROM", "")}
-    lines = [text.rstrip("\n")]
-    # the first block is the FROM line, which this Modelfile has; those of projectors stay
-    for block in _blocks(base)[1:]:
-        if _key(block) not in own:
-            lines.append(block)
+    own = {_key(command) for command in parse_modelfile(text).commands}
+    own.discard((FROM, ""))
+    lines = [text.rstrip("\r\n")]
+    # the first command is the FROM line, which this Modelfile has; those of projectors stay
+    for command in parse_modelfile(base).commands[1:]:
+        if _key(command) not in own:
+            lines.append(base[command.start : command.stop])
     return "\n".join(lines) + "\n"
 
 
-def _key(block: str) -> tuple[str, str]:
-    """Return the key that a command of a Modelfile sets: two commands with one key say the same."""
-    match = COMMAND.match(block)
-    if match is None:  # a comment, or an empty line
-        return "", ""
-    command = match[1].upper()
-    if command != "PARAMETER":
-        return command, ""
-    return command, (match[2] or "").lower()
-
-
-def _blocks(text: str) -> list[str]:
-    """Return the commands of a Modelfile, each with all its lines."""
-    blocks: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        if inside:
-            blocks[-1] += f"\n{line}"
-        else:
-            blocks.append(line)
-        if line.count('"""') % 2:
-            inside = not inside
-    return blocks
+def _key(command: Command) -> tuple[str, str]:
+    """Return what a command of a Modelfile sets: two commands with one key say the same."""
+    if command.word != "PARAMETER":
+        return command.word, ""
+    return command.word, command.key.lower()

@@ -26,10 +26,10 @@ from ..bake.execution import ApplyOptions, refuse_early, write_ahead
 from ..bake.findings import Options
 from ..bake.gguf import ExportPlan, bytes_together, share_reading, write_together
 from ..bake.hidden import HiddenFolder, discard_stopped_run
+from ..bake.modelfile import modelfile_of
 from ..bake.output import Output
 from ..bake.plan import Plan
 from ..bake.verify import change_done, earlier_output
-from ..bake.warnings import modelfile_of
 from ..convert.target import Target
 from ..engines.probe import Probe, SharedProbe
 from ..errors import Disagreement, Interruption, UsageError

@@ -14,13 +14,13 @@ from ..bake.apply import AppliedPlan, apply, make_plan
 from ..bake.companions import paired
 from ..bake.execution import ApplyOptions
 from ..bake.gguf import ExportPlan
+from ..bake.modelfile import planned_modelfile, write_modelfile
 from ..bake.next_steps import NextSteps, check_command, run_commands
 from ..bake.output import Output
 from ..bake.plan import Plan
 from ..bake.projector import projector_command, write_projector
 from ..bake.quality import quality
 from ..bake.start import complete_recipe, keeps_every_frequency, ways_to_lengthen
-from ..bake.warnings import planned_modelfile, write_modelfile
 from ..convert.target import Target
 from ..engines.probe import Probe
 from ..errors import Interruption, UsageError

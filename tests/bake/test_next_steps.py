@@ -11,16 +11,17 @@ import gguf
 import pytest
 
 from ropeconv.bake.fits import with_own_types
+from ropeconv.bake.modelfile import modelfile_of, write_modelfile
 from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.projector import find_projector, projector_path
-from ropeconv.bake.warnings import write_modelfile
 from ropeconv.errors import UsageError
 from ropeconv.inspection.memory.fit import find_fit
 from ropeconv.inspection.memory.machine import given_memory
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.projector import projector_beside
 from ropeconv.options import MachineOptions
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.runtimes.llamacpp.archs import arch_table
 from ropeconv.runtimes.llamacpp.purpose import STEPS, diffusion_schedule
 
@@ -240,6 +241,56 @@ def test_the_files_of_a_modelfile_are_found_from_the_new_one(tmp_path: Path) -> 
         == "FROM ./out.gguf\nFROM ../data/mmproj.gguf\nADAPTER ./nothing.gguf\nPARAMETER num_ctx"
         " 256\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        (
+            "# mine\n\nFROM ./a b.gguf\nPARAMETER num_ctx 64\n",
+            "# mine\n\nFROM ./out.gguf\nPARAMETER num_ctx 256\n",
+        ),
+        (
+            'FROM "{folder}/a b.gguf"\r\nADAPTER ./my lora\r\nPARAMETER num_ctx "64"\r\n',
+            'FROM "./out.gguf"\r\nADAPTER ../data/my lora\r\nPARAMETER num_ctx "256"\r\n',
+        ),
+        (
+            'SYSTEM """\nFROM a\nPARAMETER num_ctx 4\n"""\nFROM ./a b.gguf\nFROM ./a b.gguf',
+            'SYSTEM """\nFROM a\nPARAMETER num_ctx 4\n"""\nFROM ./out.gguf\nFROM ../data/a b.gguf'
+            "\nPARAMETER num_ctx 256\n",
+        ),
+    ],
+)
+def test_a_modelfile_of_any_layout_names_the_output(
+    tmp_path: Path, source: str, written: str
+) -> None:
+    folder = tmp_path / "data"
+    (folder / "my lora").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    make_gguf("llama", folder / "a b.gguf")
+    modelfile = folder / "Modelfile"
+    modelfile.write_bytes(source.format(folder=folder).encode())
+    plan = make_plan(modelfile, YARN, tmp_path / "here" / "out.gguf")
+    path = write_modelfile(plan)
+    assert path.read_bytes() == written.encode()
+
+    # the Modelfile of an earlier output with another context is replaced
+    path.write_bytes(written.replace("256", "512").encode())
+    assert write_modelfile(plan).read_bytes() == written.encode()
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("Modelfile", "out.gguf"), ("model.gguf", "o\u200but.gguf"), ("plain", "o\u200but.gguf")],
+)
+def test_a_modelfile_that_ollama_reads_otherwise_is_refused(
+    tmp_path: Path, source: str, name: str
+) -> None:
+    make_gguf("llama", tmp_path / "model.gguf")
+    (tmp_path / "Modelfile").write_text('FROM ./model.gguf\nSYSTEM "never closed\n')
+    (tmp_path / "plain").write_text("FROM ./model.gguf\n")
+    with pytest.raises(RopeconvError, match="Ollama"):
+        modelfile_of(make_plan(tmp_path / source, YARN, tmp_path / name))
 
 
 def test_only_a_projector_for_the_model_is_taken(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Store:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    made = Store(tmp_path / "ollama")
+    made = Store(tmp_path / "my ollama")
     monkeypatch.setenv("OLLAMA_MODELS", str(made.root))
     model = write(tmp_path / "m.gguf").read_bytes()
     (tmp_path / "m.gguf").unlink()

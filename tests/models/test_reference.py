@@ -14,8 +14,9 @@ from safetensors.numpy import save_file
 
 from ropeconv.cli.process import explain_failure
 from ropeconv.errors import BadSource
+from ropeconv.models.modelfile import parse_modelfile
 from ropeconv.models.open import open_source
-from ropeconv.models.reference import resolve_reference
+from ropeconv.models.reference import modelfile_in, resolve_reference
 
 from ..conftest import Run, hashes
 from ..support.baking import YARN, apply, inspected, make_plan, recipe_of, validate
@@ -106,6 +107,64 @@ def test_a_modelfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file.write_text(text)
         with pytest.raises(BadSource, match=words):
             resolve_reference(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("# mine\n\n\nFROM ./m.gguf\n", ["./m.gguf"]),
+        ("\ufeffFROM ./m.gguf\r\n\r\nADAPTER ./a.gguf\r\n", ["./m.gguf", "./a.gguf"]),
+        ("FROM ./m.gguf\rADAPTER a.gguf", ["./m.gguf", "a.gguf"]),
+        ("\tfrom  /My Disk/a b.gguf \t\n", ["/My Disk/a b.gguf"]),
+        ('FROM "./a b.gguf "\n', ["./a b.gguf "]),
+        ('FROM """./m.gguf"""\nSYSTEM """\nFROM other\n"""\n', ["./m.gguf", "\nFROM other\n"]),
+        ('SYSTEM "one\n\nFROM two"\nFROM ./m.gguf', ["one\n\nFROM two", "./m.gguf"]),
+        ('MESSAGE user """"a\nb""""\nFROM x\n', ['"a\nb"', "x"]),
+        ('FROM m"\nPARAMETER stop "<|a|>"\nPARAMETER num_ctx 4\n', ['m"', "<|a|>", "4"]),
+        ("FROM m # x\n", ["m # x"]),
+        ("FROM a\u200bb \u200b\nADAPTER c", ["ab", "c"]),  # Ollama drops what is not printable
+        ("# nothing", []),
+        ("", []),
+    ],
+)
+def test_commands_of_a_modelfile_are_those_that_ollama_reads(text: str, values: list[str]) -> None:
+    parsed = parse_modelfile(text)
+    assert ([command.value for command in parsed.commands], parsed.fault) == (values, "")
+    for command in parsed.commands:
+        assert text[command.start :].upper().startswith(command.word)
+        written = text[command.value_start : command.value_stop]
+        assert written.replace("\u200b", "") == command.value
+
+
+@pytest.mark.parametrize(
+    "rest", ['TEMPLATE """never closed\n', "FROM:n\nFROM o\n", "PARAMETER num_ctx\n", "FROM", '"']
+)
+def test_a_modelfile_is_read_up_to_its_fault(rest: str) -> None:
+    parsed = parse_modelfile(f"FROM m\r\n\r\n{rest}")
+    assert [command.value for command in parsed.commands] == ["m"]
+    assert "line 3" in parsed.fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM ./a b.gguf\r\nPARAMETER num_ctx 64\r\n",
+        '# mine\n\nfrom "a b.gguf"',
+        'LICENSE """\nFROM nothing\n"""\nFROM {folder}/a b.gguf\n',
+    ],
+)
+def test_a_modelfile_with_another_layout_is_found(tmp_path: Path, text: str) -> None:
+    model = write(tmp_path / "a b.gguf")
+    file = tmp_path / "mine.txt"
+    file.write_bytes(text.format(folder=tmp_path).encode())
+    assert resolve_reference(str(file)) == str(model)
+    assert open_source(str(file)).kind == "gguf"
+
+
+def test_a_sentence_is_not_a_modelfile(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("From " + "the authors of this model " * 40 + "\n")
+    assert modelfile_in(str(file)) is None
 
 
 def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:

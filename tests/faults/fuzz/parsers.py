@@ -309,7 +309,9 @@ PARSERS: dict[str, Parser] = {
     "mergekit": Parser(
         "merge.yaml", read_merge, ("features/compare/compatibility.py",), checkpoint
     ),
-    "modelfile": Parser("Modelfile", read_modelfile, ("models/reference.py",), modelfile_scene),
+    "modelfile": Parser(
+        "Modelfile", read_modelfile, ("models/reference.py", "models/modelfile.py"), modelfile_scene
+    ),
     "plan": Parser(
         "plan.toml", lambda folder: read_plan(folder / "plan.toml"), ("features/run/plan_file.py",)
     ),

@@ -21,6 +21,7 @@ from ..models.projector import projector_beside
 from ..rope.errors import RopeconvError, shown
 from .hidden import SideFile
 from .plan import Plan
+from .projector import find_projector, projector_path
 
 
 def modelfile_of(plan: Plan) -> Path:
@@ -41,7 +42,7 @@ def modelfile_of(plan: Plan) -> Path:
             " --split-max-size out, or merge SOURCE with llama-gguf-split --merge first"
         )
 
-    _modelfile_text(plan, projector_beside(plan.source))  # raises for one that cannot be written
+    _modelfile_text(plan, find_projector(plan))  # raises for one that cannot be written
 
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
     # a Modelfile that is there now, and not one that was moved away while the output is written
@@ -61,12 +62,13 @@ def _refuse_other_modelfile(plan: Plan, path_for_user: Path, existing: Path) -> 
     if not os.path.lexists(existing):
         return
     if existing.is_file() and not existing.is_symlink():
-        # the Modelfile of an earlier output may have another context
+        # The Modelfile of an earlier output may have another context. It may name a projector that
+        # is no longer there, or have been written before the projector was.
         context = re.compile(r"num_ctx[ \t]+\"?\d+", re.IGNORECASE)
         existing_text = context.sub("", existing.read_bytes().decode(errors="replace"))
-        new_text = _modelfile_text(plan, projector_beside(plan.source))
-        if existing_text == context.sub("", new_text):
-            return
+        for projector in (None, projector_path(plan), projector_beside(plan.source)):
+            if existing_text == context.sub("", _modelfile_text(plan, projector)):
+                return
     raise RopeconvError(
         f"{path_for_user} exists and has other contents; move it away, or leave --ollama out"
     )
@@ -80,7 +82,7 @@ def planned_modelfile(plan: Plan) -> SideFile:
     path = modelfile_of(plan)
     return SideFile(
         path.name,
-        _modelfile_text(plan, projector_beside(plan.source)),
+        _modelfile_text(plan, find_projector(plan)),
         partial(_refuse_other_modelfile, plan, path),
     )
 
@@ -91,7 +93,7 @@ def write_modelfile(plan: Plan) -> Path:
     Raises as `modelfile_of`.
     """
     path = modelfile_of(plan)
-    text = _modelfile_text(plan, projector_beside(plan.source))
+    text = _modelfile_text(plan, find_projector(plan))
     if not path.exists() or path.read_bytes() != text.encode():
         write_file(path, text)
     return path

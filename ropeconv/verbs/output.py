@@ -187,17 +187,17 @@ def finish_output(
     if has_device and can_be_compared:
         result = validate_written(plan, done.path, validation, reporter)
 
-    # the Modelfile; a file with the right contents is left unchanged
-    modelfile_path = None
-    if modelfile and not plan.is_folder:
-        modelfile_path = write_modelfile(plan)
-
     # the vision part of a multimodal model (mmproj-*.gguf)
     try:
         write_projector(plan)
     except RopeconvError as problem:
         # the language model is complete, and is kept
         reporter.note(f"The projector is not written: {problem}")
+
+    # the Modelfile, which names the projector; a file with the right contents is left unchanged
+    modelfile_path = None
+    if modelfile and not plan.is_folder:
+        modelfile_path = write_modelfile(plan)
 
     output = Output(
         path=done.path,

@@ -312,8 +312,15 @@ def test_a_projector_that_another_output_left_at_the_place_is_not_taken(tmp_path
     place = projector_path(plan)
     projector(place, width=4096)
     assert find_projector(plan) is None
+    before = write_modelfile(plan).read_text()
     projector(place)
     assert find_projector(plan) == place
+    after = write_modelfile(plan).read_text()
+    assert (before.count("FROM"), after.count("FROM"), place.name in after) == (1, 2, True)
+
+    # the Modelfile that names it is replaced too, where an output of another model follows
+    projector(place, width=4096)
+    assert write_modelfile(plan).read_text() == before
 
 
 # How an output is checked

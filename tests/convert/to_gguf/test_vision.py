@@ -7,6 +7,7 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.gguf import ExportPlan
+from ropeconv.bake.next_steps import run_commands
 from ropeconv.bake.projector import projector_command, projector_path
 from ropeconv.errors import UnsupportedBake
 from ropeconv.formats.gguf.file import GgufFile
@@ -75,13 +76,22 @@ def test_the_converter_writes_the_projector_beside_the_output(
 ) -> None:
     source = vision_checkpoint(model_type, tmp_path / "Tiny")
     output = ropeconv.apply(
-        source, yarn=4, to="gguf", out=tmp_path / "out.gguf", converter=tree, validate="off"
+        source,
+        yarn=4,
+        to="gguf",
+        out=tmp_path / "out.gguf",
+        converter=tree,
+        ollama=True,
+        validate="off",
     )
     written = tmp_path / "mmproj-out.gguf"
     file = GgufFile.open(written)
     assert file.get("general.architecture") == "clip"
     assert file.get("clip.vision.projection_dim") == 128
-    assert any(f"--mmproj {written}" in command for command in output.steps.run)
+    modelfile = tmp_path / "out.Modelfile"
+    assert f"ollama create out -f {modelfile}" in " ".join(output.steps.run)
+    assert modelfile.read_text().splitlines()[:2] == ["FROM ./out.gguf", "FROM ./mmproj-out.gguf"]
+    assert f"--mmproj {written}" in " ".join(run_commands(output.plan, output.path))
     assert not output.steps.images
 
     # the same bytes as those of the converter alone

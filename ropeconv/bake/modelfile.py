@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import BadSource, UsageError
 from ..formats.drafts import write_file
-from ..formats.gguf.file import SHARD
+from ..formats.gguf.file import SHARD, GgufFile
 from ..formats.package_data import render
 from ..models.length_limits import limits_in, raise_limits
 from ..models.modelfile import WITH_FILE, Command, parse_modelfile, quote_path, replace_paths
 from ..models.projector import projector_beside
 from ..rope.errors import RopeconvError, shown
 from .hidden import SideFile
-from .plan import Plan
+from .plan import GgufOutput, Plan
 from .projector import find_projector, projector_path
+
+ARCH = "general.architecture"
 
 
 def modelfile_of(plan: Plan) -> Path:
     """Return the path of the Modelfile with which Ollama runs an output.
 
     Raises:
-        UsageError: The output is a folder, or one of several GGUF files of a model.
+        UsageError: The output is a folder, or one of several GGUF files of a model, or the source
+            has an adapter that llama.cpp does not load with the output.
         RopeconvError: The path has a Modelfile that ropeconv did not write for this output, or the
             Modelfile of the source cannot be one for the output.
     """
@@ -42,6 +46,7 @@ def modelfile_of(plan: Plan) -> Path:
             " --split-max-size out, or merge SOURCE with llama-gguf-split --merge first"
         )
 
+    _refuse_other_architecture(plan)
     _modelfile_text(plan, find_projector(plan))  # raises for one that cannot be written
 
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
@@ -97,6 +102,35 @@ def write_modelfile(plan: Plan) -> Path:
     if not path.exists() or path.read_bytes() != text.encode():
         write_file(path, text)
     return path
+
+
+def _refuse_other_architecture(plan: Plan) -> None:
+    """Raise UsageError for an adapter of the source that llama.cpp refuses with the output.
+
+    An adapter in GGUF names the architecture of its model, and a file that a carrier writes has
+    another one. llama.cpp does not load the two together ("model arch and LoRA arch mismatch").
+    """
+    modelfile = plan.source.modelfile
+    if modelfile is None or not isinstance(plan, GgufOutput):
+        return
+    for command in parse_modelfile(modelfile.text).of("ADAPTER"):
+        adapter = Path(modelfile.name).parent / command.value
+        # an adapter in another format is converted for the architecture of the source
+        arch = _arch_of_adapter(adapter) or plan.start.get(ARCH)
+        if arch != plan.result.arch:
+            raise UsageError(
+                f"{modelfile.name} has an ADAPTER for the architecture {shown(arch)}, and the"
+                f" output has {plan.result.arch}, with which llama.cpp refuses it; merge the"
+                " adapter into the model first, choose a method that keeps the architecture, or"
+                " leave --ollama out"
+            )
+
+
+def _arch_of_adapter(path: Path) -> str:
+    """Return the architecture that an adapter in GGUF names; empty for other files."""
+    with suppress(BadSource, OSError):
+        return str(GgufFile.open(path).get(ARCH) or "")
+    return ""
 
 
 def _modelfile_text(plan: Plan, projector: Path | None) -> str:

@@ -26,7 +26,7 @@ from ropeconv.runtimes.llamacpp.archs import arch_table
 from ropeconv.runtimes.llamacpp.purpose import STEPS, diffusion_schedule
 
 from ..conftest import CONFIGS, Run
-from ..support.baking import YARN, apply, inspected, make_plan
+from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
 from ..support.gguf_files import close
 from ..support.llamacpp import checkpoint
@@ -291,6 +291,26 @@ def test_a_modelfile_that_ollama_reads_otherwise_is_refused(
     (tmp_path / "plain").write_text("FROM ./model.gguf\n")
     with pytest.raises(RopeconvError, match="Ollama"):
         modelfile_of(make_plan(tmp_path / source, YARN, tmp_path / name))
+
+
+def test_an_adapter_of_another_architecture_than_the_output_is_refused(tmp_path: Path) -> None:
+    make_gguf("qwen2", tmp_path / "model.gguf")
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text("FROM ./model.gguf\nADAPTER ./lora.gguf\n")
+    carried = make_plan(modelfile, recipe_of("mixed", 4), tmp_path / "out.gguf")
+    assert carried.result.arch == "llama", "the control"  # type: ignore[attr-defined]
+    kept = make_plan(modelfile, YARN, tmp_path / "out.gguf")
+    for adapter in (None, "qwen2"):
+        if adapter is not None:
+            projector(tmp_path / "lora.gguf", arch=adapter)
+        with pytest.raises(UsageError, match="ADAPTER.*'qwen2'.*llama"):
+            modelfile_of(carried)
+        modelfile_of(kept)
+
+    projector(tmp_path / "lora.gguf", arch="llama")
+    modelfile_of(carried)
+    with pytest.raises(UsageError, match="ADAPTER"):
+        modelfile_of(kept)
 
 
 def test_only_a_projector_for_the_model_is_taken(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,15 @@ import pytest
 import ropeconv
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.engines.probes import installed as probes
-from ropeconv.engines.probes.installed import ASKABLE, InstalledRuntime, find_installed
-from ropeconv.engines.probes.outcome import RuntimeAnswer, parse_runtime_answer
+from ropeconv.engines.probes.installed import (
+    ASKABLE,
+    Installation,
+    InstalledRuntime,
+    find_askable,
+    find_installed,
+)
+from ropeconv.engines.probes.outcome import Outcome, RuntimeAnswer, parse_runtime_answer
+from ropeconv.formats.jsontext import JsonObject
 from ropeconv.inspection.inspection import ConfigInspection
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
@@ -36,7 +45,7 @@ from scripts.gather_pages import ROOT
 from scripts.laboratory.cells import cells, sources
 from scripts.laboratory.runtimes import RUNTIMES
 
-from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
+from ..support.baking import LINEAR, YARN, apply, inspected, make_plan, recipe_of
 from ..support.in_process import command
 
 CONFIGS = Path(__file__).parents[1] / "data" / "configs"
@@ -424,6 +433,50 @@ def test_verdicts_are_those_of_the_runtime_that_is_asked(
 
     without = make_plan(llama, YARN, runtimes=("transformers",))
     assert not [verdict for verdict in without.result.verdicts if verdict.here]
+
+
+class RightRuntime(InstalledRuntime):
+    """A runtime that computes every schedule, as one that is asked about RoPE alone."""
+
+    def __init__(self, name: str, version: str) -> None:
+        super().__init__(find_askable(name), Installation(sys.executable, {}, ""), version)
+
+    def outcome(
+        self, planned: PlannedConfig, options: Mapping[str, object] = MappingProxyType({})
+    ) -> tuple[RuntimeAnswer, Outcome]:
+        return RuntimeAnswer(version=self.version), Outcome("exact")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "weights", "status", "word"),
+    [
+        ("mlx-lm", "0.32.2", {"quant_method": "fp8"}, "unknown", "fp8"),
+        ("mlx-lm", "0.32.2", {"quant_method": "compressed-tensors"}, "unknown", "formats"),
+        ("vllm", "0.33.0", {"quant_method": "auto-round", "bits": 4}, "unknown", "auto-round"),
+        ("vllm", "0.33.0", {"quant_method": "fp8"}, "exact", ""),
+        # mlx-lm 0.32.1 is the first version of the table that loads it
+        ("mlx-lm", "0.32.2", {"quant_method": "mxfp8"}, "exact", ""),
+        ("mlx-lm", "0.30.2", {"quant_method": "mxfp8"}, "unsupported", "mxfp8"),
+    ],
+)
+def test_an_answer_about_rope_does_not_lift_a_verdict_on_quantised_weights(
+    name: str,
+    version: str,
+    weights: JsonObject,
+    status: str,
+    word: str,
+    llama: Path,
+    tmp_path: Path,
+) -> None:
+    config = json.loads((llama / "config.json").read_text())
+    source = tmp_path / "config.json"
+    source.write_text(json.dumps({**config, "quantization_config": weights}))
+    with asking([RightRuntime(name, version)]):
+        plan = make_plan(source, LINEAR)
+    (verdict,) = [verdict for verdict in plan.result.verdicts if verdict.here]
+    assert verdict.status == status
+    assert word in verdict.reason
+    assert (verdict.grade == "run") == (status == "exact")
 
 
 def test_an_output_does_not_depend_on_what_is_installed(llama: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
 from ...runtimes.askable import ASKABLE, AskableRuntime
 from ...runtimes.evidence import Evidence
-from ...runtimes.runtime import GOOD, canonical, newest, runtimes
+from ...runtimes.runtime import GOOD, canonical, newest, row_of_version, runtimes
 from ...runtimes.verdict import Asking, PlannedConfig, Verdict, quantised, with_option
 from ..probe import ProbeCache
 from ..process import ProgramProcess
@@ -406,8 +406,7 @@ class InstalledRuntime(Asking):
         """Return the verdict on a config, from what the installed runtime has computed.
 
         The runtime was given the config without its `quantization_config`. Whether it loads
-        quantised weights is looked up in ropeconv's table of runtimes, in the row of its newest
-        version.
+        quantised weights is looked up in ropeconv's table of runtimes, in the row of its version.
 
         Args:
             planned: The config, and the schedule that it declares.
@@ -416,25 +415,28 @@ class InstalledRuntime(Asking):
         """
         status = outcome.status
         reason = outcome.detail
+        source = f"ropeconv probe {self.name}"
+        known = Evidence("run", f"{self.version}, here")
         if status == "exact":
             # no difference; there may be a remark, such as on an option for long prompts
             reason = remark(answer, planned.schedule.context)
 
-            # the table may say that the runtime does not load the quantised weights of this config
-            finding = quantised(planned.config, newest(self.name), planned.family)
-            status_in_table, reason_in_table = finding or ("exact", "")
-            if status_in_table == "unsupported":
-                status = status_in_table
-                reason = reason_in_table
+            # the answer says nothing of quantised weights, so what the table says of them stays
+            row = row_of_version(self.name, self.version)
+            finding = quantised(planned.config, row, planned.family)
+            if finding is not None:
+                status, reason = finding
+                source = row.source
+                known = Evidence()  # the weights were not loaded here
         return Verdict(
             runtime=f"{self.name}@{self.version}",
             display_name=self.title,
             status=status,
             reason=reason,
-            source=f"ropeconv probe {self.name}",
+            source=source,
             through=self.version,
-            evidence=Evidence("run", f"{self.version}, here"),
-            here=True,  # found by running it on this machine, and not from the table
+            evidence=known,
+            here=True,  # of this machine, so that no receipt has it
         )
 
 

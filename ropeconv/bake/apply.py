@@ -94,14 +94,39 @@ class OutputCheck:
     """Why transformers does not load the source, as a clause; empty where it does."""
 
     @classmethod
-    def by_probe(cls, plan: CheckpointPlan, probe: Probe | None) -> OutputCheck:
-        """Return the check that asks a probe; None where transformers is not installed."""
+    def by_probe(
+        cls, plan: CheckpointPlan, probe: Probe | None, with_layers: bool = True
+    ) -> OutputCheck:
+        """Return the check that asks a probe.
+
+        Args:
+            plan: The plan of the output.
+            probe: A process with transformers; None where transformers is not installed.
+            with_layers: Whether the first layers are run too, and not only frequencies compared.
+        """
         if probe is None:
             return cls(plan, None)
         check_source = SourceCheck.of(plan, probe)
         asks_for_source = check_source is not None and not check_source.is_cached
-        query = probe_query(plan, probe, asks_for_source)
-        return cls(plan, query, layer_runner(plan, probe), check_source=check_source)
+        run_layers = layer_runner(plan, probe) if with_layers else None
+        query = probe_query(plan, probe, asks_for_source, with_layers)
+        return cls(plan, query, run_layers, check_source=check_source)
+
+    def outcome(self, path: Path, was_complete: bool = False) -> AppliedPlan:
+        """Return the outcome of `apply` for an output that was checked.
+
+        Args:
+            path: The output.
+            was_complete: Whether it was there already, so that nothing was changed.
+        """
+        return AppliedPlan(
+            path=path,
+            check=self.record,
+            reason=self.reason,
+            uncomputed=self.uncomputed,
+            source_problem=self.source_problem,
+            was_complete=was_complete,
+        )
 
     def __call__(self, folder: Path) -> CheckRecord | None:
         """Compare what the installed transformers computes from the output with the schedule.
@@ -239,7 +264,9 @@ class OutputCheck:
         )
 
 
-def probe_query(plan: CheckpointPlan, probe: Probe, is_needed: bool = False) -> Query:
+def probe_query(
+    plan: CheckpointPlan, probe: Probe, is_needed: bool = False, runs_layers: bool = True
+) -> Query:
     """Return a function that asks transformers what it computes from the config in a folder.
 
     The function is called when the output is written. Importing transformers takes seconds, so the
@@ -251,6 +278,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe, is_needed: bool = False) -> 
         probe: The process that has imported transformers, or is importing it now. It is asked
             where the cache does not have the answer.
         is_needed: Whether the probe is asked about more than this config.
+        runs_layers: Whether the probe runs the layers of an output with weights.
     """
     # A model_type that transformers does not know is loaded as one with the same layers, such as
     # "llama", if the user named that with --family.
@@ -266,7 +294,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe, is_needed: bool = False) -> 
     if not has_code:
         key = cache.key(_config_text(plan), model_type, context, loaded_as)
         is_cached = cache.get(key) is not None
-        has_weights_to_run = bool(plan.source.weights())
+        has_weights_to_run = runs_layers and bool(plan.source.weights())
         if is_cached and not has_weights_to_run and not is_needed:
             probe.stop()
         else:
@@ -357,6 +385,15 @@ class AppliedPlan:
     was_complete: bool = False
     """Whether the place had exactly this output already, so that nothing was changed."""
 
+    @property
+    def can_be_compared(self) -> bool:
+        """Whether the installed transformers runs both the output and its source.
+
+        An output that it does not compute cannot agree, and a source that it does not load cannot
+        be run for a comparison.
+        """
+        return not self.uncomputed and not self.source_problem
+
     def __fspath__(self) -> str:
         return str(self.path)
 
@@ -442,14 +479,36 @@ def _write_and_ask(
     """Write a checkpoint, and ask a probe about it; None where transformers is not installed."""
     check = OutputCheck.by_probe(plan, probe)
     placed = execute_plan(plan, options, check, advance)
-    return AppliedPlan(
-        path=placed.path,
-        check=check.record,
-        reason=check.reason,
-        uncomputed=check.uncomputed,
-        source_problem=check.source_problem,
-        was_complete=placed.was_there,
-    )
+    return check.outcome(placed.path, placed.was_there)
+
+
+def check_earlier(plan: Plan) -> AppliedPlan:
+    """Return the outcome of `apply` for an output that an earlier run of the command has written.
+
+    The installed transformers is asked again what it computes from a checkpoint, since another
+    version may be installed now. No layer is run.
+
+    Args:
+        plan: The plan of the output, which is at its place.
+
+    Raises:
+        Disagreement: The installed transformers computes another RoPE. The output is kept.
+    """
+    if not isinstance(plan, CheckpointPlan):
+        return AppliedPlan(plan.out, was_complete=True)
+    # this process starts only for a question whose answer is not cached
+    probe = SharedProbe() if Probe.available() else None
+    try:
+        check = OutputCheck.by_probe(plan, probe, with_layers=False)
+        check(plan.out)
+    except Disagreement as problem:
+        words = str(problem).removesuffix("; nothing was kept")
+        raise Disagreement(f"{words}; {plan.out} is kept") from None
+    finally:
+        # `SharedProbe.stop` does nothing, so that of the base class ends the process
+        if probe is not None:
+            Probe.stop(probe)
+    return check.outcome(plan.out, was_complete=True)
 
 
 def _apply_gguf(

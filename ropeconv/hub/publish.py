@@ -64,7 +64,8 @@ def staged(
             a function, which is called with the bytes written since the last call.
         check: Whether the output is checked.
         validate: Called with the plan and the path of the output, to add the result of a
-            validation to the receipt. The output is then written with all its weights.
+            validation to the receipt. The output is then written with all its weights. It is not
+            called where the installed transformers does not run the output or its source.
 
     Raises:
         RopeconvError: As `apply` and `validate` do.
@@ -88,7 +89,7 @@ def staged(
                 remember=False,  # this folder is removed, so its path is not noted for later runs
             )
 
-        if validate is not None:
+        if validate is not None and applied.can_be_compared:
             validate(plan, applied.path)
 
         # the files to publish

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..bake.apply import AppliedPlan
+from ..bake.apply import AppliedPlan, check_earlier
 from ..bake.companions import (
     AdapterPlan,
     adapter_plan,
@@ -566,6 +566,9 @@ class Batch:
             plan: The plan of the output.
             validation: Whether and on which device the output is validated.
             draft: The plan of its draft model; None without a draft model.
+
+        Raises:
+            Disagreement: The transformers that is installed now computes another RoPE from it.
         """
         self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
 
@@ -575,7 +578,10 @@ class Batch:
         if not was_changed_in_place:
             remember_source(plan.out, plan.source)
 
-        written = AppliedPlan(plan.out, was_complete=True)
+        if self.request.no_check:
+            written = AppliedPlan(plan.out, was_complete=True)
+        else:
+            written = check_earlier(plan)
         return finish_output(plan, written, self.request.ollama, validation, self.reporter, draft)
 
     def _is_complete(self, plan: Plan) -> bool:

@@ -36,6 +36,7 @@ from ..rope.errors import RopeconvError, command_line
 from ..rope.features import find_hook
 from ..rope.lengths import format_tokens
 from ..rope.recipe import Recipe
+from ..validate.validation import Validation
 from .validation import ValidationChoice, validate_written
 
 
@@ -178,13 +179,9 @@ def finish_output(
     Returns:
         The output, with the commands that the user may run next.
     """
-    # If the installed transformers does not compute the frequencies of this output, as it was found
-    # when the output was written (`uncomputed`), the output cannot agree and is not validated. A
-    # source that transformers does not load (`source_problem`) cannot be run for a comparison.
     result = None
     has_device = validation.device != ""
-    can_be_compared = not done.uncomputed and not done.source_problem
-    if has_device and can_be_compared:
+    if has_device and done.can_be_compared:
         result = validate_written(plan, done.path, validation, reporter)
 
     # the vision part of a multimodal model (mmproj-*.gguf)
@@ -199,19 +196,43 @@ def finish_output(
     if modelfile and not plan.is_folder:
         modelfile_path = write_modelfile(plan)
 
+    return make_output(plan, done, result, modelfile_path, draft)
+
+
+def make_output(
+    plan: Plan,
+    done: AppliedPlan,
+    validation: Validation | None = None,
+    modelfile: Path | None = None,
+    draft: Plan | None = None,
+    against: str = "",
+    published: str = "",
+) -> Output:
+    """Return an output with all that is known of it, and the commands that the user may run next.
+
+    Args:
+        plan: The plan of the output.
+        done: The place of the output, and the result of its check.
+        validation: The comparison of its logits; None without one.
+        modelfile: Its Modelfile for Ollama; None without one.
+        draft: The plan of the draft model; None without a draft model.
+        against: The source to validate the output with; empty for the source in its plan.
+        published: The URL of an output that is kept on the Hub only; empty for others.
+    """
     output = Output(
-        path=done.path,
+        path=None if published else done.path,
         plan=plan,
         check=done.check,
         reason=done.reason,  # why the check was left out; empty if it was made
         uncomputed=done.uncomputed,
         source_problem=done.source_problem,
-        against=plan.source.reference,
-        validation=result,
-        modelfile=modelfile_path,
+        against=against or plan.source.reference,
+        validation=validation,
+        published=published,
+        modelfile=modelfile,
         was_complete=done.was_complete,
     )
-    next_commands = steps_after(output, draft)
+    next_commands = steps_after(output, draft, against)
     return replace(output, steps=next_commands)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -29,6 +30,7 @@ from .arguments import (
     list_keywords,
     reference_of,
 )
+from .output import make_output
 from .validation import ValidationChoice, validate_written
 
 
@@ -173,11 +175,6 @@ def publish_staged(
         if done.reason:
             reporter.note(f"Not checked: {done.reason}.")
         url = send(upload, options, reporter)
-    return Output(
-        path=None,
-        plan=plan,
-        check=done.check,
-        against=plan.source.reference,
-        validation=results[0] if results else None,
-        published=url,
-    )
+    validated = results[0] if results else None
+    noted = replace(done, reason="")  # the user has read why it was not checked
+    return make_output(plan, noted, validated, published=url)

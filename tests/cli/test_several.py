@@ -10,7 +10,9 @@ import pytest
 from gguf import LlamaFileType
 
 from ropeconv.bake import apply as baking
+from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.gguf_check import run_converted_layers
+from ropeconv.bake.source_check import SourceCheck
 from ropeconv.engines.probe import Probe
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.receipt import LayersRecord
@@ -135,6 +137,45 @@ def test_the_same_command_goes_on_where_it_ended(
     other = run("apply", "model", "second", "--yarn", "4", "--beta-fast", "16")
     assert other.returncode == 1
     assert other.stderr.count("exists;") == 2, "what another command wrote is not taken"
+
+
+def test_the_same_command_prints_the_same_check_of_what_transformers_does_not_compute(
+    llama: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointPlan, "transformers_status", lambda self, version: "unsupported")
+    given = ("apply", "model", "second", "--yarn", "4", "--runtime", "vllm")
+    first = command(tmp_path, *given, code=0)
+    again = command(tmp_path, *given, code=0)
+    checks = re.findall("ropeconv validate .*", first.stdout)
+    assert len(checks) == 2
+    assert re.findall("ropeconv validate .*", again.stdout) == checks
+    for done in (first, again):
+        assert done.stdout.count("--server http://localhost:8000") == 2
+        assert "Not checked" in done.stdout + done.stderr
+
+
+def test_the_same_command_prints_no_check_of_a_source_that_does_not_load(
+    llama: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("apply", "model", "second", "--yarn", "4")
+    command(tmp_path, *given, code=0)
+    monkeypatch.setattr(SourceCheck, "__call__", lambda self: "it does not load the source (why)")
+    again = command(tmp_path, *given, code=0)
+    assert again.stdout.count("Unchanged:") == 2
+    assert "ropeconv validate" not in again.stdout + again.stderr
+
+
+def test_the_same_command_keeps_what_another_transformers_does_not_compute(
+    llama: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("apply", "model", "second", "--yarn", "4")
+    command(tmp_path, *given, code=0)
+    written = hashes(tmp_path / "model-yarn4")
+    monkeypatch.setattr(CheckpointPlan, "transformers_status", lambda self, version: "ignored")
+    again = command(tmp_path, *given, code=3)
+    assert "nothing was kept" not in again.stderr
+    assert hashes(tmp_path / "model-yarn4") == written
+    command(tmp_path, *given, "--no-check", code=0)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from ropeconv.bake.checkpoint import CheckpointPlan
+from ropeconv.bake.source_check import SourceCheck
 from ropeconv.errors import Disagreement
 from ropeconv.hub.repository import Repository
 from ropeconv.hub.upload_set import conventional_name
@@ -356,6 +358,23 @@ def test_an_output_that_is_kept_nowhere_is_validated_before_it_is_published(
     assert result is not None
     assert result["agrees"] is True
     assert not list(tmp_path.glob("tiny*")), "and nothing of it stays"
+
+
+@pytest.mark.parametrize("reason", ["output", "source"])
+def test_an_output_that_cannot_be_compared_is_published_without_a_validation(
+    reason: str, push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(*given: object) -> None:
+        raise Disagreement("it was compared")
+
+    monkeypatch.setattr("ropeconv.verbs.publishing.validate_written", compare)
+    if reason == "output":
+        status = "unsupported"
+        monkeypatch.setattr(CheckpointPlan, "transformers_status", lambda self, version: status)
+    else:
+        monkeypatch.setattr(SourceCheck, "__call__", lambda self: "it does not load (why)")
+    push(f"{BAKE} --runtime vllm --validate cpu --push me/unseen")
+    assert "me/unseen" in hub.repos
 
 
 def test_an_output_that_is_kept_nowhere_and_disagrees_is_not_published(

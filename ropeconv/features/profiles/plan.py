@@ -581,7 +581,7 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             files = tuple(_record(file, profile_folder) for file in profile.files)
             receipt = msgspec.structs.replace(profile.receipt(), files=files, check=result_of_check)
             write_receipt(profile_folder, receipt)
-            yield name, AppliedPlan(profile.out, result_of_check, check.reason)
+            yield name, check.outcome(profile.out)
     finally:
         # `SharedProbe.stop` does nothing, since each check calls it. The method of the base class
         # ends the process.

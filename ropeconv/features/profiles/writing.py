@@ -28,7 +28,7 @@ from ropeconv.rope.methods.method import REGISTRY, Value
 from ropeconv.rope.methods.vectors import AsIs
 from ropeconv.rope.recipe import Recipe
 from ropeconv.verbs.arguments import check_arguments, source_of
-from ropeconv.verbs.output import steps_after
+from ropeconv.verbs.output import make_output
 from ropeconv.verbs.recipes import build_recipe, variable
 from ropeconv.verbs.rows import parse_rows
 
@@ -252,17 +252,4 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
     if isinstance(plan.source, GgufSource):
         first_shard = plan.files[0]
         base_shard = str(plan.out / first_shard.name)
-    output = Output(
-        path=done.path,
-        plan=plan.plans[name],
-        check=done.check,
-        reason=done.reason,
-        # the installed transformers does not compute the method, so it was not checked
-        uncomputed=done.uncomputed,
-        source_problem=done.source_problem,
-        against=base_shard or plan.source.reference,
-        was_complete=done.was_complete,
-    )
-    # the commands that follow, such as `ropeconv validate`
-    next_steps = steps_after(output, against=base_shard)
-    return changed(output, steps=next_steps)
+    return make_output(plan.plans[name], done, against=base_shard)

@@ -4,6 +4,7 @@ none.
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import torch
 
 from ropeconv.bake.apply import OutputCheck
+from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.findings import Options
+from ropeconv.bake.source_check import SourceCheck
 from ropeconv.bake.verify import verify_output
 from ropeconv.convert.target import Target
 from ropeconv.engines.llamacpp import LlamaCppEngine
@@ -342,6 +345,28 @@ def test_base_keeps_a_scaling_that_the_other_profiles_replace(llama: Path, tmp_p
     command(tmp_path, "profiles", "long", "base", "yarn:8", "--replace", "-o", "out", "-q", code=0)
     contexts = {name: inspected(tmp_path / "out" / name).spec for name in ("base", "yarn8")}
     assert [(spec.context, spec.form.factor) for spec in contexts.values()] == [(256, 4), (512, 8)]
+
+
+def test_a_profile_that_transformers_does_not_compute_is_compared_with_a_server(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointPlan, "transformers_status", lambda self, version: "unsupported")
+    words = ("--runtime", "vllm", "-o", "set")
+    done = command(tmp_path, "profiles", llama, "base", "yarn:4", *words, code=0)
+    checks = re.findall("ropeconv validate .*", done.stdout)
+    assert checks
+    for line in checks:
+        assert "--server http://localhost:8000" in line
+
+
+def test_a_profile_whose_source_does_not_load_is_not_compared(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("profiles", llama, "base", "yarn:4", "-o")
+    assert "ropeconv validate" in command(tmp_path, *words, "set", code=0).stdout
+    monkeypatch.setattr(SourceCheck, "__call__", lambda self: "it does not load the source (why)")
+    done = command(tmp_path, *words, "other", code=0)
+    assert "ropeconv validate" not in done.stdout + done.stderr
 
 
 def test_the_command_that_adds_a_profile_can_be_pasted(llama: Path, tmp_path: Path) -> None:

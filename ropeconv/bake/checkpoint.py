@@ -222,6 +222,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         recipe=recipe,
         family=family.name,
         source_spec=inspection.spec,
+        replaced_from=None if first is inspection else first.spec,
         before=spec,
         schedule=schedule,
         result=result,

@@ -324,6 +324,9 @@ class Plan(FilePlan):
     with_ollama: bool = field(default=False, kw_only=True)
     """Whether Ollama runs it."""
 
+    replaced_from: RopeSpec | None = field(default=None, kw_only=True)
+    """The RoPE of the first source of an output that `--replace` starts again from; else None."""
+
     draft: DraftKind | None = field(default=None, kw_only=True)
     """The kind of draft model that it is; None for a whole model."""
 
@@ -415,8 +418,8 @@ class Plan(FilePlan):
         return tuple(records.RuntimeRecord(**verdict.to_dict()) for verdict in kept)
 
     def _before_record(self) -> records.BeforeRecord:
-        """The RoPE of the source."""
-        spec = self.source_spec
+        """The RoPE of the source; with `--replace` of an output, that of its first source."""
+        spec = self.replaced_from or self.source_spec
         return records.BeforeRecord(
             rope=describe(spec.form),
             after=frequencies(self.schedule),

@@ -74,8 +74,8 @@ class BaseModel:
     known: JsonObject = field(default_factory=dict)
     """Metadata of its card that also holds for its derivatives."""
 
-    closed: bool = False
-    """Whether it is gated or private."""
+    closed: str = ""
+    """The repository that is gated or private: its own or that of the source; else empty."""
 
     terms: tuple[str, ...] = ()
     """The names of its licence files."""
@@ -95,7 +95,7 @@ class BaseModel:
 
     def hides(self, options: PublishOptions) -> bool:
         """Return whether a new repository is private: by its options, else as the base model is."""
-        return options.private or (self.closed and not options.public)
+        return options.private or (bool(self.closed) and not options.public)
 
     def refuse_forbidden(self) -> None:
         """Refuse to publish a derivative where the licence forbids it.
@@ -115,8 +115,9 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
 
     Such as ("Qwen/Qwen3-8B", "9c925d64d72725edaf899c6cb9c377fd0709d9c5").
 
-    The first of these counts: the option `base_model`; the source in the receipt; the first source
-    of several bakes; the base model that the card or the keys of a GGUF file name.
+    The first of these counts: the option `base_model`; the first source, which of several bakes is
+    that of the first one; the source of the last bake; the base model that the card or the keys of
+    a GGUF file name.
 
     Args:
         upload: The files of the output.
@@ -128,11 +129,11 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
     # what the user says, what ropeconv has seen itself, and what others have written
     if options.base_model:
         return options.base_model, ""
-    if upload.source:
-        return upload.source, upload.commit
     first = upload.receipt.first
     if first.repository:
         return first.repository, first.commit or ""
+    if upload.source:
+        return upload.source, upload.commit
 
     base = _metadata(upload.card).get("base_model") or upload.card_metadata.get("base_model")
     if isinstance(base, list) and base:  # the Hub allows several, such as the models of a merge
@@ -162,8 +163,8 @@ class _RepositoryOnHub:
 def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
     """Return the base model of an output, with its licence, read from the Hub.
 
-    For an output made from meta-llama/Llama-3.1-8B, it has that name, closed=True because the model
-    is gated, its licence files ("LICENSE", "USE_POLICY.md"), and the terms of "llama3.1".
+    For an output made from meta-llama/Llama-3.1-8B, it has that name, also in `closed` because the
+    model is gated, its licence files ("LICENSE", "USE_POLICY.md"), and the terms of "llama3.1".
 
     Args:
         api: The Hub.
@@ -178,6 +179,12 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
     if name:
         on_hub = _read_repository(api, name, commit)
 
+    # of several bakes, the source of the last one may be closed where the base model is not
+    closed = name if on_hub.closed else ""
+    if upload.source and upload.source != name and not closed:
+        source_on_hub = _read_repository(api, upload.source, upload.commit)
+        closed = upload.source if source_on_hub.closed else ""
+
     # the same key may be in several places; the card on the Hub is the newest of them
     metadata_of_gguf = upload.card_metadata
     metadata_of_copied_card = inheritable_metadata(upload.card)
@@ -189,7 +196,7 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
     model = BaseModel(
         name=name,
         known=metadata,
-        closed=on_hub.closed,
+        closed=closed,
         terms=on_hub.licence_files,
         licence=licence_sentence,
         forbids=forbids_derivatives,

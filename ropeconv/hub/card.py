@@ -23,7 +23,7 @@ import numpy as np
 
 from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.companions import SUFFIX
-from ..bake.next_steps import options_of
+from ..bake.next_steps import options_of, runtime_to_show
 from ..bake.plan import Plan
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..errors import BadSource
@@ -32,21 +32,27 @@ from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
 from ..inspection.receipts.metrics import GROWTH, metric_of
-from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt, StepRecord
+from ..inspection.receipts.receipt import (
+    EvaluationRecord,
+    MeasuredRecord,
+    Receipt,
+    RuntimeRecord,
+    StepRecord,
+)
 from ..inspection.receipts.storage import commands, describe_settings
 from ..inspection.support import problems, support
 from ..models.source import CARD, SOURCE_CARD
 from ..rope.bound.reach import is_worse
 from ..rope.errors import shown
 from ..rope.methods.method import REGISTRY, Method
-from ..runtimes.runtime import RUNS, UNTESTED, canonical
+from ..runtimes.runtime import GOOD, RUNS, UNTESTED, canonical
 from ..version import __version__
 from ..views.curves import Curve, curve, differences, losses
 from ..views.plan import method_title
 from ..views.plot_style import Panel, figure, write
 from ..views.results import evaluation_table
 from .base_model import BaseModel, inheritable_metadata, name_of, terms_of
-from .options import PublishOptions
+from .options import Branch, PublishOptions
 from .upload_set import UploadSet, gguf_metadata, planned_upload
 
 if TYPE_CHECKING:
@@ -57,6 +63,8 @@ PICTURE = "validation.png"
 EVALUATION_PICTURE = "evaluation.png"
 RUNTIMES_WITH_COMMAND = ("vllm", "sglang", "tgi", "mlx-lm")
 """Runtimes whose command a card has; run.jinja has the commands."""
+WITHOUT_REVISION = ("mlx-lm",)
+"""Those that run the main branch only: `--revision` is not an option of mlx_lm.server."""
 LINK = re.compile(r"https?://[^\s;,]+")
 LINK_AFTER_COMMA = re.compile(rf",? {LINK.pattern}")
 
@@ -94,17 +102,21 @@ def card(
         "license": base.known.get("license"),
         "ggufs": ggufs,
     }
-    values |= _about_change(upload)
+    values |= _about_change(upload, base)
     values |= _about_running(upload, repo_id, options)
     values |= _about_runtimes(upload.receipt)
     values |= _about_results(upload.receipt, pictures)
     return render("card.md.jinja", **values)
 
 
-def _about_change(upload: UploadSet) -> dict[str, object]:
+def _about_change(upload: UploadSet, base: BaseModel) -> dict[str, object]:
     """Return the values of the card's template about the method and how the output was made.
 
     An example: {"method_title": "YaRN", "paper": "https://arxiv.org/abs/2309.00071", ...}.
+
+    Args:
+        upload: The files of the output, with their receipt.
+        base: The base model, which the card names as the one that was changed.
 
     Raises:
         BadSource: The receipt names a method that this version of ropeconv does not have.
@@ -125,6 +137,15 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
     settings = [authors, _settings(method, extension_step)]
 
+    # Several runs start from the base model, which is the source of the first one. The commit is
+    # that of the first source, which is another repository than a base model that the user names.
+    first_step = receipt.steps[0]
+    first_source = receipt.first
+    is_base = first_source.repository == base.name
+    before = first_step.before
+    is_unchanged = method.name == "as-is"
+    has_new_length = not is_unchanged or upload.context > before.context
+
     # whether retrieval may be lost at a shorter distance than in the source of the last run
     last_source_rope = receipt.before
     has_shorter_reach = is_worse(
@@ -136,10 +157,14 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
         "method_title": method_title(method),
         "paper": paper,
         "settings": "; ".join(part for part in settings if part),
-        "before": extension_step.before,  # the RoPE before the context was extended
+        "before": before,  # the RoPE of the base model
+        "after": extension_step.before.after,
+        "is_unchanged": is_unchanged,
+        "has_new_length": has_new_length,
         "context": upload.context,
         "worse": has_shorter_reach,
-        "commit": receipt.first.commit or "",
+        "commit": first_source.commit or "",
+        "commit_of": "" if is_base else first_source.repository,
         "commands": commands(receipt),
     }
 
@@ -160,8 +185,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
     # the commands that serve the model
     run_commands = {}
     for runtime in RUNTIMES_WITH_COMMAND:
-        # `--revision` is not an option of mlx_lm.server
-        if branch and runtime == "mlx-lm":
+        if branch and runtime in WITHOUT_REVISION:
             continue
         run_commands[runtime] = _run_command(runtime, repo_id, upload, branch)
 
@@ -189,6 +213,7 @@ def _about_runtimes(receipt: Receipt) -> dict[str, object]:
     return {
         "runtimes": support(receipt.runtimes),
         "problems": problems(receipt.runtimes),
+        "read_alike": _all_read_alike(receipt),
         "accepted": _accepted_runtimes(receipt),
         "runs": {name.partition("@")[0] for name in running},
     }
@@ -206,12 +231,50 @@ def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, obj
     }
 
 
+def _newest_rows(receipt: Receipt) -> dict[str, RuntimeRecord]:
+    """Return the verdict on the newest version of each runtime, by its name."""
+    newest = {}
+    for row in receipt.runtimes:  # each runtime's from the oldest version to the newest
+        newest[row.runtime.partition("@")[0]] = row
+    return newest
+
+
+def _all_read_alike(receipt: Receipt) -> bool:
+    """Whether all runtimes that have the model compute its RoPE from the config."""
+    statuses = {row.status for row in _newest_rows(receipt).values()}
+    return bool(statuses) and statuses <= {*GOOD, "unsupported"}
+
+
 def _servers_with_options(receipt: Receipt) -> str:
     """Return the servers that need an option, in words; empty without any."""
-    newest = {}
-    for row in receipt.runtimes:
-        newest[row.runtime.partition("@")[0]] = row
-    return " and ".join(row.display_name for row in newest.values() if row.options)
+    rows = _newest_rows(receipt).values()
+    return " and ".join(row.display_name for row in rows if row.options)
+
+
+def list_branch(plan: Plan, repo_id: str, name: str) -> Branch:
+    """Return a branch as the card of the main branch lists it, with the command that serves it.
+
+    The command is that of the runtime in the next steps of its output, where a card has one.
+
+    Args:
+        plan: The plan of the output that is published on the branch.
+        repo_id: owner/name of the repository.
+        name: The name of the branch.
+    """
+    upload = planned_upload(plan)
+    shown = runtime_to_show(plan)
+    newest = _newest_rows(upload.receipt)
+    supporting = [
+        runtime
+        for runtime in RUNTIMES_WITH_COMMAND
+        if runtime in newest and newest[runtime].status in RUNS
+    ]
+    command = ""
+    for runtime in (shown, *supporting):
+        is_usable = runtime in RUNTIMES_WITH_COMMAND and runtime not in WITHOUT_REVISION
+        if is_usable and not command:
+            command = _run_command(runtime, repo_id, upload, name)
+    return Branch(name, upload.context, command)
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
@@ -226,7 +289,7 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
     text = render(
         "run.jinja",
         runtime=runtime,
-        path=repo_id,
+        path=f"{repo_id} --revision {branch}" if branch else repo_id,
         context=upload.context,
         modelfile=None,
         draft=None,
@@ -234,10 +297,7 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
         options=options_of(upload.receipt.runtimes, runtime),
         cache_option="",  # that of --cache-type is for one machine, and the card is for all
     )
-    command = text.strip()
-    if command and branch:
-        return f"{command} --revision {branch}"
-    return command
+    return text.strip()
 
 
 def _metadata(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:

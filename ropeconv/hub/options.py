@@ -39,6 +39,19 @@ class PushOptions:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """A branch of a repository, as the card of its main branch lists it."""
+
+    name: str
+
+    tokens: int
+    """The context of its model."""
+
+    command: str
+    """Serves it with that context; empty where no runtime with a command supports it."""
+
+
+@dataclass(frozen=True)
 class PublishOptions(PushOptions):
     """How and where an output is published."""
 
@@ -49,8 +62,8 @@ class PublishOptions(PushOptions):
     repo_id: str = ""
     """The repository, as owner/name."""
 
-    branches: tuple[tuple[str, int], ...] = ()
-    """Name and tokens of each profile, for the card."""
+    branches: tuple[Branch, ...] = ()
+    """The other profiles, for the card of the first one."""
 
 
 def repository(text: str) -> str:

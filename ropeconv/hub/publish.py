@@ -173,8 +173,8 @@ def _publish(repository: Repository, note: Note) -> str:
     user_decided = options.private or options.public
     if base.closed and not user_decided:
         note(
-            f"{base.name} is gated or private, so {options.repo_id} is made private; `ropeconv push"
-            " --public` publishes openly."
+            f"{base.closed} is gated or private, so {options.repo_id} is made private; `ropeconv"
+            " push --public` publishes openly."
         )
 
     is_private = base.hides(options)

@@ -1,5 +1,6 @@
 """Whose model a card says it is, how it was made, and how it is run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 from ropeconv.hub.base_model import BaseModel, inheritable_metadata, name_of
-from ropeconv.hub.card import card
-from ropeconv.hub.options import PublishOptions
-from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf
+from ropeconv.hub.card import card, list_branch
+from ropeconv.hub.options import Branch, PublishOptions
+from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf, planned_upload
 from ropeconv.inspection.receipts.receipt import (
     BeforeRecord,
     OriginalRecord,
@@ -26,9 +27,11 @@ from ropeconv.rope.recipe import Recipe
 
 from ..conftest import hashes
 from ..inspection.receipts.test_folders import BEFORE, receipt
-from ..support.baking import apply, make_plan
+from ..support.baking import LINEAR, NTK, apply, inspected, make_plan
+from ..support.baking import YARN as YARN_4
 from ..support.gguf_files import write
 from ..support.in_process import command
+from ..support.models import make
 
 YARN: dict[str, Any] = {"method": "yarn", "parameters": {"factor": 16.0}}
 AS_IS: dict[str, Any] = {"method": "as-is", "parameters": {}}
@@ -61,6 +64,14 @@ EXPORT = made(
 )
 """The receipt of a GGUF file of a folder that was extended before."""
 
+MIDDLE = SourceRecord("tiny-yarn4", "hub", "me/tiny-yarn4", "d" * 40)
+SECOND = made(
+    source=MIDDLE,
+    original=OriginalRecord(HUB, steps=(StepRecord(YARN, TargetRecord("safetensors"), BEFORE),)),
+    before=BeforeRecord("yarn", "wider yarn", 1.277, 256, 64, None, None),
+)
+"""The receipt of an output of an output, both of which extend the model of `HUB`."""
+
 
 @pytest.mark.parametrize(
     ("upload", "options", "name"),
@@ -68,6 +79,12 @@ EXPORT = made(
         (UploadSet({}, made(source=HUB), 64), NO_OPTIONS, ("base/tiny", "c" * 40)),
         (UploadSet({}, made(), 64), NO_OPTIONS, ("", "")),
         (UploadSet({}, EXPORT, 64), NO_OPTIONS, ("base/tiny", "c" * 40)),
+        (UploadSet({}, SECOND, 64), NO_OPTIONS, ("base/tiny", "c" * 40)),
+        (
+            UploadSet({}, made(source=MIDDLE, original=OriginalRecord(LOCAL)), 64),
+            NO_OPTIONS,
+            ("me/tiny-yarn4", "d" * 40),
+        ),
         (UploadSet({}, made(), 64, card=OWN_CARD), NO_OPTIONS, ("somebody/model", "")),
         (
             UploadSet({}, made(), 64, card_metadata={"base_model": "keys/say"}),
@@ -163,6 +180,41 @@ CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, .
         ("with its RoPE unchanged", "converted to GGUF"),
         (", extended ",),
     ),
+    "two extensions are one of the first source": (
+        UploadSet({}, SECOND, 1024),
+        (),
+        (
+            "extended from 64 to 1,024 tokens",
+            "| frequencies | default | wider yarn |",
+            f"from commit `{'c' * 40}`:",
+        ),
+        ("256", "d" * 40),
+    ),
+    "a commit of another repository than the base model": (
+        UploadSet({}, made(source=MIDDLE), 1024),
+        (),
+        (f"from commit `{'d' * 40}` of me/tiny-yarn4",),
+        (),
+    ),
+    "an unchanged model in all runtimes": (
+        UploadSet({}, made(recipe=AS_IS, source=HUB, runtimes=runtimes("vllm", "sglang")), 64),
+        (),
+        ("all runtimes read alike",),
+        ("Not fine-tuned", "static"),
+    ),
+    "an unchanged model that a runtime reads otherwise": (
+        UploadSet({}, made(recipe=AS_IS, source=HUB, runtimes=(*runtimes("vllm"), CANDLE)), 64),
+        (),
+        ("RoPE unchanged", "Silently ignored by candle."),
+        ("alike", "Not fine-tuned", "static"),
+    ),
+    "an unchanged model with a longer context": (
+        UploadSet({}, made(recipe=AS_IS, source=HUB), 1024),
+        (),
+        ("**Not fine-tuned.**",),
+        ("static",),
+    ),
+    "an extended model": (CHECKPOINT, (), ("static", "**Not fine-tuned.**"), ("alike",)),
     "GGUF files have the window in their commands": (
         UploadSet({}, EXPORT, 1024),
         ONE,
@@ -333,6 +385,59 @@ def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(
     assert (tmp_path / "again" / "README.md").read_text() == "# Mine\n"
     command(tmp_path, "restore", "model-yarn4", "-o", "home", "-q", code=0)
     assert hashes(tmp_path / "home") == hashes(llama)
+
+
+def test_a_replaced_output_is_extended_from_its_first_source(llama: Path, tmp_path: Path) -> None:
+    linear = apply(make_plan(llama, LINEAR, tmp_path / "linear"))
+    replaced = make_plan(linear, NTK, tmp_path / "ntk", replace=True)
+    text = text_of(from_folder(apply(replaced)))
+    assert "extended from 64 to 256 tokens" in text
+    assert "linear" not in text
+
+    file = write(tmp_path / "m.gguf")
+    trained = inspected(file).spec.context
+    changed = apply(make_plan(file, LINEAR, tmp_path / "linear.gguf"))
+    again = apply(make_plan(changed, NTK, tmp_path / "ntk.gguf", replace=True))
+    text = text_of(from_gguf(again), ggufs=ONE)
+    assert f"extended from {trained:,} to {4 * trained:,} tokens" in text
+    assert "linear, " not in text
+
+
+# The branches that the card of the main branch lists
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "options", "words"),
+    [
+        ("llama", {}, {}, "vllm serve me/m --revision b --max-model-len 256"),
+        ("llama", {}, {"runtimes": ("sglang",)}, "sglang serve --model-path me/m --revision b"),
+        ("llama", {}, {"runtimes": ("mlx-lm",)}, "vllm serve me/m --revision b"),
+        ("qwen2", {"model_type": "mimo"}, {"runtimes": ("vllm",)}, "--trust-remote-code"),
+    ],
+)
+def test_a_branch_is_listed_with_the_command_of_its_next_steps(
+    family: str, changes: dict[str, Any], options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    source = make(family, tmp_path / "model")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | changes))
+    plan = make_plan(source, YARN_4, tmp_path / "out", **options)
+    branch = list_branch(plan, "me/m", "b")
+    assert (branch.name, branch.tokens) == ("b", 256)
+    assert words in branch.command
+
+    of_main = PublishOptions(repo_id="me/m", branches=(branch,))
+    of_branch = PublishOptions(repo_id="me/m", revision="b")
+    upload = planned_upload(plan)
+    for publication in (of_main, of_branch):
+        assert branch.command in card(upload, "me/m", BaseModel(), options=publication)
+
+
+def test_a_branch_without_a_command_is_loaded_by_its_name(llama: Path, tmp_path: Path) -> None:
+    upload = planned_upload(make_plan(llama, YARN_4, tmp_path / "out"))
+    publication = PublishOptions(repo_id="me/m", branches=(Branch("b", 256, ""),))
+    text = card(upload, "me/m", BaseModel(), options=publication)
+    assert '| 256 | load it with `revision="b"` |' in text
 
 
 def test_the_memory_of_a_card_is_that_of_one_gpu(llama: Path, tmp_path: Path) -> None:

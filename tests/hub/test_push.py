@@ -182,6 +182,19 @@ def test_who_may_see_it(push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyP
     push("push out me/x --private --public", 2, "contradict")
 
 
+def test_an_output_of_a_private_output_is_private_and_names_the_first_source(
+    push: Push, hub: WritingHub
+) -> None:
+    push(f"{BAKE} --push me/middle --private -q")
+    push("apply me/middle --yarn 2 --on-top --push me/second", says="me/middle is gated or private")
+    assert hub.private == {"me/middle", "me/second"}
+    text = card_of(hub, "me/second")
+    assert ModelCard(text).data.base_model == "base/tiny"
+    assert "extended from 64 to 2,048 tokens" in text
+    push(f"{BAKE} -o out -q")
+    push("push out me/third --base-model me/middle", says="me/middle is gated or private")
+
+
 @pytest.mark.parametrize(
     ("fault", "times", "given", "message"),
     [

@@ -18,7 +18,7 @@ from ropeconv.convert.target import Target
 from ropeconv.errors import Interruption, UsageError
 from ropeconv.formats.files import expand_home
 from ropeconv.formats.jsontext import JsonObject
-from ropeconv.hub.card import with_card
+from ropeconv.hub.card import list_branch, with_card
 from ropeconv.hub.options import PublishOptions
 from ropeconv.keywords import StrPath
 from ropeconv.models.gguf import GgufSource
@@ -219,7 +219,7 @@ def publish_profiles(
 
     # the first creates the repository, and its card lists the branches of the others
     first, *others = plans
-    branches = tuple((name, plans[name].schedule.context) for name in others)
+    branches = tuple(list_branch(plans[name], publication.repo_id, name) for name in others)
     published = {}
     for name, plan in plans.items():
         if name == first:

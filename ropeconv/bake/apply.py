@@ -23,6 +23,7 @@ from ..formats.gguf.inplace import Neighbour, change_by_phases
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_converter, remember_imatrix, remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord, LayersRecord
+from ..inspection.receipts.storage import remove_results
 from ..loader import read_json
 from ..models.config import detect
 from ..models.gguf import GgufSource
@@ -358,6 +359,7 @@ def change_in_place(
             f"{source.path} cannot be changed in place ({problem.strerror}: {place}) and has not"
             " changed; write a new file with -o"
         ) from None
+    remove_results(source.path)
     return source.path
 
 

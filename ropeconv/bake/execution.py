@@ -38,7 +38,7 @@ from ..formats.disk import (
     writing_back,
 )
 from ..inspection.receipts.receipt import CheckRecord, FileRecord
-from ..inspection.receipts.storage import clear_drafts, write_receipt
+from ..inspection.receipts.storage import clear_drafts, remove_results, write_receipt
 from ..rope.errors import RopeconvError
 from ..version import __version__
 from .finished import is_finished, may_be_finished
@@ -250,6 +250,8 @@ def _publish(
         take_names(hidden, journal, names, options.force, options.fsync, beside)
     except RopeconvError as problem:
         raise RopeconvError(f"{problem}{_say_kept(plan)}") from None
+    if not plan.is_folder:
+        remove_results(plan.out)
 
 
 def refuse_early(plan: FilePlan, force: bool) -> None:

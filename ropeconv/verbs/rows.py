@@ -3,11 +3,12 @@
 `parse_rows` reads those of `--methods`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
+from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import read_recipe
 from ..rope.recipe import Recipe, parse_recipe
 
@@ -30,6 +31,9 @@ class Row:
 
     made_by: Recipe | None = None
     """The recipe by which the output at `path` was made, by its receipt; None for other rows."""
+
+    receipt: Receipt | None = field(default=None, compare=False, repr=False)
+    """The receipt of the output at `path` before it is run; None for other rows."""
 
     url: str = ""
     """The URL of the server that runs it; empty for none."""

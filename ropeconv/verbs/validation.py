@@ -27,7 +27,7 @@ from ..engines import llamacpp
 from ..engines.engine import Progress
 from ..engines.probe import Probe
 from ..environment import require
-from ..errors import Interruption, UsageError
+from ..errors import BadSource, Interruption, UsageError
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
 from ..formats.texts import text_or_path
@@ -137,6 +137,8 @@ def run_validation(
         comparison.record(document, result.runtime if server else "")
     except OSError as problem:
         reporter.note(f"The result is not stored beside {comparison.baked}: {problem.strerror}.")
+    except BadSource as problem:
+        reporter.note(f"The result is not stored: {problem}.")
     return result, files
 
 

@@ -733,16 +733,19 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
 
     Raises:
         OSError: A receipt cannot be written.
+        BadSource: An output was replaced or removed while it was evaluated.
     """
     paths = []
     for row in rows:
         evaluations = evaluation_records(result, row.name)
         if row.path is None or not evaluations:
             continue
-        try:
-            receipt = read_receipt(row.path)
-        except BadSource:  # a model that another program has made
-            continue
+        receipt = row.receipt
+        if receipt is None:
+            try:
+                receipt = read_receipt(row.path)
+            except BadSource:  # a model that another program has made
+                continue
         add_evaluation(row.path, receipt, *evaluations)
         paths.append(row.path)
     return paths

@@ -9,11 +9,13 @@ a result does not change the model file.
 """
 
 import errno
+import hashlib
 import json
 import math
 import os
 import shlex
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from ...formats import jsontext
 from ...formats.disk import sha256
 from ...formats.drafts import draft_of
 from ...formats.files import read_text, try_lock
+from ...formats.gguf.header import read_header
 from ...formats.jsontext import JsonObject
 from ...formats.kind import is_gguf, is_graph
 from ...formats.package_data import as_type
@@ -51,6 +54,9 @@ class Results(msgspec.Struct, frozen=True):
 
     size: int = -1
     """The size of the GGUF file in bytes when the results were written."""
+
+    header_sha256: str = ""
+    """The sha256 of its header, up to the first tensor; empty in files of earlier versions."""
 
     validation: JsonObject | None = None
     """The result of `ropeconv validate`, as in a receipt."""
@@ -175,22 +181,49 @@ def validations(gguf: Path) -> JsonObject:
     """Return the results of `validate` and `eval` for a GGUF file, as JSON-ready data.
 
     They are in a file beside it, with the fields of RESULTS. Fields without a result are left out.
+    Results of another file count as none: its name may have been given to this one since.
     """
     path = validations_path(gguf)
     if not path.is_file():
         return {}
     data = jsontext.parse(read_text(path, path.name), path.name)
     results = as_type(data, Results, path.name)
-    # with another size these are the results of a file that was written over since
     if results.size != gguf.stat().st_size:
         return {}
+    # Outputs of one source often have the same size, since their headers are padded. The header
+    # has the receipt, so that of another method differs.
+    if results.header_sha256 != _header_sha256(gguf):
+        return {}
+    return _results_in(results)
 
+
+def _results_in(record: Results | Receipt) -> JsonObject:
+    """The fields of RESULTS that have a result, as JSON-ready data."""
     fields = {}
     for key in RESULTS:
-        value = getattr(results, key)
+        value = getattr(record, key)
         if value:
             fields[key] = msgspec.to_builtins(value)
     return fields
+
+
+def _header_sha256(gguf: Path) -> str:
+    """The sha256 of a GGUF file up to its first tensor, or of its first shard."""
+    length = read_header(gguf).data_start
+    with gguf.open("rb") as file:
+        return hashlib.sha256(file.read(length)).hexdigest()
+
+
+def remove_results(gguf: Path) -> None:
+    """Remove the results beside a GGUF file that was written anew, which are of an earlier file.
+
+    Without the permission for that they stay. They count for no file with another header.
+
+    Args:
+        gguf: The file, or its first shard.
+    """
+    with suppress(OSError):
+        validations_path(gguf).unlink(missing_ok=True)
 
 
 def _check_numbers(data: object, name: str) -> None:
@@ -322,23 +355,29 @@ CHECKED_SUFFIXES = (".json", ".py", ".safetensors")
 """Suffixes of the files that are compared with a receipt."""
 
 
-def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
+def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> frozenset[str]:
     """Compare the files of an output with its receipt, by size and, where it is known, sha256.
+
+    Only files that change what a model computes are compared.
 
     Args:
         baked: The output.
         receipt: Its receipt.
         weights: Whether the sha256 of weights is compared too, which is slow.
 
+    Returns:
+        The names of the files whose sha256 is that of the receipt.
+
     Raises:
         BadSource: A file is missing, or differs.
     """
+    proved = set()
     for file in receipt.files:
         if not safe_name(file.name):
             raise BadSource(
                 f"the receipt of {baked} lists {shown(file.name)}, outside it; do not trust it"
             )
-        # only files that change what a model computes: people edit model cards
+        # people edit model cards
         path = baked / file.name
         if path.suffix not in CHECKED_SUFFIXES:
             continue
@@ -349,11 +388,13 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
         may_read = weights or path.suffix != ".safetensors"
         if is_same and file.sha256 and may_read:
             is_same = sha256(path) == file.sha256
+            proved.add(file.name)
         if not is_same:
             raise BadSource(
                 f"{path} is not the file that ropeconv wrote; run apply again, or pass"
                 " --ignore-receipt if it was edited on purpose"
             )
+    return frozenset(proved)
 
 
 def has_own_card(folder: Path, receipt: Receipt) -> bool:
@@ -386,15 +427,25 @@ def write_receipt(folder: Path, receipt: Receipt | CompanionReceipt, fsync: bool
     Raises:
         OSError: It cannot be written.
     """
+    _replace_receipt(folder, receipt.to_dict, fsync)
+
+
+def _replace_receipt(folder: Path, make: Callable[[], JsonObject], fsync: bool = True) -> None:
+    """Write ropeconv.json into a folder, as `write_receipt` does.
+
+    Args:
+        folder: The folder.
+        make: Returns the content. While it is called, no other process writes to the file.
+        fsync: Whether to wait until it is on the disk.
+    """
     folder = folder.resolve()
-    data = receipt.to_dict()
     beside, inside = _drafts(folder)
     try:
-        _write_json(folder / RECEIPT, beside, data, fsync)
+        _write_json(folder / RECEIPT, beside, make, fsync)
     except OSError as problem:
         if problem.errno not in ELSEWHERE:
             raise
-        _write_json(folder / RECEIPT, inside, data, fsync)
+        _write_json(folder / RECEIPT, inside, make, fsync)
     clear_drafts(folder)
 
 
@@ -408,14 +459,20 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
 
     Args:
         baked: The output.
-        receipt: Its receipt as it was read.
+        receipt: Its receipt from before the validation.
         result: The result as `Validation.to_dict` has it.
         server: The runtime of a server, for the field `servers`; empty for `validation`.
+
+    Raises:
+        BadSource: The output was replaced or removed since.
     """
-    if server:
-        _write_result(baked, receipt, "servers", {**receipt.servers, server: result})
-    else:
-        _write_result(baked, receipt, "validation", result)
+
+    def add(now: Receipt) -> Receipt:
+        if server:
+            return msgspec.structs.replace(now, servers={**now.servers, server: result})
+        return msgspec.structs.replace(now, validation=result)
+
+    _change_results(baked, receipt, add)
 
 
 def add_evaluation(baked: Path, receipt: Receipt, *records: EvaluationRecord) -> None:
@@ -423,19 +480,27 @@ def add_evaluation(baked: Path, receipt: Receipt, *records: EvaluationRecord) ->
 
     Args:
         baked: The output.
-        receipt: Its receipt as it was read.
+        receipt: Its receipt from before the evaluation.
         records: The evaluation, one record for each row that others are compared with. Older ones
             keep the numbers that it has not measured again.
+
+    Raises:
+        BadSource: The output was replaced or removed since.
     """
-    evaluations = list(receipt.evaluations)
-    for record in records:
-        kept = []
-        for older in evaluations:
-            left = _what_is_left(older, record)
-            if left is not None:
-                kept.append(left)
-        evaluations = [*kept, record]
-    _write_result(baked, receipt, "evaluations", tuple(evaluations[-MOST_EVALUATIONS:]))
+
+    def add(now: Receipt) -> Receipt:
+        evaluations = list(now.evaluations)
+        for record in records:
+            kept = []
+            for older in evaluations:
+                left = _what_is_left(older, record)
+                if left is not None:
+                    kept.append(left)
+            evaluations = [*kept, record]
+        newest = tuple(evaluations[-MOST_EVALUATIONS:])
+        return msgspec.structs.replace(now, evaluations=newest)
+
+    _change_results(baked, receipt, add)
 
 
 def _what_is_left(older: EvaluationRecord, newer: EvaluationRecord) -> EvaluationRecord | None:
@@ -470,15 +535,55 @@ def _what_is_left(older: EvaluationRecord, newer: EvaluationRecord) -> Evaluatio
     return msgspec.structs.replace(older, **changed)
 
 
-def _write_result(baked: Path, receipt: Receipt, field: str, value: object) -> None:
-    """Write one of the fields `RESULTS`, which `validate` and `eval` add to a receipt later."""
-    if not is_gguf(baked):
-        write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
-        return
-    # a GGUF file has its results in a file beside it; the size tells whether they are of this file
-    results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
-    results[field] = msgspec.to_builtins(value)
-    _write_json(validations_path(baked), _results_draft(baked), results)
+def _change_results(baked: Path, receipt: Receipt, change: Callable[[Receipt], Receipt]) -> None:
+    """Change the fields `RESULTS` of a receipt, which `validate` and `eval` add to it later.
+
+    Another process may have added results since the receipt was read. So the receipt is read once
+    more, while no other process writes to it.
+
+    Args:
+        baked: The output.
+        receipt: Its receipt from before the run that has the results.
+        change: Returns the receipt that is on the disk now, with the results.
+
+    Raises:
+        BadSource: The output was replaced or removed since.
+    """
+
+    def make_receipt() -> JsonObject:
+        return change(_read_again(baked, receipt)).to_dict()
+
+    def make_results() -> JsonObject:
+        now = change(_read_again(baked, receipt))
+        return {
+            "schema": now.schema,
+            "size": baked.stat().st_size,
+            "header_sha256": _header_sha256(baked),
+            **_results_in(now),
+        }
+
+    # a GGUF file has its results in a file beside it
+    if is_gguf(baked):
+        _write_json(validations_path(baked), _results_draft(baked), make_results)
+    else:
+        _replace_receipt(baked, make_receipt)
+
+
+def _read_again(baked: Path, receipt: Receipt) -> Receipt:
+    """Return the receipt that an output has now.
+
+    Raises:
+        BadSource: It has none, or that of another output than the one that was read before.
+    """
+    now = read_receipt(baked)
+    if without_results(now) != without_results(receipt):
+        raise BadSource(f"{baked} was replaced while it was run; run the same command again")
+    return now
+
+
+def without_results(receipt: Receipt) -> Receipt:
+    """Return a receipt as `apply` wrote it, without the results of `validate` and `eval`."""
+    return msgspec.structs.replace(receipt, validation=None, servers={}, evaluations=())
 
 
 def clear_drafts(baked: Path) -> None:
@@ -521,10 +626,12 @@ def _results_draft(gguf: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _write_json(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> None:
-    """Replace a file by JSON atomically: write a draft, and rename it."""
+def _write_json(
+    path: Path, draft: Path, make: Callable[[], JsonObject], fsync: bool = True
+) -> None:
+    """Replace a file by JSON atomically: lock a draft, write what `make` returns, and rename it."""
     with draft_of(path, draft, fsync) as place:
-        place.write_bytes(jsontext.dump(data).encode())
+        place.write_bytes(jsontext.dump(make()).encode())
 
 
 def commands(receipt: Receipt) -> list[str]:

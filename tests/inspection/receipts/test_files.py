@@ -3,8 +3,10 @@ does.
 """
 
 import errno
+import hashlib
 import json
 import os
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,8 +27,11 @@ from ropeconv.inspection.receipts.storage import (
     validations,
     write_receipt,
 )
+from ropeconv.models.gguf import GgufSource
 from ropeconv.models.source import RECEIPT
 
+from ...support.baking import apply, make_plan, recipe_of
+from ...support.gguf_files import write
 from .test_folders import receipt, written
 
 BESIDE = ".out.ropeconv.json.new"
@@ -110,27 +115,40 @@ def test_a_draft_that_took_the_place_of_an_earlier_one_stays(
 # Results of validations
 
 
+def write_output(tmp_path: Path, method: str = "yarn") -> Path:
+    """Write out.gguf anew, by another program than ropeconv, so that results beside it stay."""
+    source = write(tmp_path / "source.gguf", "llama")
+    made = tmp_path / "made.gguf"
+    apply(make_plan(source, recipe_of(method, 4.0), made))
+    source.unlink()
+    return made.replace(tmp_path / "out.gguf")
+
+
 @pytest.fixture
 def gguf(tmp_path: Path) -> Path:
-    """A file for which only its size counts."""
-    (tmp_path / "out.gguf").write_bytes(b"1234")
-    return tmp_path / "out.gguf"
+    return write_output(tmp_path)
 
 
 @pytest.mark.parametrize("server", ["", "vllm@0.33"])
 def test_a_result_is_added_to_those_that_are_there(out: Path, gguf: Path, server: str) -> None:
-    original = receipt(servers={"other": {"agrees": False}})
+    write_receipt(out, receipt())
     for place in (out, gguf):
+        original = read_receipt(place)
+        add_validation(place, original, {"agrees": False}, "other")
         add_validation(place, original, {"agrees": True}, server)
     servers = {"other": {"agrees": False}, server: {"agrees": True}}
     stored = read_receipt(out)
     assert (stored.validation, stored.servers) == (
-        (None, servers) if server else ({"agrees": True}, original.servers)
+        (None, servers) if server else ({"agrees": True}, {"other": {"agrees": False}})
     )
-    added = {"servers": servers} if server else {"validation": {"agrees": True}}
+    added: dict[str, Any] = {"servers": servers}
+    if not server:
+        added = {"validation": {"agrees": True}, "servers": {"other": {"agrees": False}}}
+    header = GgufSource(gguf).file.header
     assert json.loads(gguf.with_name("out.gguf.validation.json").read_text()) == {
         "schema": 2,
-        "size": 4,
+        "size": header.size,
+        "header_sha256": hashlib.sha256(gguf.read_bytes()[: header.data_start]).hexdigest(),
         **added,
     }
     assert validations(gguf) == added
@@ -138,21 +156,100 @@ def test_a_result_is_added_to_those_that_are_there(out: Path, gguf: Path, server
 
 def test_results_beside_a_gguf_file_are_those_of_the_file_as_it_is(gguf: Path) -> None:
     assert validations(gguf) == {}
-    add_validation(gguf, receipt(), {"agrees": True})
-    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
+    add_validation(gguf, read_receipt(gguf), {"agrees": True})
+    add_validation(gguf, read_receipt(gguf), {"agrees": False}, "vllm")
     assert validations(gguf) == {
         "validation": {"agrees": True},
         "servers": {"vllm": {"agrees": False}},
     }
-    gguf.write_bytes(b"12345")
+    gguf.write_bytes(gguf.read_bytes() + b"5")
     assert validations(gguf) == {}
-    add_validation(gguf, receipt(), {"agrees": False}, "vllm")
+    add_validation(gguf, read_receipt(gguf), {"agrees": False}, "vllm")
     assert validations(gguf) == {"servers": {"vllm": {"agrees": False}}}
+
+
+def test_results_are_not_those_of_another_file_of_the_same_size(gguf: Path) -> None:
+    earlier = read_receipt(gguf)
+    size = gguf.stat().st_size
+    add_validation(gguf, earlier, {"agrees": True})
+    add_evaluation(gguf, earlier, ONE)
+    write_output(gguf.parent, "linear")
+    assert gguf.stat().st_size == size
+    now = read_receipt(gguf)
+    assert (now.method, now.validation, now.evaluations) == ("linear", None, ())
+
+
+def test_results_that_do_not_name_their_file_do_not_count(gguf: Path) -> None:
+    """Those that an earlier version of ropeconv wrote."""
+    add_validation(gguf, read_receipt(gguf), {"agrees": True})
+    path = gguf.with_name("out.gguf.validation.json")
+    results = json.loads(path.read_text())
+    del results["header_sha256"]
+    path.write_text(json.dumps(results))
+    assert read_receipt(gguf).validation is None
+
+
+def test_a_result_is_not_added_to_an_output_that_replaced_the_one_that_was_run(
+    out: Path, gguf: Path
+) -> None:
+    write_receipt(out, receipt())
+    earlier = {place: read_receipt(place) for place in (out, gguf)}
+    write_output(gguf.parent, "linear")
+    write_receipt(out, receipt(encoding="another"))
+    for place, held in earlier.items():
+        with pytest.raises(BadSource, match="was replaced"):
+            add_validation(place, held, {"agrees": True})
+        with pytest.raises(BadSource, match="was replaced"):
+            add_evaluation(place, held, ONE)
+        assert read_receipt(place).validation is None
+    shutil.rmtree(out)
+    with pytest.raises(BadSource, match=r"ropeconv\.json"):
+        add_validation(out, earlier[out], {"agrees": True})
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("first", ["validation", "evaluation"])
+def test_a_run_keeps_what_another_one_wrote_meanwhile(out: Path, gguf: Path, first: str) -> None:
+    write_receipt(out, receipt())
+    for place in (out, gguf):
+        held = read_receipt(place)  # by both runs, at their start
+        if first == "validation":
+            add_validation(place, held, {"agrees": True})
+        add_evaluation(place, held, ONE)
+        add_validation(place, held, {"agrees": False}, "vllm")
+        if first == "evaluation":
+            add_validation(place, held, {"agrees": True})
+        now = read_receipt(place)
+        assert (now.validation, now.evaluations) == ({"agrees": True}, (ONE,))
+        assert now.servers == {"vllm": {"agrees": False}}
+
+
+def test_processes_that_add_results_at_once_keep_those_of_all(out: Path, gguf: Path) -> None:
+    write_receipt(out, receipt())
+    held = {place: read_receipt(place) for place in (out, gguf)}
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for round_number in range(3):
+                    for place in (out, gguf):
+                        name = f"server {number}.{round_number}"
+                        add_validation(place, held[place], {"agrees": True}, name)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    assert [len(read_receipt(place).servers) for place in (out, gguf)] == [12, 12]
 
 
 def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, gguf: Path) -> None:
     for path in out.iterdir():
         path.unlink()
+    write_receipt(out, receipt())
+    held = {place: read_receipt(place) for place in (out, gguf)}
     children = []
     for number in range(4):
         child = os.fork()
@@ -161,7 +258,8 @@ def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, 
             try:
                 for _ in range(15):
                     for place in (out, gguf):
-                        add_validation(place, receipt(), {"figures": [number] * 100 * (number + 1)})
+                        figures = [number] * 100 * (number + 1)
+                        add_validation(place, held[place], {"figures": figures})
                 code = 0
             finally:
                 os._exit(code)
@@ -209,10 +307,9 @@ def measured(**values: float) -> tuple[MeasuredRecord, ...]:
 
 
 def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:
-    gguf = tmp_path / "out.gguf"
-    gguf.write_bytes(b"1234")
-    add_evaluation(gguf, receipt(), ONE)
-    add_validation(gguf, receipt(), {"agrees": True})
+    gguf = write_output(tmp_path)
+    add_evaluation(gguf, read_receipt(gguf), ONE)
+    add_validation(gguf, read_receipt(gguf), {"agrees": True})
     results = validations(gguf)
     assert set(results) == {"evaluations", "validation"}
     assert parse_receipt(json.dumps(receipt().to_dict()), "x", results).evaluations == (ONE,)
@@ -226,14 +323,16 @@ def test_one_of_another_runtime_precision_text_or_base_is_another(
 ) -> None:
     other = changed(**{name: "other"})
     newer = changed(price=0.05)
-    add_evaluation(tmp_path, receipt(evaluations=(ONE, other)), newer)
+    write_receipt(tmp_path, receipt(evaluations=(ONE, other)))
+    add_evaluation(tmp_path, receipt(), newer)
     assert read_receipt(tmp_path).evaluations == (other, newer)
 
 
 def test_one_of_other_measures_stays_beside_it(tmp_path: Path) -> None:
     other = changed(measured=measured(niah=2.0))
     both = changed(measured=measured(growth=1.0, niah=2.0))
-    add_evaluation(tmp_path, receipt(evaluations=(other, both)), ONE)
+    write_receipt(tmp_path, receipt(evaluations=(other, both)))
+    add_evaluation(tmp_path, receipt(), ONE)
     niah_of_both = changed(measured=measured(niah=2.0), price=None, price_error=None, holds_to=None)
     assert read_receipt(tmp_path).evaluations == (other, niah_of_both, ONE)
 
@@ -245,7 +344,8 @@ def test_lengths_that_are_not_measured_again_stay(tmp_path: Path) -> None:
     )
     both = changed(measured=(at_8k, at_32k), trained=8192)
     shorter = changed(measured=(at_8k,), trained=8192, price=0.05, holds_to=8192)
-    add_evaluation(tmp_path, receipt(evaluations=(both,)), shorter)
+    write_receipt(tmp_path, receipt(evaluations=(both,)))
+    add_evaluation(tmp_path, receipt(), shorter)
     older, newer = read_receipt(tmp_path).evaluations
     assert newer == shorter
     assert older.measured == (at_32k,)

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+import ropeconv
+from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.inspection.receipts.receipt import (
     OriginalRecord,
@@ -16,6 +18,7 @@ from ropeconv.inspection.receipts.receipt import (
     TargetRecord,
 )
 from ropeconv.inspection.receipts.storage import (
+    add_validation,
     commands,
     describe_recipe,
     describe_settings,
@@ -97,12 +100,44 @@ ODD = {"validation": [1], "servers": {"vLLM": 3}, "size": "x"}
 def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str) -> None:
     out = apply(make_plan(write(tmp_path / "a.gguf", "llama"), YARN, tmp_path / "b.gguf"))
     path = tmp_path / "b.gguf.validation.json"
-    right = {"schema": 2, "size": out.stat().st_size, "validation": {"agrees": True}, "servers": {}}
+    add_validation(out, read_receipt(out), {"agrees": True})
+    right = json.loads(path.read_text()) | {"servers": {}}
     path.write_text(json.dumps(right))
     assert read_receipt(out).validation == {"agrees": True}
     path.write_text(json.dumps(right | {name: ODD[name]}))
     with pytest.raises(BadSource, match="b.gguf.validation.json"):
         read_receipt(out)
+
+
+def test_results_go_with_the_gguf_file_that_they_are_of(tmp_path: Path) -> None:
+    """Also where the file that replaces it has the same header, as that of a fine-tune has."""
+    source = write(tmp_path / "a.gguf", "llama")
+    plan = make_plan(source, YARN, tmp_path / "b.gguf")
+    out = apply(plan)
+    results = tmp_path / "b.gguf.validation.json"
+
+    def validate() -> None:
+        add_validation(out, read_receipt(out), {"agrees": True})
+        assert results.exists()
+
+    validate()
+    apply(plan)  # which finds the output complete
+    assert read_receipt(out).validation == {"agrees": True}
+    apply(plan, force=True)
+    assert not results.exists()
+
+    validate()
+    out.unlink()
+    apply(plan)
+    assert not results.exists()
+
+    validate()
+    apply(make_plan(out, recipe_of("ntk", 4.0), in_place=True, replace=True))
+    assert not results.exists()
+
+    validate()
+    restore(restore_plan(ropeconv.open_source(str(out)), in_place=True))
+    assert not results.exists()
 
 
 # Which outputs have a receipt, and the recipes of files

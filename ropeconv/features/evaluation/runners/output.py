@@ -164,7 +164,8 @@ def _open_folder(
     has_two_lists = receipt.schedule.short_inv_freq is not None
     chunk = _tokens_per_chunk(request, has_two_lists)
     load_output = partial(_load_checkpoint, folder, device_spec, trust=output_has_code, chunk=chunk)
-    row = Row(output.name, path=output, made_by=Recipe.from_dict(receipt.recipe))
+    made_by = Recipe.from_dict(receipt.recipe)
+    row = Row(output.name, path=output, made_by=made_by, receipt=receipt)
     models[row] = (folder.identity, load_output)
 
     return OutputRunner(
@@ -231,7 +232,8 @@ def _open_gguf(
         models[Row(BASE)] = (identity, partial(_load_exported, comparison, options))
 
     load_output = LlamaCppEngine(file.file.path, **options).opened
-    row = Row(output.stem, path=output, made_by=Recipe.from_dict(receipt.recipe))
+    made_by = Recipe.from_dict(receipt.recipe)
+    row = Row(output.stem, path=output, made_by=made_by, receipt=receipt)
     models[row] = (file.identity, load_output)
 
     device, types = device_and_types(file, options)

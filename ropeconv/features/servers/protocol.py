@@ -16,12 +16,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from ropeconv.engines.engine import Engine, LogProbs, Progress, TokenLosses, prefix_of
+from ropeconv.errors import BadSource
 from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.receipts.receipt import Receipt
+from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.lengths import MOST_TOKENS
 
@@ -211,6 +215,34 @@ class Server(Engine):
         Raises:
             RopeconvError: The server does not answer.
         """
+
+    def runs(self, output: Path, receipt: Receipt) -> bool | None:
+        """Return whether the server loaded an output; a copy of the output counts as the output.
+
+        Args:
+            output: The output.
+            receipt: Its receipt.
+
+        Returns:
+            None where that cannot be seen: the server does not say what it loaded, or that is on
+            another machine.
+        """
+        if not self.path:
+            return None
+        loaded = Path(self.path)
+        if not loaded.exists():
+            return None
+        if loaded.resolve() == output.resolve():
+            return True
+
+        # a copy has the receipt of the output
+        try:
+            other = read_receipt(loaded)
+        except BadSource:
+            return False
+        if other.recipe != receipt.recipe or other.schedule != receipt.schedule:
+            return False
+        return other.source == receipt.source
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         """Return log-probabilities of the likeliest next tokens, and of the actual one.

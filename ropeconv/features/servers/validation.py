@@ -26,7 +26,6 @@ from ropeconv.engines.transformers.memory import host_bytes
 from ropeconv.errors import BadSource
 from ropeconv.formats.kind import is_gguf
 from ropeconv.inspection.kv_cache import config_cache
-from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.loader import load_tokenizer
 from ropeconv.models.config import text_part
 from ropeconv.models.gguf import GgufSource
@@ -503,32 +502,12 @@ def _measure_ranges(
 def _refuse_other_model(server: Server, comparison: Comparison) -> None:
     """Refuse a server that loaded another model than the output, where that can be seen.
 
-    It can be seen where the server says what it loaded, and that is on the disk of this machine.
-    A copy of the output counts as the output.
-
     Raises:
         RopeconvError: It did.
     """
-    if not server.path:  # the server does not say what it loaded
-        return
-    path = Path(server.path)
-    if not path.exists():  # it is on another machine
-        return
     baked = comparison.baked
-    if path.resolve() == baked.resolve() or _is_same_output(path, comparison):
-        return
-    raise RopeconvError(
-        f"the server runs {path}, which is not {baked}; start it with that, or correct --server"
-    )
-
-
-def _is_same_output(path: Path, comparison: Comparison) -> bool:
-    """Whether a model has the receipt of an output, as a copy of it has."""
-    try:
-        served = read_receipt(path)
-    except BadSource:
-        return False
-    receipt = comparison.receipt
-    if served.recipe != receipt.recipe or served.schedule != receipt.schedule:
-        return False
-    return served.source == receipt.source
+    if server.runs(baked, comparison.receipt) is False:
+        raise RopeconvError(
+            f"the server runs {server.path}, which is not {baked}; start it with that, or correct"
+            " --server"
+        )

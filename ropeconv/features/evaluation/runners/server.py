@@ -13,7 +13,8 @@ from ropeconv.engines.engine import Engine, Output
 from ropeconv.engines.transformers.load import folder_of
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.inspection.inspection import Inspection, inspect_source
-from ropeconv.inspection.receipts.storage import has_receipt
+from ropeconv.inspection.receipts.receipt import Receipt
+from ropeconv.inspection.receipts.storage import has_receipt, read_receipt
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
@@ -104,8 +105,9 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
             )
         servers[name] = server
         # a server may run the output that MODEL names, whose receipt then gets the result
-        output = Path(request.model) if _runs_output(server, request.model) else None
-        rows.append(Row(name, path=output, url=url))
+        receipt = _receipt_of_output(server, request.model)
+        output = Path(request.model) if receipt is not None else None
+        rows.append(Row(name, path=output, receipt=receipt, url=url))
 
     with ExitStack() as stack:
         # Losses of different tokens cannot be compared, so all servers must have one tokenizer:
@@ -162,13 +164,22 @@ def _name_and_url(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _runs_output(server: Server, model: str) -> bool:
-    """Whether a server runs a model that is an output of ropeconv."""
-    if not model:
-        return False
+def _receipt_of_output(server: Server, model: str) -> Receipt | None:
+    """Return the receipt of a model, where it is an output of ropeconv and the server runs it.
+
+    Args:
+        server: The server.
+        model: The model that the user named; empty for none.
+    """
+    if not model or not has_receipt(model):
+        return None
     output = Path(model)
-    names = (Path(server.path).name, Path(server.model).name)
-    return output.resolve().name in names and has_receipt(output)
+    receipt = read_receipt(output)
+    runs_it = server.runs(output, receipt)
+    if runs_it is None:  # only the name is known of what the server has loaded
+        names = (Path(server.path).name, Path(server.model).name)
+        runs_it = output.resolve().name in names
+    return receipt if runs_it else None
 
 
 def _open_local(

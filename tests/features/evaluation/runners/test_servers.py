@@ -4,6 +4,7 @@ refused.
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,12 +19,13 @@ from ropeconv.features.evaluation.runners.opening import open_runner
 from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.features.servers.sglang import Sglang
 from ropeconv.formats.journal import Journal
+from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.verbs.rows import Row
 
 from ....support.llamacpp import checkpoint
 from ...servers.stand_in import StandIn, running
-from .reading import LENGTH, TRAINED, ids, losses_of
+from .reading import LENGTH, TRAINED, baked, ids, losses_of
 
 LOSSES = ("vllm", "sglang")
 ALL = ("vllm", "sglang", "llamacpp")
@@ -147,6 +149,33 @@ def test_a_server_of_another_model_is_refused(
     url, same = start(StandIn(owner, other), StandIn(owner, models / "source"))
     assert "tokenizer is not" in refusal(models, url)
     assert "tokenizer is not that of model" in refusal(models, f"a={same}", f"b={url}", model="")
+
+
+@pytest.mark.parametrize(
+    ("loaded", "method", "is_output"),
+    [
+        ("mine/yarn", "", True),
+        ("other/yarn", "yarn:2", False),
+        ("other/copy", "yarn:4", True),
+        ("elsewhere/yarn", "", True),
+        ("elsewhere/other", "", False),
+    ],
+)
+def test_the_result_of_a_server_is_that_of_the_output_that_it_loaded(
+    models: Path, start: Start, tmp_path: Path, loaded: str, method: str, is_output: bool
+) -> None:
+    """A path that is on this disk is compared, and otherwise only its last part is known."""
+    output = tmp_path / "mine" / "yarn"
+    shutil.copytree(models / "yarn", output)
+    if method:
+        (tmp_path / loaded).parent.mkdir(exist_ok=True)
+        baked(models / "source", method, tmp_path / loaded)
+    server = StandIn("vllm", models / "source", path=str(tmp_path / loaded))
+    request = opening(models, *start(server), model=str(output))
+    with open_runner(request) as (_, [row]):
+        assert (row.path, row.receipt) == (
+            (output, read_receipt(output)) if is_output else (None, None)
+        )
 
 
 def test_options_that_do_not_go_together_are_refused(models: Path, start: Start) -> None:

@@ -24,7 +24,7 @@ from ..formats.gguf.header import read_header as read_gguf
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import read_header
 from ..loader import CODE
-from ..models.source import OTHER_WEIGHTS, RECEIPT
+from ..models.source import RECEIPT, is_weights
 from ..rope.errors import counted, shown
 from ..runtimes.llamacpp.read_header import ROPE_TENSORS
 from .checkpoint import SHARD, CheckpointPlan
@@ -197,7 +197,7 @@ class FolderCheck:
             self.findings.add_difference(f"it has no {file.name}", harmless=is_document(file.name))
         elif file.text is not None:
             self._compare_text(file.name, path, file.text.encode())
-        elif _has_weights(file.name):
+        elif is_weights(file.name):
             self._compare_weights(file, path)
         elif not _has_digest(file, path):
             self._compare_other(file, path)
@@ -409,13 +409,6 @@ def _has_digest(file: PlannedFile, path: Path) -> bool:
     if file.sha256 is None or path.stat().st_size != file.size:
         return False
     return sha256(path) == file.sha256
-
-
-def _has_weights(name: str) -> bool:
-    """Return whether a file has weights, in safetensors or another format."""
-    if name.endswith(WEIGHTS):
-        return True
-    return any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
 
 
 LONGEST_VALUE = 1000

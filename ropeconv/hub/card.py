@@ -202,6 +202,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
         # the quantisation of the weights, such as "awq"; empty for weights that are not quantised
         "weights": upload.quantised,
         "commands_of_runtimes": run_commands,
+        "edited_weights": upload.edited_weights,
         "with_options": _servers_with_options(upload.receipt),
         "own_code": any(file.name.endswith(".py") for file in upload.receipt.files),
     }

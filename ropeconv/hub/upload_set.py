@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from ..bake.plan import Plan
 from ..bake.shown_runtime import SERVERS
 from ..convert.gguf_encoding import GgufModel
 from ..errors import BadSource
+from ..formats.disk import sha256
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile, shard_names
 from ..formats.jsontext import JsonObject, parse
@@ -26,12 +27,17 @@ from ..inspection.memory.fit import find_fit
 from ..inspection.memory.machine import GIB, Machine
 from ..inspection.memory.shape import ModelShape
 from ..inspection.receipts.receipt import FileRecord, Receipt
-from ..inspection.receipts.storage import has_own_card, read_receipt
+from ..inspection.receipts.storage import (
+    check_files,
+    has_own_card,
+    read_receipt,
+    without_results,
+)
 from ..models.folder import FolderSource
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.purpose import Purpose, checkpoint_purpose
-from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
+from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source, is_weights
 from ..rope.errors import RopeconvError
 from ..runtimes.llamacpp.purpose import diffusion_schedule, purpose_of
 from ..runtimes.llamacpp.read_header import arch_of, read_file
@@ -85,6 +91,12 @@ class UploadSet:
 
     diffusion_options: str = ""
     """The options of llama-diffusion-cli for the model; empty for models of other kinds."""
+
+    edited_weights: bool = False
+    """Whether the weights were edited after ropeconv wrote them, or may have been.
+
+    The receipt above is then without the results of `validate` and `eval`.
+    """
 
     @property
     def source(self) -> str:
@@ -233,30 +245,40 @@ def quantisation_of(text: str | None) -> str:
     return str(method.get("quant_method") or "")
 
 
-def from_folder(folder: Path) -> UploadSet:
+def from_folder(folder: Path, ignore_receipt: bool = False) -> UploadSet:
     """Return the files to publish from a folder that `apply` wrote, without hidden files.
 
-    Raises:
-        BadSource: A link leads outside the folder, or a file is a FIFO or a device.
-    """
-    # The files that the receipt records as unchanged copies from a repository on the Hub: {name in
-    # the folder: name in that repository}. A file without a hash may have been changed.
-    receipt = read_receipt(folder)
-    unchanged = {}
-    if receipt.source.repository:
-        for record in receipt.files:
-            if record.action == "copy" and record.sha256:
-                name_in_source = record.origin or record.name  # `origin` only for a renamed file
-                unchanged[record.name] = name_in_source
+    Args:
+        folder: The folder.
+        ignore_receipt: Also publish files that are not those of the receipt.
 
-    # the Hub copies the unchanged files, and the others are uploaded
+    Raises:
+        BadSource: A link leads outside the folder, or a file is a FIFO or a device. Without
+            `ignore_receipt`, also where a file was changed or removed after `apply`.
+    """
+    receipt = read_receipt(folder)
+    compared = frozenset[str]()
+    if not ignore_receipt:
+        compared = check_files(folder, receipt)
+    names = [file.name for file in FolderSource(folder).files()]
+    proved = _proved_files(folder, receipt, names, compared)
+
+    # The Hub copies the files that the output and the repository of the source both have, and the
+    # others are uploaded. A file whose sha256 is not that of the receipt may have been changed.
+    records = {record.name: record for record in receipt.files}
     adds = {}
     copies = {}
-    for file in FolderSource(folder).files():
-        if file.name in unchanged:
-            copies[file.name] = unchanged[file.name]
+    for name in names:
+        is_copy = name in proved and records[name].action == "copy"
+        if is_copy and receipt.source.repository:
+            copies[name] = records[name].origin or name  # `origin` only for a renamed file
         else:
-            adds[file.name] = folder / file.name
+            adds[name] = folder / name
+
+    # the results in the receipt are of the weights that ropeconv wrote
+    edited_weights = _may_have_other_weights(folder, receipt, names, proved, ignore_receipt)
+    if edited_weights:
+        receipt = without_results(receipt)
 
     # facts for the card: the key-value cache, the memory, and what the model is used for
     user_wrote_card = CARD in adds and has_own_card(folder, receipt)
@@ -268,7 +290,66 @@ def from_folder(folder: Path) -> UploadSet:
     purpose: Purpose = "text"
     if isinstance(output, Source):
         purpose = checkpoint_purpose(output)
-    return replace(upload, purpose=purpose)
+    return replace(upload, purpose=purpose, edited_weights=edited_weights)
+
+
+def _proved_files(
+    folder: Path, receipt: Receipt, names: Collection[str], compared: frozenset[str]
+) -> frozenset[str]:
+    """Return the names of files that have the size and the sha256 of the receipt.
+
+    Only weights, and files that the Hub could copy, are read for that.
+
+    Args:
+        folder: The output.
+        receipt: Its receipt.
+        names: The names of its files.
+        compared: Files that are known to have them, which are not read again.
+    """
+    proved = set(compared)
+    for record in receipt.files:
+        is_copy = record.action == "copy" and bool(receipt.source.repository)
+        if record.name not in names or record.name in compared:
+            continue
+        if not record.sha256 or not (is_copy or is_weights(record.name)):
+            continue
+        path = folder / record.name
+        if path.stat().st_size == record.size and sha256(path) == record.sha256:
+            proved.add(record.name)
+    return frozenset(proved)
+
+
+def _may_have_other_weights(
+    folder: Path,
+    receipt: Receipt,
+    names: Collection[str],
+    proved: frozenset[str],
+    ignore_receipt: bool,
+) -> bool:
+    """Return whether the weights of an output may be others than those that ropeconv wrote.
+
+    Args:
+        folder: The output.
+        receipt: Its receipt.
+        names: The names of its files.
+        proved: The files that have the sha256 of the receipt.
+        ignore_receipt: Whether the user says that files were edited. Weights without a sha256 in
+            the receipt then count as edited, although their size is the same.
+    """
+    records = {record.name: record for record in receipt.files}
+    added = set(names) - records.keys()
+    removed = records.keys() - set(names)
+    if any(name.endswith(".safetensors") for name in added | removed):
+        return True
+
+    for name in names:
+        if name not in records or name in proved or not is_weights(name):
+            continue
+        record = records[name]
+        has_other_size = (folder / name).stat().st_size != record.size
+        if has_other_size or record.sha256 or ignore_receipt:
+            return True
+    return False
 
 
 def from_gguf(path: Path) -> UploadSet:

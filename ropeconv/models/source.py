@@ -88,6 +88,13 @@ OTHER_WEIGHTS = (
     "*.bin.index.json",
     "consolidated*.safetensors",
 )
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file of a checkpoint holds weights, by its name."""
+    return any(fnmatch(name, pattern) for pattern in ("*.safetensors", *OTHER_WEIGHTS))
+
+
 RECEIPT = "ropeconv.json"
 CARD = "README.md"
 """The model card of an output."""

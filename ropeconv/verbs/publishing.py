@@ -19,7 +19,6 @@ from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions, repository
 from ..hub.publish import publish, staged
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, merge
-from ..inspection.receipts.storage import check_files, read_receipt
 from ..keywords import PushKeywords
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError
@@ -107,9 +106,7 @@ def upload_set(outputs: Sequence[Path], ignore_receipt: bool = False) -> UploadS
         raise RopeconvError(
             f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote"
         )
-    if not ignore_receipt:
-        check_files(folder, read_receipt(folder))
-    return from_folder(folder)
+    return from_folder(folder, ignore_receipt)
 
 
 def send(upload: UploadSet, options: PublishOptions, reporter: Reporter) -> str:

@@ -11,8 +11,9 @@ from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.source_check import SourceCheck
 from ropeconv.errors import Disagreement
 from ropeconv.hub.repository import Repository
-from ropeconv.hub.upload_set import conventional_name
-from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.hub.upload_set import conventional_name, from_folder
+from ropeconv.inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
+from ropeconv.inspection.receipts.storage import add_evaluation, add_validation, read_receipt
 
 from ..conftest import hashes
 from ..support.hub_writing import WritingHub
@@ -399,6 +400,88 @@ def test_an_output_that_is_kept_nowhere_and_disagrees_is_not_published(
     monkeypatch.setattr("ropeconv.verbs.publishing.validate_written", disagree)
     push(f"{BAKE} --validate cpu --push me/wrong", 3, "it computes another RoPE")
     assert "me/wrong" not in hub.repos
+
+
+LOSS = MeasuredRecord(measure="short", metric="loss", column=64, value=1.0)
+EVALUATION = EvaluationRecord(
+    runtime="transformers",
+    device="cpu",
+    dtype="float32",
+    trained=64,
+    texts=("b.txt",),
+    tokens_sha256="0" * 64,
+    measured=(LOSS,),
+)
+CLAIMS = ("Not fine-tuned", "No weights were trained", "## Evaluation", "model-index")
+"""What a card says of weights that ropeconv wrote and `eval` measured."""
+
+
+def claims(text: str) -> list[str]:
+    return [words for words in CLAIMS if words in text]
+
+
+@pytest.mark.parametrize("added", [0, 8])
+@pytest.mark.parametrize("source", ["base/tiny", "model"])
+def test_edited_weights_are_published_and_nothing_is_said_of_them(
+    push: Push, hub: WritingHub, tmp_path: Path, source: str, added: int
+) -> None:
+    push(f"apply {source} --yarn 16 -o out -q")
+    out = tmp_path / "out"
+    add_validation(out, read_receipt(out), {"agrees": True})
+    add_evaluation(out, read_receipt(out), EVALUATION)
+    weights = out / WEIGHTS
+    content = bytearray(weights.read_bytes())
+    content[-400:] = b"\0" * 400
+    content += b"\0" * added
+    weights.write_bytes(content)
+
+    push("push out me/edited --ignore-receipt")
+    assert (hub.repos["me/edited"] / WEIGHTS).read_bytes() == content
+    assert claims(card_of(hub, "me/edited")) == []
+    assert from_folder(out, ignore_receipt=True).receipt.validation is None
+
+
+@pytest.mark.parametrize("change", ["removed", "added"])
+def test_weights_of_other_names_are_edited_weights(
+    push: Push, hub: WritingHub, tmp_path: Path, change: str
+) -> None:
+    push(f"{BAKE} -o out -q")
+    weights = tmp_path / "out" / WEIGHTS
+    other = weights.with_name("adapter_model.safetensors")
+    other.write_bytes(weights.read_bytes())
+    if change == "removed":
+        weights.unlink()
+    push("push out me/edited --ignore-receipt")
+    assert (WEIGHTS in hashes(hub.repos["me/edited"])) is (change == "added")
+    assert claims(card_of(hub, "me/edited")) == []
+
+
+def test_weights_are_copied_beside_an_edited_config(
+    push: Push, hub: WritingHub, tmp_path: Path
+) -> None:
+    push(f"{BAKE} -o out -q")
+    out = tmp_path / "out"
+    add_evaluation(out, read_receipt(out), EVALUATION)
+    config = out / "config.json"
+    config.write_text(config.read_text() + "\n")
+    push("push out me/edited --ignore-receipt")
+    assert hub.stored == {}
+    assert claims(card_of(hub, "me/edited")) == list(CLAIMS)
+
+
+@pytest.mark.parametrize("edited", [True, False])
+def test_a_tokenizer_that_was_replaced_is_published(
+    push: Push, hub: WritingHub, llama: Path, tmp_path: Path, edited: bool
+) -> None:
+    """Such a file is not compared with the receipt before."""
+    (llama / "tokenizer.model").write_bytes(b"old" * 400)
+    push(f"{BAKE} -o out -q")
+    content = b"new" * 400 if edited else b"old" * 400
+    (tmp_path / "out" / "tokenizer.model").write_bytes(content)
+    push("push out me/edited")
+    assert (hub.repos["me/edited"] / "tokenizer.model").read_bytes() == content
+    assert len(hub.stored) == edited
+    assert claims(card_of(hub, "me/edited")) == ["Not fine-tuned", "No weights were trained"]
 
 
 def test_edited_files_are_not_published(push: Push, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import pytest
 
-LARGE = (".safetensors", ".bin", ".gguf", ".pth")
+LARGE = (".safetensors", ".bin", ".gguf", ".pth", ".model")
 
 
 class Hub:

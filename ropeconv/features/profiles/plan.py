@@ -15,7 +15,6 @@ first shard of its own, with the rope tensors, beside links to the others
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
@@ -45,7 +44,7 @@ from ropeconv.inspection.receipts.places import remember_source
 from ropeconv.inspection.receipts.receipt import FileRecord
 from ropeconv.inspection.receipts.storage import has_receipt, read_receipt, write_receipt
 from ropeconv.models.gguf import GgufSource
-from ropeconv.models.source import OTHER_WEIGHTS, RECEIPT, Source
+from ropeconv.models.source import RECEIPT, Source, is_weights
 from ropeconv.rope.errors import RopeconvError, command_line, counted
 from ropeconv.rope.methods.vectors import AsIs
 from ropeconv.rope.recipe import Recipe
@@ -145,11 +144,6 @@ class ProfilesPlan(FilePlan):
 def is_shared(file: PlannedFile) -> bool:
     """Return whether all profiles have the same file: unchanged weights, by its name."""
     return file.action == "copy" and is_weights(file.name)
-
-
-def is_weights(name: str) -> bool:
-    """Return whether a file of a checkpoint holds weights, by its name."""
-    return any(fnmatch(name, pattern) for pattern in ("*.safetensors", *OTHER_WEIGHTS))
 
 
 def plan_each_profile(

@@ -29,7 +29,6 @@ from ropeconv.hub.options import PublishOptions
 from ropeconv.hub.publish import publish, staged
 from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf
 from ropeconv.inspection.receipts.metrics import metric_of
-from ropeconv.inspection.receipts.storage import check_files, read_receipt
 from ropeconv.reporting import SilentReporter
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.verbs.output import Writing, write_output
@@ -206,7 +205,6 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             return _publish(upload, publication)
     if is_gguf(path):
         return _publish(from_gguf(path), publication)
-    check_files(path, read_receipt(path))
     return _publish(from_folder(path), publication)
 
 

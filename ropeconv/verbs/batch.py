@@ -56,7 +56,7 @@ from .request import (
     check_folder,
     refuse_collisions,
 )
-from .validation import ValidationChoice, choose_validation, compare_files
+from .validation import ValidationChoice, choose_validation, compare_files, disagreement_of
 
 DISAGREES = 3
 """The exit code where an output does not compute the method."""
@@ -340,10 +340,9 @@ class Batch:
 
     def _note_disagreement(self, unit: OutputUnit, output: Output) -> None:
         """Put an output that a validation does not confirm among the failures."""
-        validation = output.validation
-        if validation is None or validation.agrees:
+        problem = disagreement_of(output.validation, output.path)
+        if problem is None:
             return
-        problem = Disagreement(f"{validation.sentence} {output.path} is kept.")
         self.failures.append((unit, problem))
         if not self.one_failure_ends_all:
             self.on_failure(unit, problem)

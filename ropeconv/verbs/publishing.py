@@ -30,7 +30,7 @@ from .arguments import (
     reference_of,
 )
 from .output import make_output
-from .validation import ValidationChoice, validate_written
+from .validation import ValidationChoice, disagreement_of, validate_written
 
 
 @list_keywords(PushKeywords)
@@ -147,7 +147,8 @@ def publish_staged(
         The output, which is on the Hub only.
 
     Raises:
-        Disagreement: The check or the validation found another method; nothing is published.
+        Disagreement: The check found another method, or the validation does not confirm the
+            output; nothing is published.
     """
     # `staged` calls `validate` between writing the output and gathering its files; the result, if
     # there is one, is put into this list
@@ -156,7 +157,11 @@ def publish_staged(
     def validate(written: Plan, path: Path) -> None:
         """Validate the output at a path, and keep the result."""
         assert validation is not None
-        results.append(validate_written(written, path, validation, reporter))
+        result = validate_written(written, path, validation, reporter)
+        problem = disagreement_of(result, kept=None)
+        if problem is not None:
+            raise problem
+        results.append(result)
 
     is_validated = validation is not None and validation.device != ""
     writing = reporter.progress("Writing", plan.bytes)

@@ -27,7 +27,7 @@ from ..engines import llamacpp
 from ..engines.engine import Progress
 from ..engines.probe import Probe
 from ..environment import require
-from ..errors import BadSource, Interruption, UsageError
+from ..errors import BadSource, Disagreement, Interruption, UsageError
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
 from ..formats.texts import text_or_path
@@ -430,6 +430,22 @@ def validate_written(
             reporter.note(f"Not validated: {problem}.")
             return None
         raise
+
+
+def disagreement_of(validation: Validation | None, kept: Path | None) -> Disagreement | None:
+    """Return the error of an output that its validation does not confirm; None for the others.
+
+    Such an output is not published, whether it is kept on this disk or not.
+
+    Args:
+        validation: The comparison of its logits; None where none was made.
+        kept: The path of the output; None for an output that was made only to be published.
+    """
+    if validation is None or validation.agrees:
+        return None
+    if kept is None:
+        return Disagreement(f"{validation.sentence} Nothing is published, and nothing is kept.")
+    return Disagreement(f"{validation.sentence} {kept} is kept.")
 
 
 def parameters(plan: Plan) -> int:

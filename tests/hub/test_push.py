@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from safetensors.numpy import load_file, save_file
 
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.source_check import SourceCheck
@@ -482,6 +483,24 @@ def test_a_tokenizer_that_was_replaced_is_published(
     assert (hub.repos["me/edited"] / "tokenizer.model").read_bytes() == content
     assert len(hub.stored) == edited
     assert claims(card_of(hub, "me/edited")) == ["Not fine-tuned", "No weights were trained"]
+
+
+@pytest.mark.parametrize("place", ["", "-o kept"])
+def test_an_output_that_its_validation_does_not_confirm_is_not_published(
+    place: str, push: Push, hub: WritingHub, llama: Path, tmp_path: Path
+) -> None:
+    # without queries, a model computes the same with every RoPE, so its logits prove nothing
+    weights = load_file(llama / WEIGHTS)
+    for name, tensor in weights.items():
+        if "q_proj" in name:
+            tensor[...] = 0
+    save_file(weights, llama / WEIGHTS, {"format": "pt"})
+
+    line = f"apply model --yarn 16 {place} --validate cpu --push me/unproved"
+    done = push(line, 3, "INCONCLUSIVE")
+    assert "me/unproved" not in hub.repos
+    assert "None" not in done.stderr
+    assert (tmp_path / "kept").exists() == bool(place)
 
 
 def test_edited_files_are_not_published(push: Push, tmp_path: Path) -> None:

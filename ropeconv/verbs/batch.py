@@ -184,7 +184,13 @@ class Batch:
         self._complete_plans(plans)
 
     def take(self, plan: Plan) -> None:
-        """Take a plan that was made before, in place of planning; its draft is planned here."""
+        """Take a plan that was made before, in place of planning; its draft is planned here.
+
+        A file may have changed in place since the plan was made, or before: the change of the plan
+        is made only once.
+        """
+        if plan.target.in_place:
+            plan = self._take_change_in_place(plan)
         if self.pair:
             plan = paired(plan)
         plans = [(self.units[0], with_card(plan))]
@@ -192,6 +198,33 @@ class Batch:
             plans.append((unit, self._plan_draft(unit, plan)))
         plan.check_packages()
         self._complete_plans(plans)
+
+    def _take_change_in_place(self, plan: Plan) -> Plan:
+        """Return a plan of a change in place, or the plan of the same change if it is made already.
+
+        The file is read again, since the plan has it as it was when it was planned.
+        """
+        reference = plan.source.reference
+        if not self.request.dry_run:
+            recover_file(reference, self.reporter)
+        source = open_source(reference)
+        source.modelfile = plan.source.modelfile  # its reference is the GGUF file of a Modelfile
+        finished_change = self._find_finished_change(source, plan.recipe, plan.target)
+        return finished_change or plan
+
+    def _find_finished_change(
+        self, source: Source | GgufSource, recipe: Recipe, target: Target
+    ) -> Plan | None:
+        """Return the plan of a change in place that an earlier run has made, and note its file.
+
+        It is None for other outputs, and where the file was not changed in this way.
+        """
+        if not target.in_place or not isinstance(source, GgufSource):
+            return None
+        finished_change = change_done(source, recipe, target)
+        if finished_change is not None:
+            self._changed_by_earlier_run.append(finished_change.out)
+        return finished_change
 
     def _complete_plans(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
         """Store the plans of all outputs that can be written in `self.plans`.
@@ -427,11 +460,9 @@ class Batch:
         source = opened[source_name]
 
         # --in-place: an earlier run of the same command may have changed the file already
-        if target.in_place and isinstance(source, GgufSource):
-            finished_change = change_done(source, recipe, target)
-            if finished_change is not None:
-                self._changed_by_earlier_run.append(finished_change.out)
-                return finished_change
+        finished_change = self._find_finished_change(source, recipe, target)
+        if finished_change is not None:
+            return finished_change
 
         # --push without -o: the model card is added later, since it names the repository
         is_only_published = request.publication is not None and target.out is None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import ropeconv
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32
@@ -48,6 +49,31 @@ def test_a_scaling_on_top_is_added_once(run: Run, model: Path) -> None:
     assert (again.returncode, DONE in again.stderr) == (0, True), again.stderr
     assert model.read_bytes() == changed
     assert run("apply", "model.gguf", "--yarn", "4", "--in-place").returncode == 1
+
+
+def test_a_plan_of_a_scaling_on_top_is_applied_once(model: Path) -> None:
+    ropeconv.apply(model, yarn=4, in_place=True, validate="off")
+    plan = ropeconv.plan(model, yarn=2, on_top=True, in_place=True)
+    first = ropeconv.apply(plan, validate="off")
+    context = ropeconv.inspect(model).context
+    changed = model.read_bytes()
+    assert (first.was_complete, first.context) == (False, context)
+
+    # the same plan, a new plan, and the recipe of it
+    new_plan = ropeconv.plan(model, yarn=2, on_top=True, in_place=True)
+    recipe = ropeconv.plan(model, new_plan.recipe, in_place=True)
+    for again in (plan, new_plan, recipe):
+        assert ropeconv.apply(again, validate="off").was_complete
+        assert model.read_bytes() == changed
+    assert ropeconv.inspect(model).context == context
+
+
+def test_another_plan_is_applied_to_a_changed_file(model: Path) -> None:
+    ropeconv.apply(model, yarn=4, in_place=True, validate="off")
+    plan = ropeconv.plan(model, yarn=4, on_top=True, in_place=True)
+    done = ropeconv.apply(plan, validate="off")
+    assert not done.was_complete
+    assert ropeconv.inspect(model).context == done.context
 
 
 def test_a_missing_modelfile_is_written_then(run: Run, model: Path) -> None:

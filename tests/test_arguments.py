@@ -2,13 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 
 import ropeconv
+from ropeconv.engines.probe import SharedProbe
 from ropeconv.errors import UsageError
+from ropeconv.keywords import ApplyKeywords
+from ropeconv.reporting import SilentReporter
+from ropeconv.verbs.arguments import check_value
+
+from .support.gguf_files import write
 
 Call = Callable[[], object]
 api: Any = ropeconv
@@ -66,3 +72,105 @@ def test_a_length_of_zero_is_refused(llama: Path, tmp_path: Path) -> None:
     output = api.apply(llama, yarn=4, out=tmp_path / "out", validate="off")
     with pytest.raises(ropeconv.RecipeError, match="0"):
         api.validate(output, llama, length=0)
+
+
+ON_A_PLAN: dict[str, dict[str, Any]] = {
+    "force": {"force": True},
+    "link": {"link": True},
+    "checksum": {"checksum": True},
+    "push": {"push": "me/long"},
+    "private": {"push": "me/long", "private": True},
+    "create_pr": {"push": "me/long", "create_pr": True},
+    "validate": {"validate": "off"},
+    "staged": {"staged": True},
+    "fsync": {"fsync": False},
+    "check": {"check": False},
+    "remember": {"remember": False},
+    "probe": {"probe": SharedProbe()},
+    "reporter": {"reporter": SilentReporter()},
+}
+"""Options that act on a finished plan of a folder. Others are tested below, or refused."""
+OF_MORE_FILES = {"ollama", "draft", "draft_original_context", "adapter"}
+
+
+def any_value(name: str) -> Any:
+    """A value of the type of a keyword of `apply`."""
+    hint = get_type_hints(ApplyKeywords)[name]
+    for value in (*get_args(hint), True, 4.0, "x"):
+        try:
+            return check_value(name, value, hint)
+        except UsageError:
+            continue
+    raise AssertionError(f"no value for {name}")
+
+
+def test_every_option_acts_on_a_finished_plan_or_is_refused(llama: Path, tmp_path: Path) -> None:
+    plan = api.plan(llama, yarn=4, out=tmp_path / "out")
+    known = set(ApplyKeywords.__annotations__)
+    assert ON_A_PLAN.keys() | OF_MORE_FILES <= known
+    for name in known - ON_A_PLAN.keys() - OF_MORE_FILES:
+        with pytest.raises(UsageError, match=rf"\b{name};"):
+            api.apply(plan, dry_run=True, **{name: any_value(name)})
+    for keywords in ON_A_PLAN.values():
+        assert api.apply(plan, dry_run=True, **keywords).context == 256
+    # a switch that is on by default
+    with pytest.raises(UsageError, match="truncate"):
+        api.apply(plan, dry_run=True, truncate=False)
+
+
+def test_options_with_files_of_their_own_act_on_a_finished_plan(
+    llama: Path, tmp_path: Path
+) -> None:
+    plan = api.plan(llama, yarn=4, out=tmp_path / "out")
+    paired = api.apply(plan, dry_run=True, draft=llama, draft_original_context=64)
+    assert paired.draft or paired.target.draft
+    with pytest.raises(ropeconv.RopeconvError, match="adapter"):
+        api.apply(plan, dry_run=True, adapter=tmp_path / "no-adapter")
+    with pytest.raises(UsageError, match="draft-original-context"):
+        api.apply(plan, dry_run=True, draft_original_context=64)
+
+    model = write(tmp_path / "model.gguf", "qwen2", extra={"feed_forward_length": 96})
+    gguf = api.plan(model, yarn=4, out=tmp_path / "long.gguf")
+    for name in ("link", "checksum", "staged"):
+        with pytest.raises(UsageError, match=name):
+            api.apply(gguf, dry_run=True, **{name: True})
+    done = api.apply(gguf, ollama=True, validate="off")
+    assert done.modelfile == tmp_path / "long.Modelfile"
+    assert done.modelfile.exists()
+
+
+def test_a_plan_of_restore_has_its_place(llama: Path, tmp_path: Path) -> None:
+    done = api.apply(llama, yarn=4, out=tmp_path / "out", validate="off")
+    plan = api.restore_plan(api.open_source(done), tmp_path / "planned")
+    for keywords in ({"out": tmp_path / "wanted"}, {"in_place": True}):
+        with pytest.raises(UsageError, match=next(iter(keywords))):
+            api.restore(plan, **keywords)
+    assert not (tmp_path / "planned").exists()
+    assert api.restore(plan, force=True, fsync=False).path == tmp_path / "planned"
+    assert not (tmp_path / "wanted").exists()
+
+
+def test_a_restore_in_place_refuses_options_of_a_new_file(tmp_path: Path) -> None:
+    model = write(tmp_path / "model.gguf", "qwen2", extra={"feed_forward_length": 96})
+    before = model.read_bytes()
+    api.apply(model, yarn=4, in_place=True, validate="off")
+    changed = model.read_bytes()
+    plan = api.restore_plan(api.open_source(model), in_place=True)
+    for keywords, name in (({"force": True}, "force"), ({"fsync": False}, "fsync")):
+        for subject in (plan, model):
+            given = keywords if subject is plan else {**keywords, "in_place": True}
+            with pytest.raises(UsageError, match=name):
+                api.restore(subject, **given)
+    assert model.read_bytes() == changed
+    api.restore(plan)
+    assert model.read_bytes() == before
+
+
+def test_a_patch_by_a_plan_refuses_other_keywords(llama: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(llama)
+    plan = api.plan(llama, yarn=4)
+    with pytest.raises(UsageError, match="beta_fast"):
+        api.patch(model, plan, beta_fast=16)
+    api.patch(model, plan, beta_fast=None)()

@@ -30,6 +30,7 @@ from .arguments import (
     is_loaded,
     list_keywords,
     reference_of,
+    refuse_options_of_plan,
 )
 from .batch import Batch
 from .recipes import as_texts, build_recipe, chosen_methods, length_text
@@ -37,6 +38,29 @@ from .request import VALIDATE, ApplyRequest, OutputUnit, check_request
 
 if TYPE_CHECKING:
     from ..engines.transformers.patch import Undo
+
+KEYWORDS_OF_WRITING = frozenset(
+    (
+        "force",
+        "link",
+        "checksum",
+        "push",
+        "private",
+        "create_pr",
+        "validate",
+        "ollama",
+        "draft",
+        "draft_original_context",
+        "adapter",
+        "staged",
+        "fsync",
+        "check",
+        "remember",
+        "probe",
+        "reporter",
+    )
+)
+"""Keywords of `apply` that can act on a finished plan. All others are decided when it is made."""
 
 
 @overload
@@ -146,9 +170,10 @@ def patch(
             f"patch() needs a loaded model, and got {describe_argument(model)}; load it with"
             " AutoModelForCausalLM.from_pretrained, or pass a path to apply()"
         )
-    if isinstance(recipe, Plan) and not keywords:
-        return baking.patch(model, recipe)
     checked = check_keywords("patch", keywords, RecipeKeywords)
+    if isinstance(recipe, Plan):
+        refuse_options_of_plan("patch", checked, "plan")
+        return baking.patch(model, recipe)
     return baking.patch(model, recipe_of("patch", recipe, checked))
 
 
@@ -248,13 +273,9 @@ def _continue_plan(
     Raises:
         UsageError: For a recipe, or a keyword that must be passed to `plan()`.
     """
-    # the plan has a method and a target; `apply` accepts only options of writing
-    keywords_of_plan = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
-    refused = [name for name in given if name in keywords_of_plan]
-    if recipe is not None:
-        refused.append("recipe")
-    if refused:
-        raise UsageError(f"apply() of a plan does not accept {refused[0]}; pass it to plan()")
+    # the plan has a method, a target and a machine; only options of writing can act on it
+    decided = {name: value for name, value in given.items() if name not in KEYWORDS_OF_WRITING}
+    refuse_options_of_plan("apply", {**decided, "recipe": recipe}, "plan")
 
     # the options of the output, such as {"out": "long", "to": "gguf"}, with which the draft model
     # is planned

@@ -143,6 +143,22 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
+def refuse_options_of_plan(verb: str, options: Mapping[str, Any], planner: str) -> None:
+    """Refuse options that cannot act on a finished plan.
+
+    Args:
+        verb: The function that got the plan, for the message.
+        options: Their names and values; None for those that were not given.
+        planner: The function that made the plan, which accepts them.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"{verb}() of a plan does not accept {name}; pass it to {planner}()")
+
+
 def reference_of(verb: str, model: Any) -> str:
     """Return the path or Hub id of a model, for `open_source`.
 

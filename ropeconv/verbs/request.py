@@ -441,6 +441,8 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
         raise UsageError("--checksum is for folders, whose receipt lists files; leave it out")
     if request.link and not has_folder:
         raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
+    if request.staged and not has_folder:
+        raise UsageError("staged is for folders, whose unchanged files are not copied; leave it out")
     if request.ollama and not has_gguf:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
 

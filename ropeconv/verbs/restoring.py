@@ -8,12 +8,12 @@ from pathlib import Path
 from ..bake.output import Output
 from ..bake.restore import RestorePlan, restore_plan
 from ..bake.restore import restore as write_restored
-from ..errors import Interruption
+from ..errors import Interruption, UsageError
 from ..formats.files import expand_home
 from ..keywords import StrPath
 from ..models.open import open_source
 from ..reporting import Reporter, SilentReporter
-from .arguments import check_arguments, reference_of, source_of
+from .arguments import check_arguments, reference_of, refuse_options_of_plan, source_of
 from .output import recover_file
 
 
@@ -38,12 +38,15 @@ def restore(
         reporter: Receives progress, and sentences for the user.
 
     Raises:
-        UsageError: For something that is not an output.
+        UsageError: For something that is not an output, and for `out` or `in_place` with a plan.
         RopeconvError: Where the receipt does not say what the source had.
     """
     if reporter is None:
         reporter = SilentReporter()
     if isinstance(output, RestorePlan):
+        # the plan has its place; only the options of writing are left
+        decided = {"out": out, "in_place": in_place or None}
+        refuse_options_of_plan("restore", decided, "restore_plan")
         plan = output
     else:
         plan = _plan(output, out, in_place, reporter)
@@ -81,8 +84,13 @@ def write_restore(plan: RestorePlan, force: bool, fsync: bool, reporter: Reporte
 
     Raises:
         Interruption: The user pressed Ctrl-C.
+        UsageError: An option has no effect on a change in place.
         RopeconvError: The model cannot be written.
     """
+    if plan.in_place and force:
+        raise UsageError("--force does not go with --in-place; leave one out")
+    if plan.in_place and not fsync:
+        raise UsageError("--no-fsync does not go with --in-place; leave one out")
     try:
         with reporter.progress("Writing", plan.bytes) as advance:
             restored = write_restored(plan, force=force, fsync=fsync, advance=advance)

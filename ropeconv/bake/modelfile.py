@@ -75,7 +75,8 @@ def _refuse_other_modelfile(plan: Plan, path_for_user: Path, existing: Path) -> 
             if existing_text == context.sub("", _modelfile_text(plan, projector)):
                 return
     raise RopeconvError(
-        f"{path_for_user} exists and has other contents; move it away, or leave --ollama out"
+        f"{path_for_user} exists and has other contents; move it away, or leave --ollama and"
+        " --runtime ollama out"
     )
 
 

@@ -37,6 +37,7 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..rope.summary import Summary, SummaryTable
 from ..runtimes.drafts import DraftKind
+from ..runtimes.runtime import canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
 from ..version import SCHEMA, __version__
 from .fits import shown_fit
@@ -322,7 +323,7 @@ class Plan(FilePlan):
     """The machine that the output is to fit."""
 
     with_ollama: bool = field(default=False, kw_only=True)
-    """Whether Ollama runs it."""
+    """Whether --ollama was given: Ollama runs it, whatever its runtimes are."""
 
     replaced_from: RopeSpec | None = field(default=None, kw_only=True)
     """The RoPE of the first source of an output that `--replace` starts again from; else None."""
@@ -332,6 +333,12 @@ class Plan(FilePlan):
 
     fine_tuning: records.FineTuningRecord = field(kw_only=True)
     """The training that the recipe needs at its length."""
+
+    @property
+    def is_for_ollama(self) -> bool:
+        """Whether Ollama runs it: with --ollama, and with --runtime ollama, also of a version."""
+        names = [canonical(name).partition("@")[0] for name in self.target.runtimes]
+        return self.with_ollama or "ollama" in names
 
     @cached_property
     def fit(self) -> Fit | None:
@@ -349,7 +356,7 @@ class Plan(FilePlan):
             is_folder=self.is_folder,
             options=self.asked,  # --memory and --cache-type
             named=self.target.runtimes,  # --runtime
-            in_ollama=self.with_ollama,  # --ollama
+            in_ollama=self.is_for_ollama,
         )
 
     @cached_property

@@ -15,6 +15,7 @@ from ..bake.quality import quality
 from ..engines.probe import Probe
 from ..hub.upload_set import merge, planned_upload
 from ..verbs.batch import Batch
+from ..verbs.output import gets_modelfile
 from ..verbs.request import OutputUnit
 from ..views.batch import BatchEntry, show_common, show_entry, show_totals
 from ..views.plan import show_outcome, show_plan
@@ -148,7 +149,7 @@ class BatchView:
         if is_kept:
             verb = "change" if plan.target.in_place else "write"
             screen.copyable(f"Would {verb} {plan.out}")
-            if plan.with_ollama:
+            if gets_modelfile(plan, self.batch.request.ollama):
                 screen.copyable(f"Would write {modelfile_of(plan)}")
         if self.batch.adapter:
             screen.copyable(f"Would write {self.batch.adapter.out}")

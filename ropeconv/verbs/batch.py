@@ -48,7 +48,14 @@ from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..runtimes.programs import program_note
 from .asking import asking_installed
-from .output import Writing, finish_output, plan_output, recover_file, write_output
+from .output import (
+    Writing,
+    finish_output,
+    gets_modelfile,
+    plan_output,
+    recover_file,
+    write_output,
+)
 from .request import (
     ApplyRequest,
     OutputUnit,
@@ -191,6 +198,8 @@ class Batch:
         """
         if plan.target.in_place:
             plan = self._take_change_in_place(plan)
+        if gets_modelfile(plan, self.request.ollama):
+            modelfile_of(plan)  # refuses a model that Ollama cannot run
         if self.pair:
             plan = paired(plan)
         plans = [(self.units[0], with_card(plan))]
@@ -479,8 +488,8 @@ class Batch:
             place=unit.move_into_folder,  # changes the path if -o is a folder of several outputs
         )
 
-        # --ollama: a model that Ollama cannot run is refused before anything is written
-        if request.ollama and not plan.is_folder:
+        # a model that Ollama cannot run is refused before anything is written
+        if gets_modelfile(plan, request.ollama):
             modelfile_of(plan)
         return plan
 
@@ -506,7 +515,7 @@ class Batch:
             return False
 
         # The output of an earlier run of this command is at the path, and is kept.
-        keeps_earlier_output = self._accepts_earlier_output() and not request.force
+        keeps_earlier_output = self._accepts_earlier_output(plan) and not request.force
         if keeps_earlier_output and earlier_output(plan) is not None:
             return False
 
@@ -517,10 +526,10 @@ class Batch:
             is_refused = False  # only reached without an error
         return is_refused
 
-    def _accepts_earlier_output(self) -> bool:
+    def _accepts_earlier_output(self, plan: Plan) -> bool:
         """Return whether an output of an earlier run of the same command is accepted unchanged."""
         request = self.request
-        has_companion = self.adapter is not None or request.ollama
+        has_companion = self.adapter is not None or gets_modelfile(plan, request.ollama)
         return self.several or has_companion or request.publication is not None
 
     def _where_to_validate(self, plan: Plan) -> ValidateOn:
@@ -621,7 +630,9 @@ class Batch:
         """
         if plan.out in self._changed_by_earlier_run:
             return True
-        if plan.target.in_place or self.request.force or not self._accepts_earlier_output():
+        if plan.target.in_place or self.request.force:
+            return False
+        if not self._accepts_earlier_output(plan):
             return False
         return self._confirm_earlier_output(plan)
 

@@ -51,7 +51,7 @@ class Writing(ApplyOptions):
     """Note on this machine where the source is."""
 
     modelfile: bool = False
-    """Write a Modelfile for Ollama beside a GGUF file."""
+    """Write a Modelfile for Ollama beside a GGUF file. `--runtime ollama` has one without this."""
 
 
 def plan_output(
@@ -90,8 +90,7 @@ def plan_output(
     plan = make_plan(source, recipe, target)
     plan = place(plan)
     if machine is not None:
-        with_ollama = ollama and not plan.is_folder
-        plan = replace(plan, asked=machine, with_ollama=with_ollama)
+        plan = replace(plan, asked=machine, with_ollama=gets_modelfile(plan, ollama))
         _ = plan.fit  # computed now: raises UsageError for an impossible size of the memory
     if with_draft:
         plan = paired(plan)  # the receipt of the model will name the draft model
@@ -101,6 +100,18 @@ def plan_output(
         plan = with_card(plan)
     plan.check_packages()
     return plan
+
+
+def gets_modelfile(plan: Plan, asked: bool) -> bool:
+    """Return whether a Modelfile for Ollama is written beside an output.
+
+    A GGUF file gets one with --ollama, and with --runtime ollama.
+
+    Args:
+        plan: The plan of the output.
+        asked: Whether the user passed --ollama.
+    """
+    return not plan.is_folder and (asked or plan.is_for_ollama)
 
 
 def write_output(
@@ -133,9 +144,8 @@ def write_output(
     link = writing.link and plan.is_folder
     checksum = writing.checksum and plan.is_folder
 
-    # a Modelfile for Ollama is for a GGUF file
     modelfile = None
-    if writing.modelfile and not plan.is_folder:
+    if gets_modelfile(plan, writing.modelfile):
         modelfile = planned_modelfile(plan)
 
     try:
@@ -171,7 +181,7 @@ def finish_output(
     Args:
         plan: The plan of the output.
         done: The output, written in this run or in an earlier run.
-        modelfile: Whether a GGUF file gets a Modelfile for Ollama.
+        modelfile: Whether the user asked for a Modelfile for Ollama with --ollama.
         validation: Whether and where the output is validated, from `choose_validation`.
         reporter: Receives notes and progress for the user.
         draft: The plan of the draft model; None without a draft model.
@@ -193,7 +203,7 @@ def finish_output(
 
     # the Modelfile, which names the projector; a file with the right contents is left unchanged
     modelfile_path = None
-    if modelfile and not plan.is_folder:
+    if gets_modelfile(plan, modelfile):
         modelfile_path = write_modelfile(plan)
 
     return make_output(plan, done, result, modelfile_path, draft)

@@ -252,12 +252,6 @@ def _runtimes_of(names: Iterable[str], to_gguf: bool) -> list[str]:
     return [name for name in names if (_without_version(name) in readers) == to_gguf]
 
 
-def names_ollama(values: Mapping[str, Any]) -> bool:
-    """Whether the options of an output, by name, name Ollama, which needs a Modelfile."""
-    runtimes = [_without_version(name) for name in values["runtime"]]
-    return "ollama" in runtimes or "ollama" in values["to"]
-
-
 def _without_version(name: str) -> str:
     """Return the name of a runtime as our tables have it: `LM Studio@0.3` as `lmstudio`."""
     from ..runtimes.runtime import canonical
@@ -442,7 +436,9 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
     if request.link and not has_folder:
         raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
     if request.staged and not has_folder:
-        raise UsageError("staged is for folders, whose unchanged files are not copied; leave it out")
+        raise UsageError(
+            "staged is for folders, whose unchanged files are not copied; leave it out"
+        )
     if request.ollama and not has_gguf:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
 

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import ropeconv
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, string, u32
@@ -58,6 +60,31 @@ def test_inspect_sees_problems(
     path = edited(model, Edit({f"llama.{key}": value for key, value in edit.items()}))  # type: ignore[misc]
     problems = json.loads(run("inspect", path, "--json").stdout)["problems"]
     assert words in next(problem["message"] for problem in problems if problem["code"] == code)
+
+
+def test_a_runtime_of_ollama_gets_a_modelfile_in_python(model: Path, tmp_path: Path) -> None:
+    keywords: Any = {"yarn": 4, "runtime": ["llama.cpp", "Ollama@0.30"], "validate": "off"}
+    modelfile = tmp_path / "long.Modelfile"
+    plan = ropeconv.plan(model, out=tmp_path / "long.gguf", **keywords)
+    assert not modelfile.exists()
+    done = ropeconv.apply(plan, validate="off")
+    assert (done.modelfile, modelfile.exists()) == (modelfile, True)
+    assert any("ollama create" in command for command in done.steps.run)
+
+    # the same again is complete, and writes the Modelfile where it is missing
+    modelfile.unlink()
+    again = ropeconv.apply(model, out=tmp_path / "long.gguf", **keywords)
+    assert (again.was_complete, modelfile.exists()) == (True, True)
+
+    # a Modelfile that ropeconv did not write is refused before anything is written
+    foreign = tmp_path / "other.Modelfile"
+    foreign.write_text("FROM ./mine.gguf\n")
+    for verb in (ropeconv.plan, ropeconv.apply):
+        with pytest.raises(ropeconv.RopeconvError, match="other.Modelfile"):
+            verb(model, out=tmp_path / "other.gguf", **keywords)
+    assert not (tmp_path / "other.gguf").exists()
+    with pytest.raises(ropeconv.RopeconvError, match="gguf"):
+        ropeconv.plan(model, to="safetensors", **keywords)
 
 
 def test_ollama_gets_a_modelfile_with_the_new_context(

@@ -24,7 +24,6 @@ from ...verbs.request import (
     OutputUnit,
     build_target,
     check_request,
-    names_ollama,
     options_of_outputs,
     other_option,
     units_of,
@@ -111,7 +110,7 @@ def apply_command(
                 is_draft=True,
             )
         )
-    if names_ollama(target):
+    if "ollama" in target["to"]:  # GGUF with a Modelfile, as with --runtime ollama
         request = replace(request, ollama=True)
     check_request(units, request)
     if request.push:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from ropeconv.bake.warnings import modelfile_of
 from ropeconv.environment import installed
 from ropeconv.errors import UsageError, reason
 from ropeconv.features.evaluation.plots import evaluation_pictures
@@ -313,6 +314,8 @@ def preview_job(job: Job) -> JobPreview:
         return JobPreview(job, problem=first.source.problem)
     try:
         plan = first.plan()
+        if first.task == "apply" and plan.is_for_ollama:
+            modelfile_of(plan)  # raises for a model that Ollama cannot run
     except Exception as failure:
         return JobPreview(job, problem=reason(failure))
     return JobPreview(job, plan.bytes, plan.result.encoding)

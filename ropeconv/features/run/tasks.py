@@ -13,6 +13,7 @@ import msgspec
 from ropeconv.bake.findings import Options
 from ropeconv.bake.hidden import discard_stopped_run, is_empty
 from ropeconv.bake.verify import earlier_output, verify_output
+from ropeconv.bake.warnings import write_modelfile
 from ropeconv.engines.probe import Probe
 from ropeconv.engines.transformers.load import advice_on_memory
 from ropeconv.errors import BadSource, Disagreement
@@ -64,6 +65,8 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         _verify_earlier(earlier)
         # the run may have been killed before it removed the hidden folder beside the output
         discard_stopped_run(plan.out)
+        if plan.is_for_ollama:
+            write_modelfile(plan)
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
 
     if os.path.lexists(plan.out) and not is_empty(plan.out):

@@ -15,7 +15,7 @@ from ropeconv.bake.hidden import HiddenFolder, discard_stopped_run
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.quality import quality
 from ropeconv.bake.ranked import RankedMethods, advised
-from ropeconv.bake.warnings import repairs
+from ropeconv.bake.warnings import modelfile_of, repairs
 from ropeconv.errors import BadSource, Interruption, StopRequest, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.files import read_text
@@ -81,6 +81,8 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     output_plan = _make_plan(form, task)
     _show_plan_with_fit(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
+    if output_plan.is_for_ollama:
+        sheet.say(f"Its Modelfile for Ollama will be {modelfile_of(output_plan)}")
     _show_details(output_plan, sheet)  # frequencies, runtimes and files, in a part to unfold
 
     # with a repository, what is uploaded to the Hub

@@ -19,11 +19,13 @@ from ropeconv.bake.apply import apply, make_plan
 from ropeconv.convert.target import Target
 from ropeconv.features.run.executors.local import Local
 from ropeconv.features.run.jobs import RunJournal, RunLine, Unit
+from ropeconv.features.run.report import preview_job
 from ropeconv.features.run.runner import TaskWorker, missing_jobs, run_jobs
 from ropeconv.features.run.tasks import TASKS
 from ropeconv.models.open import open_source
 from ropeconv.verbs.rows import parse_rows
 
+from ...support.gguf_files import write
 from ...support.in_process import command
 from ...support.run_plans import models, plan_text
 from ...support.waiting import until
@@ -218,3 +220,24 @@ def test_a_run_that_is_ended_goes_on_where_it_was(planned: Path, ending: signal.
     after = lines(planned)
     assert after[: len(before)] == before
     assert sorted(Counter(line["key"] for line in after).values()) == [1] * 6
+
+
+def test_a_target_for_ollama_has_a_modelfile(tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    target = '[[targets]]\nruntimes = ["ollama"]\n'
+    text = plan_text("apply", target, sources='"model.gguf"', recipes='"yarn:4"')
+    (tmp_path / "plan.toml").write_text(text)
+    modelfile = tmp_path / "plan" / "model-yarn4.Modelfile"
+    assert [line.failed for line in again(tmp_path)] == [""]
+    assert "num_ctx 256" in modelfile.read_text()
+
+    # an output of a killed run is kept, and gets the Modelfile that it has not
+    modelfile.unlink()
+    (tmp_path / "plan" / "journal.jsonl").unlink()
+    assert [line.failed for line in again(tmp_path)] == [""]
+    assert modelfile.exists()
+
+    # a preview says that another Modelfile is in its place
+    modelfile.write_text("FROM ./mine.gguf\n")
+    (job,) = jobs_in(tmp_path)
+    assert "Modelfile" in preview_job(job).problem

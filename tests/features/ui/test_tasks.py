@@ -33,6 +33,7 @@ from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 
 from ...support.baking import make_plan
+from ...support.gguf_files import write
 from ...support.in_process import command
 from ...support.llamacpp import checkpoint
 
@@ -361,3 +362,20 @@ def test_a_file_can_be_saved_as_it_is() -> None:
     kind, _, data = str(link["href"]).partition(",")
     assert kind == "data:application/octet-stream;base64"
     assert base64.b64decode(data).decode() == '{"name": "\u00e9"}'
+
+
+def test_the_page_writes_the_modelfile_of_ollama(tmp_path: Path) -> None:
+    source = write(tmp_path / "model.gguf")
+    out = tmp_path / "long.gguf"
+    form = BakeForm(
+        source=str(source), method="yarn", value="4", runtimes=("ollama",), out=str(out)
+    )
+    modelfile = tmp_path / "long.Modelfile"
+    assert str(modelfile) in asked("plan", form).words
+    assert not modelfile.exists()
+    assert "ollama create" in asked("write", form).words
+    assert "num_ctx 256" in modelfile.read_text()
+    modelfile.write_text("FROM ./mine.gguf\n")
+    for task in ("plan", "write"):
+        with pytest.raises(RopeconvError, match="Modelfile"):
+            asked(task, form)

@@ -8,10 +8,12 @@ command that is made from it, and docs/commands.md follow from the fields.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from .errors import UsageError
 from .rope.errors import RopeconvError
 from .rope.features import load_features
 
@@ -178,6 +180,58 @@ def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any)
             value = tuple(value)
         values[option.name] = value
     return kind(**values)
+
+
+def check_bounds(values: Mapping[str, Any], *kinds: type) -> None:
+    """Refuse numbers that are out of the bounds of their options.
+
+    Args:
+        values: The numbers, by the names of their fields. Other values are left out.
+        kinds: The dataclasses that declare the options.
+
+    Raises:
+        UsageError: A number is below `Option.least` or above `Option.most`.
+    """
+    for option in _bounded_options(*kinds):
+        number = values.get(option.name)
+        if number is None:
+            continue
+        if option.least is not None and not number >= option.least:  # nor NaN
+            raise UsageError(f"{option.flag} is {number}; give {option.least} or more")
+        if option.most is not None and not number <= option.most:
+            raise UsageError(f"{option.flag} is {number}; give {option.most} or less")
+
+
+@cache
+def _bounded_options(*kinds: type) -> list[Option]:
+    """Return the options of dataclasses that have a smallest or a largest number."""
+    bounded = []
+    for option in options(*kinds):
+        if option.least is not None or option.most is not None:
+            bounded.append(option)
+    return bounded
+
+
+@dataclass(frozen=True)
+class BoundedOptions:
+    """Options whose bounds hold for every front.
+
+    Typer checks the command line. Values from Python, from a plan of `run` and from the page are
+    checked when they are put into an instance.
+    """
+
+    def __post_init__(self) -> None:
+        check_bounds(vars(self), type(self))
+
+
+def asked_names(values: Mapping[str, Any]) -> set[str]:
+    """Return the names of the options that ask for something: False and "" ask for nothing."""
+    return {name for name, value in values.items() if value is not False and value != ""}
+
+
+def changed_names(kind: Any) -> set[str]:
+    """Return the names of the fields of a dataclass that do not have their defaults."""
+    return {item.name for item in fields(kind) if getattr(kind, item.name) != item.default}
 
 
 def copied(kind: type[T], source: Any, **changes: Any) -> T:
@@ -440,7 +494,7 @@ class MachineOptions:
 
 
 @dataclass(frozen=True)
-class DeviceOptions:
+class DeviceOptions(BoundedOptions):
     """Where a model runs, and in which precision."""
 
     device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", RUNNING, metavar="DEVICE")

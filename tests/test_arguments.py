@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import ropeconv
+from ropeconv.cli.app import all_commands, find
 from ropeconv.engines.probe import SharedProbe
 from ropeconv.errors import UsageError
+from ropeconv.features.evaluation.options import EvalOptions, SizeOptions, TuneOptions
+from ropeconv.features.imatrix.options import PieceOptions
 from ropeconv.keywords import ApplyKeywords
+from ropeconv.options import BoundedOptions, Option, ValidateRequest, options
 from ropeconv.reporting import SilentReporter
 from ropeconv.verbs.arguments import check_value
 
@@ -174,3 +178,71 @@ def test_a_patch_by_a_plan_refuses_other_keywords(llama: Path) -> None:
     with pytest.raises(UsageError, match="beta_fast"):
         api.patch(model, plan, beta_fast=16)
     api.patch(model, plan, beta_fast=None)()
+
+
+# Bounds of numbers
+
+GROUPS = (ValidateRequest, EvalOptions, SizeOptions, TuneOptions, PieceOptions)
+"""The classes with all options that have bounds."""
+
+
+def has_bounds(option: Option) -> bool:
+    return option.least is not None or option.most is not None
+
+
+BOUNDED = [
+    pytest.param(kind, option, id=f"{kind.__name__} {option.flag}")
+    for kind in GROUPS
+    for option in options(kind)
+    if has_bounds(option)
+]
+CHECKED_ELSEWHERE = {"--gpus", "--port"}
+"""`train_config` has a check of its own, and a port that is out of range opens no server."""
+
+
+def filled(kind: type, **values: object) -> object:
+    """An instance of a class of options."""
+    if kind is TuneOptions:
+        values["context"] = "8k"
+    return kind(**values)
+
+
+@pytest.mark.parametrize(("kind", "option"), BOUNDED)
+def test_the_bounds_of_an_option_hold_for_python(kind: type, option: Option) -> None:
+    assert issubclass(kind, BoundedOptions)
+    for bound, step in ((option.least, -1), (option.most, 1)):
+        if bound is None:
+            continue
+        filled(kind, **{option.name: bound})
+        with pytest.raises(UsageError, match=rf"^{option.flag} is {bound + step};"):
+            filled(kind, **{option.name: bound + step})
+
+
+def test_every_bound_of_the_command_line_holds_for_python() -> None:
+    flags = set()
+    for name in all_commands():
+        for parameter in find(name).options:
+            if (parameter.min, parameter.max) != (None, None):
+                flags.add(parameter.opts[0])
+    known = {option.flag for kind in GROUPS for option in options(kind) if has_bounds(option)}
+    assert len(known) > 8
+    assert flags - CHECKED_ELSEWHERE == known
+
+
+OUT_OF_BOUNDS: dict[str, Call] = {
+    "--tokens is 3": lambda: api.validate("m", "n", tokens=3),
+    "--tokens is -5": lambda: api.validate("m", "n", tokens=-5),
+    "--chunk is 0": lambda: api.validate("m", "n", chunk=0),
+    "--chunk is -1": lambda: api.evaluate("m", text="words", chunk=-1),
+    "--threads is 0": lambda: api.evaluate("m", text="words", threads=0),
+    "--depths is 0": lambda: api.evaluate("m", text="words", measure="passkey", depths=0),
+    "--windows is 1": lambda: api.tune("m", "words", "8k", windows=1),
+    "--chunk-size is 0": lambda: api.imatrix("m.gguf", "text.txt", chunk_size=0),
+    "--chunks is -1": lambda: api.imatrix("m.gguf", "text.txt", chunks=-1),
+}
+
+
+@pytest.mark.parametrize("start", OUT_OF_BOUNDS)
+def test_a_number_out_of_bounds_is_refused_before_anything_is_read(start: str) -> None:
+    with pytest.raises(UsageError, match=f"^{start};"):
+        OUT_OF_BOUNDS[start]()

@@ -3,11 +3,11 @@
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from ropeconv.options import LENGTH, MODEL, OUTPUT, RUNNING, option
+from ropeconv.options import LENGTH, MODEL, OUTPUT, RUNNING, BoundedOptions, option
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class TextOptions(BoundedOptions):
     """The texts of `eval` and `tune`, and the limits of a run."""
 
     text: tuple[str, ...] = option(
@@ -88,7 +88,7 @@ class EvalOptions(TextOptions):
 
 
 @dataclass(frozen=True)
-class SizeOptions:
+class SizeOptions(BoundedOptions):
     """The size of an evaluation, as users write it: options of `eval`, and keys of [eval] in a plan
     of `run`.
     """
@@ -123,7 +123,7 @@ class SizeOptions:
 
 
 @dataclass(frozen=True)
-class TuneOptions:
+class TuneOptions(BoundedOptions):
     """The search of `tune`, as users write it."""
 
     context: str = option(MISSING, "The context to reach.", LENGTH, metavar="TOKENS")

@@ -22,9 +22,9 @@ from ropeconv.reporting import Reporter, SilentReporter
 from ropeconv.rope.errors import RopeconvError, command_line, counted
 from ropeconv.verbs.arguments import check_arguments
 
+from .options import PieceOptions
+
 PROGRAM = Path(__file__).with_name("program.py")
-CHUNK = 512
-"""Tokens of a piece of text, as in llama-imatrix."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def imatrix(
     model: Path | str,
     text: Path | str,
     out: Path | str | None = None,
-    chunk_size: int = CHUNK,
-    chunks: int = 0,
+    chunk_size: int = PieceOptions.chunk_size,
+    chunks: int = PieceOptions.chunks,
     force: bool = False,
     reporter: Reporter | None = None,
 ) -> CollectedImatrix:
@@ -94,9 +94,11 @@ def imatrix(
         reporter: Gets the progress.
 
     Raises:
-        UsageError: For another file than a GGUF model, and a text that is too short.
+        UsageError: For another file than a GGUF model, a text that is too short, and numbers that
+            are out of bounds.
         RopeconvError: Where llama.cpp does not run the model.
     """
+    PieceOptions(chunk_size, chunks)  # refuses numbers that are out of their bounds
     require("llama_cpp", "an importance matrix")
     reporter = reporter or SilentReporter()
     source = expand_home(Path(model))

@@ -14,6 +14,8 @@ from ropeconv.cli.typer_classes import Command
 from ropeconv.formats.files import expand_home
 from ropeconv.options import Writes
 
+from .options import PieceOptions
+
 app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
@@ -32,6 +34,7 @@ def imatrix_command(
         ),
     ],
     text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text file.", parser=expand_home)],
+    pieces: PieceOptions,
     screen: ProgressScreen,
     out: Annotated[
         Path | None,
@@ -44,12 +47,6 @@ def imatrix_command(
         ),
         Writes(),
     ] = None,
-    chunk_size: Annotated[
-        int, typer.Option(metavar="N", min=16, help="Tokens of a piece of the text.")
-    ] = 512,
-    chunks: Annotated[
-        int, typer.Option(metavar="N", min=0, help="The most pieces (default: all).")
-    ] = 0,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file that is there."), Writes()
     ] = False,
@@ -65,8 +62,8 @@ def imatrix_command(
         model,
         text,
         out=out,
-        chunk_size=chunk_size,
-        chunks=chunks,
+        chunk_size=pieces.chunk_size,
+        chunks=pieces.chunks,
         force=force,
         reporter=screen,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ropeconv.bake.warnings import modelfile_of
+from ropeconv.bake.modelfile import modelfile_of
 from ropeconv.environment import installed
 from ropeconv.errors import UsageError, reason
 from ropeconv.features.evaluation.plots import evaluation_pictures

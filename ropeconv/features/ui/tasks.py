@@ -15,7 +15,8 @@ from ropeconv.bake.hidden import HiddenFolder, discard_stopped_run
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.quality import quality
 from ropeconv.bake.ranked import RankedMethods, advised
-from ropeconv.bake.warnings import modelfile_of, repairs
+from ropeconv.bake.modelfile import modelfile_of
+from ropeconv.bake.warnings import repairs
 from ropeconv.errors import BadSource, Interruption, StopRequest, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.files import read_text

@@ -10,8 +10,10 @@ from ropeconv.engines.transformers.load import DeviceSpec, stored_dtype
 from ropeconv.formats.disk import human
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.inspection.kv_cache import KvCache
+from ropeconv.options import RunOptions, check_bounds
 from ropeconv.verbs.rows import Row
 
+from ..options import EvalOptions
 from ..texts import Tokenizer
 
 
@@ -140,6 +142,9 @@ class RunnerRequest:
 
     threads: int | None = None
     """Threads of the CPU; None for OMP_NUM_THREADS or the cores."""
+
+    def __post_init__(self) -> None:
+        check_bounds(vars(self), RunOptions, EvalOptions)
 
     def set_torch_threads(self) -> None:
         """Let torch compute with as many threads as --threads says, in this whole process."""

@@ -26,15 +26,17 @@ from ropeconv.errors import UsageError, reason
 from ropeconv.features.evaluation.texts import read_files
 from ropeconv.formats.disk import sha256, text_digest
 from ropeconv.formats.files import expand_home
+from ropeconv.formats.gguf.file import SHARD
 from ropeconv.formats.journal import Journal, JournalKind, Line
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.kind import has_gguf_name, is_gguf
 from ropeconv.hub.options import repository
-from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.inspection.receipts.storage import has_receipt, read_receipt
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.hub import HubSource, answers
 from ropeconv.models.open import HUB_FILE, HUB_ID, open_source
 from ropeconv.models.reference import names_gguf, resolve_reference
+from ropeconv.models.source import RECEIPT
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison
@@ -140,12 +142,15 @@ MODEL_FILES = ("config.json", "params.json")
 """Files of a model; a pattern selects folders with one of them, and GGUF files."""
 
 
-def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
+def named_sources(
+    listed: Sequence[str], folder: Path, out: Path | None = None
+) -> list[NamedSource]:
     """Return the sources that a plan lists, each once and with a name that no other one has.
 
     Args:
         listed: The entries of the plan: a path, a name on the Hub, or a pattern or query of these.
         folder: The folder that paths are relative to.
+        out: The folder of the outputs, which patterns leave out; None without one.
 
     Returns:
         The sources; one that cannot be opened has a `problem`.
@@ -155,7 +160,7 @@ def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     """
     references: list[str] = []
     for text in listed:
-        references += _references_of(text, folder)
+        references += _references_of(text, folder, out)
     references_once = dict.fromkeys(references)
 
     # two sources may have one name, as me/llama and you/llama
@@ -164,12 +169,13 @@ def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     return _give_distinct_names(sources)
 
 
-def _references_of(text: str, folder: Path) -> list[str]:
+def _references_of(text: str, folder: Path, out: Path | None) -> list[str]:
     """Return the models of an entry of `sources`: a collection, a query, a pattern or one model.
 
     Args:
         text: The entry, such as "collection:me/long-2f3a", "author:me", "./models/*" or "me/llama".
         folder: The folder that paths are relative to.
+        out: The folder of the outputs; None without one.
 
     Raises:
         UsageError: There is none.
@@ -179,7 +185,7 @@ def _references_of(text: str, folder: Path) -> list[str]:
     elif HUB_QUERY.fullmatch(text):
         references = _query(text)
     elif any(mark in text for mark in "*?["):
-        references = _matches(text, folder)
+        references = _matches(text, folder, out)
     else:
         # owner/name may be a folder here, which is meant then
         local = (folder / expand_home(text)).resolve()
@@ -192,14 +198,16 @@ def _references_of(text: str, folder: Path) -> list[str]:
     return references
 
 
-def _matches(text: str, folder: Path) -> list[str]:
+def _matches(text: str, folder: Path, out: Path | None) -> list[str]:
     """Return the models that a pattern of paths matches, sorted.
 
-    They are GGUF files, and folders with a file that every model has (`MODEL_FILES`).
+    They are GGUF files, and folders with a file that every model has (`MODEL_FILES`). Outputs of
+    the plan are left out: otherwise its next run would extend them again.
 
     Args:
         text: The pattern.
         folder: The folder that a relative pattern is in.
+        out: The folder of the outputs; None without one.
     """
     # Path.glob refuses an absolute pattern, so it gets "models/*" below "/" for "/models/*"
     start = folder
@@ -212,9 +220,36 @@ def _matches(text: str, folder: Path) -> list[str]:
     models = []
     for path in sorted(start.glob(pattern)):
         is_checkpoint = any((path / name).exists() for name in MODEL_FILES)
-        if is_gguf(path) or is_checkpoint:
-            models.append(str(path))
+        is_model = is_gguf(path) or is_checkpoint
+        if not is_model or _is_later_shard(path):
+            continue
+        if out is not None and _is_output(path, out):
+            continue
+        models.append(str(path))
     return models
+
+
+def _is_later_shard(path: Path) -> bool:
+    """Return whether a file belongs to a split GGUF model whose first file is beside it."""
+    match = SHARD.match(path.name)
+    if match is None:
+        return False
+    first = path.with_name(f"{match['stem']}-{1:05}-of-{match['count']}.gguf")
+    return first != path and first.exists()
+
+
+def _is_output(path: Path, out: Path) -> bool:
+    """Return whether a model is an output in the folder `out`, finished or not."""
+    place = path.resolve()
+    folder = out.resolve()
+    if folder not in place.parents:
+        return False
+    # an output is written in a hidden folder (`HiddenFolder`), which a killed run leaves behind
+    if any(part.endswith(".ropeconv-partial") for part in place.relative_to(folder).parts):
+        return True
+    if path.is_dir():
+        return (path / RECEIPT).exists()
+    return has_receipt(path)
 
 
 def _collection(slug: str) -> list[str]:

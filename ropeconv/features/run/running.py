@@ -64,7 +64,7 @@ def open_run(path: Path, on: str = "") -> OpenRun:
     out = folder / (plan.out or path.stem)
     place = on or plan.executor.on
     executor = _open_executor(plan, place, slurm_folder=out / "slurm")
-    sources = named_sources(plan.sources, folder)
+    sources = named_sources(plan.sources, folder, out)
     jobs = jobs_of(plan, sources, folder, out)
     return OpenRun(
         path=path, plan=plan, jobs=jobs, journal=out / "journal.jsonl", executor=executor

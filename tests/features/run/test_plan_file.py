@@ -4,6 +4,7 @@ a sentence.
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import get_type_hints
 import huggingface_hub
 import pytest
 
+import ropeconv
 from ropeconv.convert.target import Target
 from ropeconv.errors import UsageError
 from ropeconv.features.run.jobs import named_sources
@@ -167,6 +169,34 @@ def test_patterns_take_models_alone(place: Path) -> None:
         False,
         True,
     ], "by their files"
+
+
+def test_patterns_leave_out_the_outputs_of_the_plan(place: Path) -> None:
+    out = place / "plan"
+    (place / "models" / "x.gguf").write_bytes(b"GGUF")
+    before = named_sources(["./**", "./**/*.gguf"], place, out)
+    assert sorted(source.name for source in before) == ["a", "b", "c", "x"]
+
+    # what a run leaves: outputs, and the hidden folder of one that was killed
+    ropeconv.apply(place / "models" / "a", yarn=4, out=out / "a-yarn4", validate="off")
+    ropeconv.apply(place / "models" / "a", yarn=4, to="gguf", out=out / "a.gguf", validate="off")
+    partial = out / ".b-yarn4.ropeconv-partial" / "new"
+    shutil.copytree(place / "models" / "b", partial)
+    assert named_sources(["./**", "./**/*.gguf"], place, out) == before
+
+    # models of others in the folder stay, and so does an output that is named or another plan's
+    shutil.copytree(place / "models" / "b", out / "mine")
+    assert len(named_sources(["./**", "./**/*.gguf"], place, out)) == 5
+    assert [source.name for source in named_sources(["plan/a-yarn4"], place, out)] == ["a-yarn4"]
+    others = named_sources(["plan/a*"], place, place / "other")
+    assert [source.name for source in others] == ["a-yarn4", "a"]
+
+
+def test_a_split_gguf_file_is_one_source(place: Path) -> None:
+    for number in (1, 2):
+        (place / "models" / f"x-{number:05}-of-00002.gguf").write_bytes(b"GGUF")
+    names = [source.name for source in named_sources(["models/*.gguf"], place)]
+    assert names == ["x-00001-of-00002"]
 
 
 def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from ropeconv.bake.file_checks import is_document
 from ropeconv.bake.finished import made_from
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.verify import verify_output
+from ropeconv.convert.to_gguf.stock import find_converter
 from ropeconv.errors import UsageError, reason
 from ropeconv.features.evaluation.texts import read_files
 from ropeconv.formats.disk import sha256, text_digest
@@ -108,6 +110,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     settings: JsonObject = {}
     """The settings of the task."""
+
+    digests: dict[str, str] = {}
+    """Digests of the files that the target names, as `_digest_files` returns them."""
 
     @cached_property
     def key(self) -> str:
@@ -373,6 +378,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     rows = plan.rows(folder)
     rows_with_recipe = [row for row in rows if row.recipe is not None]
     labels = _output_labels(rows_with_recipe)  # for the names of outputs: {"yarn:4": "yarn4"}
+    digests = {target.name: _digest_files(target) for target in plan.targets}
     eval_settings = None
     if "eval" in plan.tasks:
         eval_settings = _eval_settings(plan, folder)
@@ -382,7 +388,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
         for row in rows:
             label = labels.get(row.name, "")
             for target in plan.targets:
-                job = _output_job(plan, source, row, label, target, out)
+                job = _output_job(plan, source, row, label, target, out, digests[target.name])
                 if job:  # a plan that only evaluates has none
                     jobs.append(job)
         if eval_settings is not None:
@@ -426,7 +432,13 @@ def _eval_job(
 
 
 def _output_job(
-    plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
+    plan: RunPlan,
+    source: NamedSource,
+    row: Row,
+    label: str,
+    target: TargetTable,
+    out: Path,
+    digests: dict[str, str],
 ) -> Job:
     """Return the job of one output: a unit for each of apply, validate and push in the plan.
 
@@ -437,6 +449,7 @@ def _output_job(
         label: The recipe in the form for file names, such as "yarn4"; empty for "base".
         target: The format of the output, one of [[targets]].
         out: The folder of the outputs.
+        digests: Those of the files that the target names.
     """
     # the name of the output, such as "llama-yarn4-q8.gguf"
     name = "-".join(part for part in (source.name, label, target.name) if part)
@@ -470,6 +483,7 @@ def _output_job(
             target=unit_target,
             family=plan.family,
             settings=settings[task],
+            digests=digests,
             out=str(out / name),
         )
         units.append(unit)
@@ -531,6 +545,24 @@ def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
     for name, text in read_files(names):
         digest.update(f"{Path(name).name} {len(text)}\n{text}".encode(errors="surrogatepass"))
     return {**msgspec.to_builtins(plan.eval), "text": names, "sha256": digest.hexdigest()}
+
+
+def _digest_files(target: TargetTable) -> dict[str, str]:
+    """Return the digests of the importance matrix and the converter that a target names.
+
+    They become a part of the unit's key in the journal, so that the unit is run again where one of
+    them was changed. Files that cannot be read have none: `apply` says what is wrong with them.
+    """
+    digests = {}
+    if target.imatrix is not None:
+        with suppress(OSError):
+            digests["imatrix"] = sha256(target.imatrix)
+    if target.converter is not None:
+        with suppress(OSError, UsageError):
+            converter = find_converter(target.converter)
+            if converter is not None:
+                digests["converter"] = converter.sha256
+    return digests
 
 
 def _refuse_shared_places(units: Sequence[Unit], share_repository: bool) -> None:

@@ -68,6 +68,23 @@ def test_a_key_changes_with_what_decides_the_result(tmp_path: Path) -> None:
     assert planned(tmp_path, plan_text("eval", EVAL), text="other words")[0][0].key != before.key
 
 
+def test_a_key_changes_with_the_files_that_a_target_names(tmp_path: Path) -> None:
+    script = tmp_path / "llama.cpp" / "convert_hf_to_gguf.py"
+    script.parent.mkdir()
+    keys = set()
+    for matrix, code in (("one", "a"), ("another", "a"), ("another", "b")):
+        (tmp_path / "im.dat").write_text(matrix)
+        script.write_text(code)
+        targets = '[[targets]]\nto = "gguf"\nimatrix = "im.dat"\nconverter = "llama.cpp"\n'
+        for unit in planned(tmp_path, plan_text("apply validate", targets), SOURCES[:1])[0]:
+            keys.add(unit.key)
+    assert len(keys) == 2 * 3
+
+    # a file that is missing is an error of `apply`, and of this unit alone
+    (tmp_path / "im.dat").unlink()
+    assert planned(tmp_path, plan_text("apply", targets))[0][0].digests.keys() == {"converter"}
+
+
 def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
     """In the same words before and behind the publication, and never against what the plan says."""
     outtypes = {"": None, "f": "f16", "q": "q8_0", "k": "q4_k_m", "s": "q8_0"}

@@ -246,3 +246,37 @@ OUT_OF_BOUNDS: dict[str, Call] = {
 def test_a_number_out_of_bounds_is_refused_before_anything_is_read(start: str) -> None:
     with pytest.raises(UsageError, match=f"^{start};"):
         OUT_OF_BOUNDS[start]()
+
+
+# Options without an effect
+
+IGNORED: dict[str, Call] = {
+    "--chunk": lambda: api.validate("m.gguf", "n", chunk=7),
+    "--device": lambda: api.validate("m.gguf", "n", device="cuda:7"),
+    "--layer-by-layer": lambda: api.validate("m.gguf", "n", layer_by_layer=True),
+    "--dtype": lambda: api.validate("m.gguf", "n", dtype="float16"),
+    "--length": lambda: api.validate("m.gguf", "n", length="1k"),
+    "--length, --text": lambda: api.validate("m.gguf", "n", text="hello world"),
+    "--trust-remote-code": lambda: api.validate("m.gguf", "n", trust_remote_code=True),
+    "--model": lambda: api.validate("m.gguf", "n", model="x"),
+    "--seed": lambda: api.validate("m", "n", text="hello world", seed=1),
+    "--dequantised": lambda: api.validate("m", "n", dequantised=True),
+    "--tokens": lambda: api.validate("m", "n", server="http://127.0.0.1:9", tokens=64),
+    "--device-map": lambda: api.validate("m", server="http://127.0.0.1:9", device_map="auto"),
+    "--depths": lambda: api.evaluate("m", text="words", depths=3),
+    "--generate": lambda: api.evaluate("m", text="words", generate=True),
+    "--targets": lambda: api.evaluate("m", text="words", measure="passkey", targets=3),
+    "--threads": lambda: api.evaluate("m", text="words", server="http://127.0.0.1:9", threads=2),
+    "--model names": lambda: api.identify("m", model="x"),
+}
+
+
+@pytest.mark.parametrize("start", IGNORED)
+def test_an_option_without_effect_is_refused_in_python(start: str) -> None:
+    with pytest.raises(UsageError, match=f"^{start}"):
+        IGNORED[start]()
+
+
+def test_a_switch_that_is_off_asks_for_nothing() -> None:
+    with pytest.raises(ropeconv.RopeconvError, match="nowhere"):
+        api.validate("nowhere", "n", dequantised=False, trust_remote_code=False, model="")

@@ -5,7 +5,7 @@ All else about a command is Typer's: its parameters are `Annotated[kind, typer.O
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import MISSING, dataclass, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -230,3 +230,8 @@ def typed_options(ctx: typer.Context) -> set[str]:
         if source is not None and source.name == "COMMANDLINE":
             flags.add(param.opts[0])
     return flags
+
+
+def option_names(typed: Set[str]) -> set[str]:
+    """Return the names of options in Python, such as "device_map", from their flags."""
+    return {flag.lstrip("-").replace("-", "_") for flag in typed}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -36,7 +36,7 @@ from ..keywords import ValidateKeywords
 from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..options import ValidateOn
+from ..options import ValidateOn, asked_names, changed_names
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError
 from ..rope.features import find_hook, hook
@@ -69,6 +69,8 @@ SHARE_OF_SPEED = 0.4
 """The part of the speed of one large product of matrices that a model reaches on short runs."""
 BYTES_OF_FLOAT32 = 4
 """Bytes of a number in float32, in which a CPU runs a model."""
+OF_CHECKPOINTS = ("chunk", "device", "layer_by_layer", "dtype", "length")
+"""Keys of [validate] in a plan of `run` that have no effect where llama.cpp runs the output."""
 
 
 def run_validation(
@@ -93,10 +95,15 @@ def run_validation(
     Raises:
         Disagreement: Where files differ, or the frequencies that transformers computes.
         Interruption: Where it was stopped before anything could be compared.
+        UsageError: As `refuse_ignored` does.
         RopeconvError: As `verify_output`, `validate_checkpoint`, `validate_gguf` and
             `validate_server` do.
     """
     from ..validate.gguf import check_gguf
+
+    # a front has refused what its user named; this is for callers with settings of their own
+    names = changed_names(settings) | asked_names({"model": model})
+    refuse_ignored(names, comparison.baked, settings, server)
 
     # refuse what cannot run before any check: a file without a reference, a device that is missing
     by_llama_cpp = not server and is_gguf(comparison.baked)
@@ -140,6 +147,56 @@ def run_validation(
     except BadSource as problem:
         reporter.note(f"The result is not stored: {problem}.")
     return result, files
+
+
+def refuse_ignored(names: Set[str], output: Path, settings: Settings, server: str) -> None:
+    """Refuse an option that has no effect where the output runs.
+
+    Args:
+        names: The names of the options that the user gave, such as "device", also of those with
+            their default values.
+        output: The output.
+        settings: How it is run.
+        server: The URL of a server that runs it; empty without one.
+
+    Raises:
+        UsageError: An option has no effect.
+    """
+    gguf = is_gguf(output)
+    if "seed" in names and settings.text:
+        raise UsageError("--seed is that of synthetic tokens, which --text replaces; leave one out")
+    if "trust_remote_code" in names and gguf:
+        raise UsageError(
+            "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out"
+        )
+    if server:
+        if "device_map" in names:
+            raise UsageError("--device-map is for validation without --server; leave it out")
+        if "tokens" in names:
+            raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
+    elif "model" in names:
+        raise UsageError(
+            "--model names one of a server's models; add --server URL, or leave it out"
+        )
+
+    # llama.cpp runs a GGUF file, unless a server does; transformers runs all others
+    by_llama_cpp = gguf and not server
+    if not by_llama_cpp:
+        if "dequantised" in names:
+            raise UsageError(
+                "--dequantised is for a GGUF file and its source in GGUF; leave it out"
+            )
+        return
+    for name in ("chunk", "device", "layer_by_layer"):
+        if name in names:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is for checkpoints; leave it out")
+    if "dtype" in names and not settings.dequantised:
+        raise UsageError("--dtype is for checkpoints and for --dequantised; leave it out")
+    if not names.isdisjoint(("length", "text", "device_map")):
+        raise UsageError(
+            "--length, --text and --device-map are for checkpoints; for GGUF give --tokens"
+        )
 
 
 def name_mistake(
@@ -243,10 +300,11 @@ def validate(
         The comparison: `agrees`, `sentence`, `buckets`.
 
     Raises:
-        UsageError: For keywords that do not exist, or if the source is not known.
+        UsageError: For keywords that do not exist or have no effect, or if the source is not known.
         RopeconvError: The output or its source cannot be read or run.
     """
     given = check_keywords("validate", keywords, ValidateKeywords)
+    names = asked_names(given)
     require("torch", "validating")
     require("transformers", "validating")
     reporter = given.pop("reporter", None) or SilentReporter()
@@ -267,6 +325,7 @@ def validate(
     settings = Settings(**given)
 
     output_path = Path(reference_of("validate", output))
+    refuse_ignored(names, output_path, settings, server)
     source = _source_for(output, output_path, against)
     comparison = Comparison.open(output_path, source)
     file_checks = Options(quick, may_be_edited, settings.trust_remote_code)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import Interruption, UsageError
-from ...formats.kind import is_gguf
 from ...options import ValidateRequest, copied
 from ...rope.errors import RopeconvError
 from ...rope.features import hook
 from ...rope.lengths import parse_tokens
-from ..command import expand_options, typed_options
+from ..command import expand_options, option_names, typed_options
 from ..options import (
     DeviceMapOption,
     ExplainOption,
@@ -32,7 +31,6 @@ from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...inspection.receipts.companion import CompanionReceipt
-    from ...validate.comparison import Settings
 
 app = typer.Typer(add_completion=False)
 
@@ -77,7 +75,7 @@ def validate_command(
     from ...inspection.receipts.companion import read_companion
     from ...inspection.receipts.places import find_source, why_not_found
     from ...validate.comparison import Comparison, Settings
-    from ...verbs.validation import name_mistake, run_validation
+    from ...verbs.validation import name_mistake, refuse_ignored, run_validation
     from ...views.plot_style import write_pictures
     from ...views.reports import write_validation_report
     from ...views.results import show_validation
@@ -95,9 +93,6 @@ def validate_command(
         return
 
     # refuse options that have no effect, and find the source
-    _refuse_ignored(typed, baked, options)
-    if not Probe.available():
-        raise RopeconvError("validating needs torch and transformers; pip install ropeconv")
     length = parse_tokens(options.length) if options.length else 0
     settings = copied(
         Settings,
@@ -106,7 +101,9 @@ def validate_command(
         length=length,
         trust_remote_code=trust_remote_code,
     )
-    _check_settings(settings, is_gguf(baked), options.server)
+    refuse_ignored(option_names(typed), baked, settings, options.server)
+    if not Probe.available():
+        raise RopeconvError("validating needs torch and transformers; pip install ropeconv")
     check_places(report, plot)
     against = options.against or find_source(baked)
     if not against:
@@ -236,58 +233,3 @@ def _validate_graph(
         show_validation(result, title, screen, explain)
     if not result.agrees:
         raise SystemExit(3)
-
-
-def _refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> None:
-    """Refuse an option on the command line that has no effect, even one with its default value.
-
-    Args:
-        typed: The names of the options on the command line.
-        baked: The output.
-        options: The values of the options.
-
-    Raises:
-        UsageError: An option has no effect.
-    """
-    # llama.cpp runs a GGUF file, unless a server does; transformers runs all others
-    by_llama_cpp = is_gguf(baked) and not options.server
-    for flag in ("--chunk", "--device", "--layer-by-layer"):
-        if flag in typed and by_llama_cpp:
-            raise UsageError(f"{flag} is for checkpoints; leave it out")
-    if "--dtype" in typed and by_llama_cpp and not options.dequantised:
-        raise UsageError("--dtype is for checkpoints and for --dequantised; leave it out")
-    if "--seed" in typed and options.text:
-        raise UsageError("--seed is that of synthetic tokens, which --text replaces; leave one out")
-    if "--model" in typed and not options.server:
-        raise UsageError(
-            "--model names one of a server's models; add --server URL, or leave it out"
-        )
-
-
-def _check_settings(settings: Settings, gguf: bool, server: str) -> None:
-    """Refuse options without an effect where the output runs: llama.cpp, a server, or transformers.
-
-    Args:
-        settings: How the models run.
-        gguf: Whether the output is a GGUF file.
-        server: The URL of a server that runs it; empty without one.
-
-    Raises:
-        UsageError: A value has no effect.
-    """
-    if server and settings.device_map:
-        raise UsageError("--device-map is for validation without --server; leave it out")
-    if settings.trust_remote_code and gguf:
-        raise UsageError(
-            "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out"
-        )
-    if server and settings.tokens is not None:
-        raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
-    by_llama_cpp = gguf and not server
-    has_other_options = settings.length or settings.text or settings.device_map
-    if by_llama_cpp and has_other_options:
-        raise UsageError(
-            "--length, --text and --device-map are for checkpoints; for GGUF give --tokens"
-        )
-    if settings.dequantised and not by_llama_cpp:
-        raise UsageError("--dequantised is for a GGUF file and its source in GGUF; leave it out")

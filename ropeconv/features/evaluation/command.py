@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropeconv.cli.command import expand_options, typed_options
+from ropeconv.cli.command import expand_options, option_names, typed_options
 from ropeconv.cli.options import (
     DeviceMapOption,
     DryRunOption,
@@ -32,7 +32,6 @@ from .options import EvalOptions, SizeOptions, TextOptions
 
 if TYPE_CHECKING:
     from .evaluation import Evaluation, Sizes
-    from .measures.measure import Measure
     from .ranking import Condition
     from .result import Result
     from .runners.runner import RunnerRequest
@@ -112,46 +111,6 @@ def refuse_field(typed: Set[str], options: TextOptions) -> None:
         raise UsageError("--field is a column of --dataset; add that, or leave it out")
 
 
-def refuse_ignored(
-    typed: Set[str], model: str, options: EvalOptions, measures: Sequence[Measure]
-) -> None:
-    """Refuse an option that has no effect with the chosen measures and servers.
-
-    Args:
-        typed: The names of the options on the command line. A default has no effect either, but
-            the user did not ask for it.
-        model: The model; empty where only servers are measured.
-        options: The values of the options.
-        measures: The measures.
-
-    Raises:
-        UsageError: An option has no effect.
-    """
-    refuse_field(typed, options)
-
-    # sizes that only some measures read
-    used_sizes: set[str] = set()
-    for measure in measures:
-        used_sizes |= measure.sizes
-    if "--targets" in typed and "targets" not in used_sizes:
-        raise UsageError("--targets is for --measure growth; leave it out")
-    if "--depths" in typed and "depths" not in used_sizes:
-        raise UsageError(
-            "--depths is for facts hidden in a text; add --measure passkey, or leave it out"
-        )
-    if "--generate" in typed and "generate" not in used_sizes:
-        raise UsageError("--generate is for questions; add --measure passkey, or leave it out")
-    if "--seed" in typed and "seed" not in used_sizes:
-        raise UsageError("--seed is for questions; add --measure passkey, or leave it out")
-
-    # a server was started with its own options, and knows its own family
-    for flag in ("--chunk", "--threads"):
-        if flag in typed and options.servers:
-            raise UsageError(f"{flag} is for models that are loaded here; leave it out")
-    if "--family" in typed and options.servers and not model:
-        raise UsageError("--family is that of MODEL, and none is given; leave it out")
-
-
 @app.command("eval", cls=Command, epilog=EXAMPLES)
 @expand_options
 def eval_command(
@@ -185,7 +144,7 @@ def eval_command(
     from ropeconv.formats.journal import default_path
     from ropeconv.verbs.rows import parse_rows
 
-    from .evaluation import Sizes, parse_duration
+    from .evaluation import Sizes, parse_duration, refuse_ignored
     from .ranking import parse_condition
     from .result import record
     from .runners.runner import RunnerRequest
@@ -193,7 +152,9 @@ def eval_command(
 
     # everything that can be refused without a model is refused before one is loaded
     measures = copied(Sizes, sizes).chosen_measures()
-    refuse_ignored(typed_options(ctx), model, options, measures)
+    typed = typed_options(ctx)
+    refuse_field(typed, options)
+    refuse_ignored(option_names(typed), model, options.servers, measures)
     check_places(report, plot, options.out)
 
     # MODEL, then methods or text files

@@ -6,7 +6,7 @@
 import os
 import re
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -878,6 +878,44 @@ class Sizes(SizeOptions):
             for measure in suite_measures(self.suite):
                 chosen.setdefault(measure.name, measure)
         return list(chosen.values())
+
+
+def refuse_ignored(
+    names: Set[str], model: str, servers: Sequence[str], measures: Sequence[Measure]
+) -> None:
+    """Refuse an option that has no effect with the chosen measures and servers.
+
+    Args:
+        names: The names of the options that the user gave, such as "depths". A default has no
+            effect either, but the user did not ask for it.
+        model: The model; empty where only servers are measured.
+        servers: The servers that are measured.
+        measures: The measures.
+
+    Raises:
+        UsageError: An option has no effect.
+    """
+    # sizes that only some measures read
+    used_sizes: set[str] = set()
+    for measure in measures:
+        used_sizes |= measure.sizes
+    if "targets" in names and "targets" not in used_sizes:
+        raise UsageError("--targets is for --measure growth; leave it out")
+    if "depths" in names and "depths" not in used_sizes:
+        raise UsageError(
+            "--depths is for facts hidden in a text; add --measure passkey, or leave it out"
+        )
+    if "generate" in names and "generate" not in used_sizes:
+        raise UsageError("--generate is for questions; add --measure passkey, or leave it out")
+    if "seed" in names and "seed" not in used_sizes:
+        raise UsageError("--seed is for questions; add --measure passkey, or leave it out")
+
+    # a server was started with its own options, and knows its own family
+    for name in ("chunk", "threads"):
+        if name in names and servers:
+            raise UsageError(f"--{name} is for models that are loaded here; leave it out")
+    if "family" in names and servers and not model:
+        raise UsageError("--family is that of MODEL, and none is given; leave it out")
 
 
 @contextmanager

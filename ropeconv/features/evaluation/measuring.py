@@ -8,11 +8,12 @@ from typing import Any, TypeVar, Unpack
 
 from ropeconv.engines.engine import Progress
 from ropeconv.keywords import Length, StrPath
+from ropeconv.options import asked_names
 from ropeconv.reporting import Reporter, SilentReporter
 from ropeconv.verbs.arguments import check_keywords, check_value, list_keywords, reference_of
 from ropeconv.verbs.recipes import length_text
 
-from .evaluation import Sizes, evaluate_model
+from .evaluation import Sizes, evaluate_model, refuse_ignored
 from .keywords import EvaluateKeywords, TuneKeywords
 from .result import Result
 from .runners.runner import RunnerRequest
@@ -40,7 +41,8 @@ def evaluate(
         keywords: The flags of `ropeconv eval` with underscores. They are listed below.
 
     Raises:
-        UsageError: For keywords that do not exist, and a row that does not name a method.
+        UsageError: For keywords that do not exist or have no effect, and a row that does not name a
+            method.
         RopeconvError: Where the model, a text or all rows cannot be run.
     """
     given = check_keywords("evaluate", keywords, EvaluateKeywords)
@@ -65,9 +67,13 @@ def evaluate(
     if "against" in given:  # a path, a name on the Hub, or an object such as an inspection
         run_options["against"] = reference_of("evaluate", given["against"])
 
+    reference = reference_of("evaluate", model)
+    servers = run_options.get("servers", ())
+    refuse_ignored(asked_names(given), reference, servers, sizes.chosen_measures())
+
     with reporter.counting("Measuring") as (total, advance):
         return evaluate_model(
-            reference_of("evaluate", model),
+            reference,
             rows,
             text,
             sizes,

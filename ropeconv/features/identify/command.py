@@ -12,7 +12,6 @@ from ropeconv.cli.command import OptionGroup, expand_options
 from ropeconv.cli.options import ExplainOption, RecipeValues, TrustOption
 from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
-from ropeconv.errors import UsageError
 from ropeconv.formats.files import expand_home
 from ropeconv.options import Option, RunOptions, ValidateRequest, copied, options
 from ropeconv.rope.lengths import parse_tokens
@@ -72,8 +71,6 @@ def identify_command(
 
     from .identifying import identify
 
-    if asked["model"] and not asked["server"]:
-        raise UsageError("--model names one of a server's models; add --server URL")
     settings = copied(
         Settings,
         running,

@@ -186,9 +186,12 @@ def identify(
         The candidates with their distances: `sentence`, `fits`, `is_right`.
 
     Raises:
-        UsageError: Neither an output nor a server is given, or no recipe is known.
+        UsageError: Neither an output nor a server is given, a model without a server, or no recipe
+            is known.
         RopeconvError: The output, its source or the server cannot be read or run.
     """
+    if model and not server:
+        raise UsageError("--model names one of a server's models; add --server URL")
     require("torch", "identifying")
     require("transformers", "identifying")
     settings = settings or Settings()

@@ -39,10 +39,12 @@ from ropeconv.models.hub import HubSource, answers
 from ropeconv.models.open import HUB_FILE, HUB_ID, open_source
 from ropeconv.models.reference import names_gguf, resolve_reference
 from ropeconv.models.source import RECEIPT
+from ropeconv.options import changed_names
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison
 from ropeconv.verbs.rows import BASE, Row
+from ropeconv.verbs.validation import OF_CHECKPOINTS
 from ropeconv.version import __version__
 
 from .plan_file import RunPlan, TargetTable
@@ -400,6 +402,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     # with exist_ok, a repository may exist already, so several outputs may be pushed into one
     may_share_repository = plan.push is not None and plan.push.exist_ok
     _refuse_shared_places(units, may_share_repository)
+    _refuse_ignored(plan, units)
     return jobs
 
 
@@ -460,7 +463,11 @@ def _output_job(
     # The settings of each task. They are a part of its unit's key in the journal: if the user
     # changes them in the plan file, the unit is run again.
     unit_target = target
-    settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
+    validate_settings = msgspec.to_builtins(plan.validate)
+    if has_gguf_name(name):  # llama.cpp runs it, which has none of these
+        for key in OF_CHECKPOINTS:
+            validate_settings.pop(key, None)
+    settings: dict[str, JsonObject] = {"apply": {}, "validate": validate_settings}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
         repo_id = _fill_template(plan.push.to, known)
@@ -563,6 +570,28 @@ def _digest_files(target: TargetTable) -> dict[str, str]:
             if converter is not None:
                 digests["converter"] = converter.sha256
     return digests
+
+
+def _refuse_ignored(plan: RunPlan, units: Sequence[Unit]) -> None:
+    """Refuse a key of [validate] that has an effect on no output of the plan.
+
+    Args:
+        plan: The plan file.
+        units: All units.
+
+    Raises:
+        UsageError: All outputs that are validated are GGUF files, and the key is for folders.
+    """
+    validated = [unit for unit in units if unit.task == "validate"]
+    if not validated or not all(has_gguf_name(unit.out) for unit in validated):
+        return
+    changed = changed_names(plan.validate)
+    for key in OF_CHECKPOINTS:
+        if key in changed:
+            raise UsageError(
+                f"validate.{key} is for checkpoints, and all outputs of the plan are GGUF files;"
+                " leave it out"
+            )
 
 
 def _refuse_shared_places(units: Sequence[Unit], share_repository: bool) -> None:

@@ -20,6 +20,7 @@ from ropeconv.features.evaluation.evaluation import (
     UNITS,
     Sizes,
     parse_duration,
+    refuse_ignored,
 )
 from ropeconv.features.evaluation.options import SizeOptions
 from ropeconv.formats.files import expand_home, read_text
@@ -29,9 +30,11 @@ from ropeconv.options import (
     RunOptions,
     TargetOptions,
     ValidateOptions,
+    changed_names,
     copied,
 )
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.lengths import parse_tokens
 from ropeconv.verbs.rows import Row, parse_rows
 
 TaskName = Literal["apply", "validate", "eval", "push"]
@@ -326,6 +329,9 @@ def _refuse_contradictions(plan: RunPlan, folder: Path) -> None:
         # A length such as "2T" is twice the trained context, which differs between models. To find
         # mistakes, any trained context will do.
         sizes.resolve(ANY_TRAINED_CONTEXT)
+        refuse_ignored(changed_names(sizes), model="", servers=(), measures=sizes.chosen_measures())
+    if plan.validate.length:
+        parse_tokens(str(plan.validate.length))
 
 
 def _check_tasks(plan: RunPlan, folder: Path) -> None:

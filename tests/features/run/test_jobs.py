@@ -85,6 +85,23 @@ def test_a_key_changes_with_the_files_that_a_target_names(tmp_path: Path) -> Non
     assert planned(tmp_path, plan_text("apply", targets))[0][0].digests.keys() == {"converter"}
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ['device = "cuda:5"', "length = 4096", "chunk = 7", 'dtype = "float16"', "layer_by_layer=true"],
+)
+def test_a_setting_of_validate_without_effect_is_refused(tmp_path: Path, setting: str) -> None:
+    gguf = '[[targets]]\nname = "g"\nto = "gguf"\n'
+    more = f"[validate]\nseed = 3\ntokens = 64\n{setting}\n"
+    key = setting.split("=")[0].strip()
+    with pytest.raises(UsageError, match=f"validate.{key}"):
+        planned(tmp_path, plan_text("apply validate", gguf + more))
+
+    # beside a folder, it is for the folder alone
+    folder, file, *_ = planned(tmp_path, plan_text("apply validate", "[[targets]]\n" + gguf + more))
+    assert key in folder[1].settings
+    assert file[1].settings == {"seed": 3, "tokens": 64}
+
+
 def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
     """In the same words before and behind the publication, and never against what the plan says."""
     outtypes = {"": None, "f": "f16", "q": "q8_0", "k": "q4_k_m", "s": "q8_0"}

@@ -140,6 +140,11 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
             "limits.unit_timeout: 'soon' is .* write it like",
         ),
         (plan_text("eval", EVAL + 'measures = "grow"\n'), "--measure grow is not known; choose"),
+        (plan_text("apply validate", "[validate]\ntokens = 1\n"), "--tokens is 1; give 16"),
+        (plan_text("apply validate", "[validate]\nchunk = 0\n"), "--chunk is 0; give 1"),
+        (plan_text("apply validate", "[validate]\nlength = -5\n"), "-5"),
+        (plan_text("eval", EVAL + "depths = 0\n"), "--depths is 0; give 1"),
+        (plan_text("eval", EVAL + "generate = true\n"), "--generate is for questions"),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, text: str, message: str) -> None:

@@ -12,8 +12,8 @@ import msgspec
 
 from ropeconv.bake.findings import Options
 from ropeconv.bake.hidden import discard_stopped_run, is_empty
-from ropeconv.bake.verify import earlier_output, verify_output
 from ropeconv.bake.modelfile import write_modelfile
+from ropeconv.bake.verify import earlier_output, verify_output
 from ropeconv.engines.probe import Probe
 from ropeconv.engines.transformers.load import advice_on_memory
 from ropeconv.errors import BadSource, Disagreement

@@ -12,10 +12,10 @@ from typing import Any
 from ropeconv.bake.advice import Advice, MatrixCell, matrix
 from ropeconv.bake.apply import make_plan
 from ropeconv.bake.hidden import HiddenFolder, discard_stopped_run
+from ropeconv.bake.modelfile import modelfile_of
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.quality import quality
 from ropeconv.bake.ranked import RankedMethods, advised
-from ropeconv.bake.modelfile import modelfile_of
 from ropeconv.bake.warnings import repairs
 from ropeconv.errors import BadSource, Interruption, StopRequest, UsageError
 from ropeconv.formats import jsontext

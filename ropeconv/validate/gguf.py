@@ -33,7 +33,7 @@ from ..errors import BadSource
 from ..formats import jsontext
 from ..formats.disk import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import Edit, write_new
+from ..formats.gguf.edit import Edit, write_shards
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, TYPES
 from ..formats.safetensors import STORED, widen
@@ -615,9 +615,8 @@ def run_unscaled(
     if not removed:
         return logits_of(LlamaCppEngine(output.path, keys), runs, progress)
     with scratch() as folder:
-        for shard, path in enumerate(file.paths):
-            write_new(file, shard, Edit(removed=removed), folder / path.name)
-        return logits_of(LlamaCppEngine(folder / file.path.name, keys), runs, progress)
+        unscaled_copy = write_shards(file, Edit(removed=removed), folder)
+        return logits_of(LlamaCppEngine(unscaled_copy, keys), runs, progress)
 
 
 def slightly_wrong_schedules(comparison: Comparison) -> list[tuple[str, Schedule]]:

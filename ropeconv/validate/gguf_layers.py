@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +21,7 @@ from ..engines.llamacpp import LlamaCppEngine, LlamaCppError, overrides
 from ..engines.transformers.first_layers import NoLayerRuns
 from ..formats.disk import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import COUNT as TENSOR_COUNT_KEY
-from ..formats.gguf.edit import Edit, add_to_count, write_new
+from ..formats.gguf.edit import Edit, write_shards
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ARRAY, STRING, TYPES, GgufValue, array, u32
 from ..inspection.receipts.receipt import LayerRecord, LayersRecord
@@ -375,28 +373,19 @@ def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile
         if ROPE_FREQS in file.tensors:
             removed_tensors.add(ROPE_FREQS)
 
-    # metadata keys that change: the number of layers, and the number of tensors in all shards
-    changed_keys = _keys_of_first_layers(file, layers)
-    if TENSOR_COUNT_KEY in file.header.values:
-        changed_keys[TENSOR_COUNT_KEY] = add_to_count(
-            file.header.values[TENSOR_COUNT_KEY], -len(removed_tensors)
-        )
-
     # metadata keys that are removed: EmbeddingGemma projects its pooled output after the last
     # layer, with tensors and keys that the copy does not need
     prefix = f"{arch_of(file).name}.{PROJECTION_PREFIX}"
     removed_keys = frozenset(key for key in file.header.values if key.startswith(prefix))
 
+    edit = Edit(
+        values=_keys_of_first_layers(file, layers),
+        dropped=removed_keys,
+        added=added_tensors,
+        removed=frozenset(removed_tensors),
+    )
     with scratch() as folder:
-        for shard, header in zip(file.shards, file.headers, strict=True):
-            edit = Edit(removed=frozenset(removed_tensors & header.tensors.keys()))
-            is_first_shard = header is file.header  # the only shard with metadata
-            if is_first_shard:
-                edit = replace(edit, values=changed_keys, dropped=removed_keys, added=added_tensors)
-            # `write_new` edits shard 0 of a file only, so each shard is opened as its own file
-            single_file = GgufFile((shard,), (header,))
-            write_new(single_file, shard=0, edit=edit, target=folder / shard.path().name)
-        yield GgufFile.open(folder / file.path.name)
+        yield GgufFile.open(write_shards(file, edit, folder))
 
 
 def _keys_of_first_layers(file: GgufFile, layers: int) -> dict[str, GgufValue]:

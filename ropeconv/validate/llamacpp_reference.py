@@ -17,7 +17,7 @@ from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
 from ..engines.llamacpp_program import Override
 from ..formats.files import scratch
-from ..formats.gguf.edit import Edit, write_new
+from ..formats.gguf.edit import Edit, write_shards
 from ..formats.gguf.file import GgufFile
 from ..rope.forms import Plain
 from ..rope.schedule import Schedule
@@ -113,17 +113,15 @@ def write_divisors(
     if ROPE_FREQS in file.tensors:
         removed = frozenset({ROPE_FREQS})
     edit = Edit(added={ROPE_FREQS: divisors.tensor}, removed=removed)
-    for shard, path in enumerate(file.paths):
-        write_new(file, shard, edit, folder / path.name)
 
     # llama.cpp is given the first shard, and finds the other shards by their names
-    first_shard = folder / file.path.name
+    first_shard = write_shards(file, edit, folder)
     return LlamaCppEngine(first_shard, divisors.keys)
 
 
 def replace_divisors(copy: GgufFile, divisors: Divisors) -> None:
     """Write other divisors into a temporary file that has some already."""
-    # new tensors are in the first shard, see `write_new`
+    # new tensors are in the first shard, see `write_shards`
     offset = copy.header.data_start + copy.header.tensors[ROPE_FREQS].offset
     with copy.path.open("r+b") as file:
         file.seek(offset)

@@ -16,10 +16,12 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32
+from ropeconv.models.gguf import GgufSource
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison, Settings
-from ropeconv.validate.gguf import check_gguf, validate_gguf
-from ropeconv.validate.sampling import affordable_length
+from ropeconv.validate.gguf import check_gguf, run_unscaled, unscaled_keys, validate_gguf
+from ropeconv.validate.llamacpp_reference import run_with_divisors
+from ropeconv.validate.sampling import TokenRun, affordable_length
 from ropeconv.validate.validation import Validation
 
 from ..support.baking import MIXED, recipe_of
@@ -198,6 +200,32 @@ def test_an_export_is_compared_with_its_checkpoint_and_beyond_that_with_itself(
     with_divisors(tmp_path / "out.gguf", tmp_path / "wrong.gguf", lambda d: 1 + (d - 1) * 2.5 / 3)
     wrong = compared(tmp_path / "wrong.gguf", source)
     assert wrong.sentence.startswith("FAIL"), wrong.sentence
+
+
+def test_a_split_file_with_divisors_in_its_last_shard_is_a_reference(tmp_path: Path) -> None:
+    """llama.cpp refuses a model whose shards have a tensor twice, and a wrong count of tensors."""
+    source = checkpoint("llama", tmp_path / "source", **CALM)
+    bake(source, MIXED, tmp_path / "out.gguf", outtype="f16", split_max_size="600K")
+    bake(source, MIXED, tmp_path / "whole.gguf", outtype="f16")
+    (first,) = tmp_path.glob("out-00001-of-*.gguf")
+    file = GgufFile.open(first)
+    whole = GgufFile.open(tmp_path / "whole.gguf")
+    assert "rope_freqs.weight" in file.headers[-1].tensors
+    assert len(file.paths) > 1
+
+    comparison = Comparison.open(first, str(source))
+    spec, schedule = comparison.spec, comparison.schedule
+    runs = [TokenRun.blocks(0, 64, list(range(4, 68)), most=32)]
+    divided = [run_with_divisors(one, spec, schedule, 8.0, runs) for one in (file, whole)]
+    assert np.array_equal(*divided)
+
+    unscaled = []
+    for output in (GgufSource(first), GgufSource(tmp_path / "whole.gguf")):
+        keys = unscaled_keys(comparison, output)
+        assert keys is not None
+        unscaled.append(run_unscaled(output, keys, runs, Progress()).numpy())
+    assert np.array_equal(*unscaled)
+    assert not np.allclose(unscaled[0], divided[0], atol=1e-3)
 
 
 def test_an_export_of_llama_4_is_compared_with_itself_behind_its_first_chunk(

@@ -305,8 +305,9 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     for key in edit.dropped:
         values.pop(key, None)
     values |= edit.values
-    if edit.added and COUNT in values:
-        values[COUNT] = add_to_count(values[COUNT], len(edit.added))
+    more = len(edit.added) - len(edit.removed & header.tensors.keys())
+    if more and COUNT in values:
+        values[COUNT] = add_to_count(values[COUNT], more)
 
     # the tensors that stay, without the gaps that removed tensors leave
     tensors: dict[str, TensorInfo] = {}
@@ -401,6 +402,44 @@ def write_new(
     """
     _write(source, shard, edit, target, advance)
     source.refuse_changed()
+
+
+def write_shards(source: GgufFile, edit: Edit, folder: Path) -> Path:
+    """Write edited copies of all shards of a model under their names, and return the first one.
+
+    Tensors are removed from every shard, where `write_new` removes them from the first one only.
+
+    Args:
+        source: The model.
+        edit: The changes. Keys and new tensors go into the first shard.
+        folder: The folder for the copies.
+
+    Raises:
+        OSError: Where they cannot be written.
+        BadSource: Where the model changed meanwhile.
+    """
+    removed = edit.removed & source.tensors.keys()
+    for number, (shard, header) in enumerate(zip(source.shards, source.headers, strict=True)):
+        # the first shard has the keys of the model
+        part = Edit()
+        if number == 0:
+            part = edit
+        removed_here = removed & header.tensors.keys()
+        changes_here = {
+            name: change for name, change in edit.changes.items() if name in header.tensors
+        }
+
+        # every shard has the number of tensors of all shards, from which `rewrite` subtracts those
+        # that it removes from this one
+        values = dict(part.values)
+        more = len(edit.added) - len(part.added) - len(removed - removed_here)
+        if more and COUNT in header.values:
+            values[COUNT] = add_to_count(header.values[COUNT], more)
+
+        # `write_new` changes the header of shard 0 only, so each shard is a model of its own
+        part = replace(part, values=values, removed=removed_here, changes=changes_here)
+        write_new(GgufFile((shard,), (header,)), 0, part, folder / shard.path().name)
+    return folder / source.path.name
 
 
 def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:

@@ -15,14 +15,12 @@ import numpy as np
 
 from ...errors import BadSource
 from ...formats.gguf.edit import (
-    COUNT,
     RESERVED,
     SPLIT,
     Change,
     Edit,
     Layout,
     RewrittenHeader,
-    add_to_count,
     deinterleave,
     rewrite,
 )
@@ -508,7 +506,7 @@ def _original_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str
     # keys that other programs have added since, and keys about shards
     for key in keys_of_others(file, record):
         values[key] = file.header.values[key]
-    return values | split_keys(file.header, frozenset(record.added))
+    return values | split_keys(file.header)
 
 
 def _refuse_edited_keys(file: GgufFile, record: GgufRecord, first: str) -> None:
@@ -569,17 +567,13 @@ def _describes_file(key: str) -> bool:
     return key in (RECEIPT, RESERVED) or key.startswith(SPLIT)
 
 
-def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dict[str, GgufValue]:
+def split_keys(header: GgufHeader) -> dict[str, GgufValue]:
     """Return the keys about shards, which stay as in the present file when it is restored.
 
     Args:
         header: The header of the present file.
-        removed: Names of tensors that the original does not have.
     """
-    keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
-    if COUNT in keys and removed:
-        keys[COUNT] = add_to_count(keys[COUNT], -len(removed & header.tensors.keys()))
-    return keys
+    return {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
 
 
 def _replace_by(data: bytes) -> Change:

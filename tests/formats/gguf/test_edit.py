@@ -4,6 +4,7 @@ bytes.
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -22,6 +23,7 @@ from ropeconv.formats.gguf.edit import (
     new_size,
     rewrite,
     write_new,
+    write_shards,
 )
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import (
@@ -123,6 +125,28 @@ def test_in_a_later_shard_tensors_change_and_keys_do_not(tmp_path: Path) -> None
     write_new(file, 1, Edit({"ignored": u32(1)}, changes=zeros), out)
     assert contents(out) == contents(file.paths[1]) | {"output_norm.weight": bytes(520)}
     assert read_header(out).values == file.headers[1].values
+
+
+@pytest.mark.parametrize("removed", ["token_embd.weight", "output_norm.weight"])
+def test_copies_of_shards_replace_a_tensor_wherever_it_is(tmp_path: Path, removed: str) -> None:
+    """The tensor is in the first shard, or in the last one; new tensors are in the first."""
+    write(tmp_path / "m.gguf", split=2)
+    file = GgufFile.open(min(tmp_path.glob("m-*.gguf")))
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    new = np.arange(32, dtype=np.float32).tobytes()
+
+    edit = Edit({"llama.context_length": u32(4096)}, added={removed: new, "rope_freqs.weight": new})
+    copy = GgufFile.open(write_shards(file, replace(edit, removed=frozenset({removed})), folder))
+    assert [path.name for path in copy.paths] == [path.name for path in file.paths]
+    assert copy.tensors.keys() == file.tensors.keys() | {"rope_freqs.weight"}
+    assert copy.get("llama.context_length") == 4096
+    expected = contents(file.paths[0]) | contents(file.paths[1])
+    expected |= {removed: new, "rope_freqs.weight": new}
+    assert contents(copy.paths[0]) | contents(copy.paths[1]) == expected
+    assert removed not in contents(copy.paths[1])
+    for header in copy.headers:
+        assert header.get(COUNT) == len(copy.tensors)
 
 
 @pytest.mark.parametrize("make", [lambda: u32(1 << 32), lambda: u32(-1), lambda: f32(1e39)])
@@ -247,6 +271,20 @@ def test_the_count_of_a_split_model_grows_to_what_its_type_holds(
     with pytest.raises(BadSource, match=rf"{COUNT} = "):
         rewrite(counted(most + 1), TWO_MORE)
     assert COUNT not in rewrite(header(32), TWO_MORE).values
+
+
+def test_the_count_of_a_split_model_falls_by_the_removed_tensors_of_the_shard(path: Path) -> None:
+    known = read_header(path)
+    count = GgufValue(5, struct.pack("<i", 10))  # 10 tensors in all shards
+    known = replace(known, values={**known.values, COUNT: count})
+    removed = frozenset({"output_norm.weight", "a tensor of another shard"})
+    for edit, expected in (
+        (Edit(removed=removed), 9),
+        (replace(TWO_MORE, removed=removed), 11),
+        (Edit(added={"output_norm.weight": bytes(4)}, removed=removed), 10),
+        (Edit(base=known.values, removed=removed), 9),
+    ):
+        assert rewrite(known, edit).values[COUNT].decode() == expected
 
 
 # Headers and their reserve

@@ -33,6 +33,7 @@ from ..formats.files import scratch
 from ..rope.errors import RopeconvError
 from ..rope.forms import InterpolatedForm, Plain, Yarn
 from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import Arch, find_arch
 from ..runtimes.llamacpp.scaling import YARN_SLOPE
 from .engine import Engine, Progress, TokenLosses
@@ -438,18 +439,21 @@ def _memory() -> int:
 
 SMALLEST_MSCALE = 1e-6
 """Below it a multiplier is written as 0."""
-RAMP_OF_LLAMACPP = (32.0, 1.0, True)
-"""beta_fast, beta_slow and truncate of the ramp that llama.cpp computes without keys for it."""
+BETAS_OF_LLAMACPP = (32.0, 1.0)
+"""beta_fast and beta_slow of the ramp that llama.cpp computes where it reads no keys for them."""
+ORIGINAL_KEY = "rope.scaling.original_context_length"
 
 
-def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
+def overrides(schedule: Schedule, arch: str, spec: RopeSpec) -> dict[str, Override] | None:
     """Return metadata keys that make llama.cpp compute a schedule, in place of the keys in a file.
 
-    They are given to llama.cpp when it loads the file.
+    They are given to llama.cpp when it loads the file. A key cannot be removed from the file then,
+    so every key that the architecture reads and the file may have is set, also to its default.
 
     Args:
         schedule: The frequencies and factors to compute, and the context.
         arch: The GGUF architecture, such as "llama", with which the keys begin.
+        spec: The RoPE of the source, whose layers with a window may have a base of their own.
 
     Returns:
         The type and the value of each key, such as {"llama.rope.freq_base": ("float", 1e6),
@@ -457,21 +461,26 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
         None where keys cannot express the schedule.
     """
     # llama.cpp has keys for a base, for linear scaling, and for YaRN with its own ramp
+    arch_entry = find_arch(arch, assumed=True)  # the rules of llama.cpp for the architecture
     schedule = schedule.simplify_crossed()
     form = schedule.form
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
-    if isinstance(form, Yarn):
-        ramp = (form.beta_fast, form.beta_slow, form.truncate)
-        if ramp != RAMP_OF_LLAMACPP:
-            return None
+    if isinstance(form, Yarn) and not _computes_ramp(form, schedule, arch_entry):
+        return None
 
     # the base and the scaling
-    arch_entry = find_arch(arch, assumed=True)  # the rules of llama.cpp for the architecture
     values: dict[str, Override] = {
         arch_entry.theta_key: ("float", form.theta),
         "context_length": ("int", schedule.context),
     }
+    window_theta = _window_theta(form.theta, arch_entry, spec)
+    if window_theta is not None:
+        values["rope.freq_base_swa"] = ("float", window_theta)
+    if arch_entry.alpha:
+        # Hunyuan: the base of the schedule has the factor alpha already, and 0 is no factor
+        # (src/models/hunyuan-vl.cpp)
+        values["rope.scaling.alpha"] = ("float", 0.0)
     if isinstance(form, Plain):
         scaling_factor = 1.0
         # under "none", layers with a window still divide by the factor of the file in seven
@@ -482,8 +491,20 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
         scaling_factor = form.factor
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)
+    is_yarn = isinstance(form, Yarn)
     if isinstance(form, Yarn):
-        values["rope.scaling.original_context_length"] = ("int", form.original_context)
+        values[ORIGINAL_KEY] = ("int", form.original_context)
+        if arch_entry.betas:
+            values["rope.scaling.yarn_beta_fast"] = ("float", form.beta_fast)
+            values["rope.scaling.yarn_beta_slow"] = ("float", form.beta_slow)
+    if arch_entry.query_length and schedule.query_scaling is not None:
+        # the unit of the query scaling; Ministral 3 without the key would take the new context
+        values[arch_entry.query_length] = ("int", schedule.query_scaling.length)
+    if arch_entry.ext_factor:
+        # Grok: these keys count before rope.scaling.type, and beside attn_factor
+        # (src/models/grok.cpp)
+        values["rope.scaling.yarn_ext_factor"] = ("float", 1.0 if is_yarn else 0.0)
+        values["rope.scaling.yarn_attn_factor"] = ("float", 1.0)
 
     # DeepSeek: the softmax scale of latent attention (MLA) follows from the setting mscale_all_dim.
     # A value of 0 is written too, in place of the value in the file.
@@ -498,10 +519,56 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
 
     # the attention factor; under YaRN, llama.cpp multiplies the value by further factors
     attn_factor = schedule.attention_factor
-    if isinstance(form, Yarn):
+    if is_yarn:
         attn_factor = _attn_factor_of_yarn(attn_factor, arch_entry, slope, mscale_all_dim)
     values["rope.scaling.attn_factor"] = ("float", attn_factor)
     return {f"{arch}.{key}": value for key, value in values.items()}
+
+
+def _computes_ramp(form: Yarn, schedule: Schedule, arch: Arch) -> bool:
+    """Return whether llama.cpp computes the ramp of a YaRN from metadata keys.
+
+    Args:
+        form: The YaRN of the schedule.
+        schedule: The frequencies, and the query scaling of the model.
+        arch: The rules of llama.cpp for the architecture.
+    """
+    # it always rounds the ends of a ramp, and computes a step where the ramp ends before it begins
+    low, high = form.ends(2 * len(schedule.inv_freq))
+    if not form.truncate or low > high:
+        return False
+    has_betas = arch.betas or (form.beta_fast, form.beta_slow) == BETAS_OF_LLAMACPP
+    if not has_betas:
+        return False
+
+    # Ministral 3: one key is both the original context of YaRN and the unit of its query scaling
+    query_scaling = schedule.query_scaling
+    if arch.query_length == ORIGINAL_KEY and query_scaling is not None:
+        return query_scaling.length == form.original_context
+    return True
+
+
+def _window_theta(theta: float, arch: Arch, spec: RopeSpec) -> float | None:
+    """Return the base for the key of layers with a sliding window; None where the key must stay.
+
+    Args:
+        theta: The base of the schedule.
+        arch: The rules of llama.cpp for the architecture.
+        spec: The RoPE of the source.
+    """
+    window = arch.window
+    if window is None or not window.own_theta:
+        return None
+
+    # Gemma 3: these layers keep the base of the source
+    if "local" in spec.layers:
+        if isinstance(spec.local_form, Plain):
+            return spec.local_form.theta
+        return None
+
+    # Gemma 2 and Muse Glimmer: they have the base of the others, or they alone rotate
+    follows_others = window.scaling == "same" or window.rotates == "window"
+    return theta if follows_others else None
 
 
 def _attn_factor_of_yarn(

@@ -43,7 +43,6 @@ from ..models.gguf import GgufSource
 from ..models.schema import Config
 from ..models.source import Source
 from ..rope.errors import RopeconvError
-from ..rope.forms import Plain
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.purpose import gives_no_logits
@@ -586,17 +585,7 @@ def unscaled_keys(comparison: Comparison, output: GgufSource) -> dict[str, Overr
         return None
 
     arch = arch_of(output.file)
-    keys = overrides(unscaled, arch.name)
-    if keys is None:
-        return None
-
-    # Layers with a sliding window may have a base of their own. Its key is replaced too, so that a
-    # wrong base in the file shows as a difference between the output and its unscaled variant.
-    local_key = f"{arch.name}.rope.freq_base_swa"
-    local_form = comparison.spec.local_form
-    if output.file.get(local_key) is not None and isinstance(local_form, Plain):
-        keys[local_key] = ("float", local_form.theta)
-    return keys
+    return overrides(unscaled, arch.name, comparison.spec)
 
 
 def run_unscaled(
@@ -1557,7 +1546,7 @@ def _reference_in_llamacpp(
     is_scaled_already = is_output or bool(rope_tensors(weights.file))
     prefers_keys = comparison.receipt.encoding == "keys" or not can_divide
     if prefers_keys and not is_scaled_already:
-        keys = overrides(schedule, arch.name)  # None if no keys express this RoPE
+        keys = overrides(schedule, arch.name, spec)  # None if no keys express this RoPE
         if keys is not None:
             return GgufReference(partial(by_keys, weights, keys), allows_gaps=allows_gaps)
     if not can_divide:

@@ -253,11 +253,11 @@ def _run_with_keys(
         has the numbers of `reference`.
     """
     with cut(weights, layers) as short_file:
-        reference = run_logits(_with_keys(short_file, schedule), runs)
+        reference = run_logits(_with_keys(short_file, spec, schedule), runs)
 
         # The keys in a source are already the unscaled ones. In an output they must be replaced.
         if is_output:
-            unscaled_engine = _with_keys(short_file, spec.current())
+            unscaled_engine = _with_keys(short_file, spec, spec.current())
         else:
             unscaled_engine = LlamaCppEngine(short_file.path, patience=LONGEST_SECONDS)
         control = run_logits(unscaled_engine, runs)
@@ -338,7 +338,7 @@ def _refuse_incomparable(
         # the output runs without its scaling too, as a control
         needed_schedules.append(spec.current())
     for needed_schedule in needed_schedules:
-        if overrides(needed_schedule, arch.name) is None:  # no keys express it
+        if overrides(needed_schedule, arch.name, spec) is None:  # no keys express it
             raise NoLayerRuns(f"llama.cpp has one way only to compute it for {arch.name}")
 
 
@@ -426,12 +426,13 @@ def _first_elements(value: GgufValue, count: int) -> GgufValue:
     return array(kind, value.decode()[:count])
 
 
-def _with_keys(file: GgufFile, schedule: Schedule) -> LlamaCppEngine:
+def _with_keys(file: GgufFile, spec: RopeSpec, schedule: Schedule) -> LlamaCppEngine:
     """A file that computes a schedule by metadata keys that are given when it is loaded.
 
-    The keys follow from the schedule, and not from those that an output has.
+    The keys follow from the schedule and the RoPE of the source, and not from the keys that an
+    output has.
     """
-    keys = overrides(schedule, arch_of(file).name)
+    keys = overrides(schedule, arch_of(file).name, spec)
     return LlamaCppEngine(file.path, keys, patience=LONGEST_SECONDS)
 
 

@@ -69,7 +69,7 @@ def compute_divisors(
     """
     # the base, as metadata keys for llama.cpp
     plain_rope = Plain(base_ratio * spec.rope_theta)
-    keys = overrides(replace(schedule, form=plain_rope), arch_of(file).name)
+    keys = overrides(replace(schedule, form=plain_rope), arch_of(file).name, spec)
     assert keys is not None, "a plain base has keys"
 
     # the divisors: frequency of the base / wanted frequency, [rotary_dim / 2]

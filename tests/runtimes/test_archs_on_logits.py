@@ -97,7 +97,7 @@ def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_setti
     arch = arch_table().arch[name]
     plan = make_plan(tiny, recipe(arch), tmp_path / "out.gguf", encoding="keys")
     apply(plan)
-    given = overrides(plan.schedule, name)
+    given = overrides(plan.schedule, name, plan.before)
     assert given is not None
     logits = answers(
         name, tmp_path, {"source": tiny, "given": (tiny, given), "written": tmp_path / "out.gguf"}
@@ -115,7 +115,7 @@ def test_settings_without_scaling_take_that_of_a_file_away(
     """Under the type none alone, layers with a window keep the factor of the file in llama.cpp."""
     plan = make_plan(tiny, recipe(arch_table().arch[name]), tmp_path / "out.gguf", encoding="keys")
     apply(plan)
-    given = overrides(plan.before.current(), name)
+    given = overrides(plan.before.current(), name, plan.before)
     assert given is not None
     written = tmp_path / "out.gguf"
     logits = answers(

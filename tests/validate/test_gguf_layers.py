@@ -105,6 +105,27 @@ def test_layers_with_states_run_without_gaps(arch: str, tmp_path: Path) -> None:
     assert compare(tmp_path / "wrong.gguf").differing is not None
 
 
+@pytest.mark.parametrize(
+    ("arch", "keys", "recipe"),
+    [
+        ("hunyuan_vl", {"rope__scaling__alpha": 100.0}, recipe_of("ntk", 2.0)),
+        ("grok", {}, YARN),
+        ("grok", {"rope__scaling__yarn_ext_factor": 1.0}, recipe_of("linear", 4.0)),
+        ("mistral3", {"rope__scaling__yarn_beta_fast": 8.0}, YARN),
+        ("muse-glimmer", {"rope__freq_base_swa": 10000.0}, recipe_of("ntk", 2.0)),
+        ("gemma2", {"rope__freq_base_swa": 10000.0}, recipe_of("ntk", 2.0)),
+    ],
+)
+def test_keys_that_only_the_source_has_do_not_change_the_reference(
+    arch: str, keys: dict[str, Any], recipe: Recipe, tmp_path: Path
+) -> None:
+    source = make(arch, tmp_path / "source.gguf", context_length=512, **keys)
+    layers, _ = extended(source, recipe, tmp_path / "out.gguf", encoding="keys")
+    assert layers.reason == ""
+    assert layers.differing is None
+    assert layers.is_distinguished
+
+
 def test_layers_with_states_end_at_a_length_that_is_soon_read(tmp_path: Path) -> None:
     source = make("granitehybrid", tmp_path / "source.gguf", context_length=131072)
     layers, _ = extended(source, YARN, tmp_path / "out.gguf", encoding="keys")

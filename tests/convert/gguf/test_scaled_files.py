@@ -300,7 +300,7 @@ def test_the_reference_of_validate_is_the_schedule_whatever_multiplier_the_sourc
     out = tmp_path / "out.gguf"
     plan = make_plan(source, recipe_of("yarn", 64.0, attention_factor=1.3), out, replace=True)
     apply(plan)
-    given = overrides(plan.schedule, arch)
+    given = overrides(plan.schedule, arch, plan.before)
     assert given is not None
     found = answers(arch, tmp_path, {"given": (source, given), "written": out, "source": source})
     assert apart(found["written"], found["given"]) < SAME

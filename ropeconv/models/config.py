@@ -25,7 +25,7 @@ from .layers import (
     own_settings,
     settings_name,
 )
-from .parts import VOCABULARY, Part, other_parts, text_candidates
+from .parts import VOCABULARY, KeyPath, Part, other_parts, text_candidates, text_path
 from .registry import (
     Shapes,
     assumed_family,
@@ -326,6 +326,17 @@ def text_parts(config: Config, family: Family) -> list[Config]:
     if model_type in family.model_types:
         return [inner]
     return [config]
+
+
+def text_paths(config: Config) -> list[KeyPath]:
+    """Return the keys of the language models in a config, () for a config that is one itself.
+
+    There is one, such as ("text_config",), or the two of an encoder-decoder model.
+    """
+    family = by_model_type().get(str(config.get("model_type")))
+    if family is not None and family.halves:
+        return [tuple(path.split(".")) for path in family.halves]
+    return [text_path(config)]
 
 
 def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:

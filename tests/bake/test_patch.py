@@ -2,6 +2,7 @@
 computes it.
 """
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import torch
 import transformers
 
 import ropeconv
+from ropeconv.errors import BadSource
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..support.baking import YARN, apply, inspected, make_plan, recipe_of
+from ..support.baking import AS_IS, YARN, apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
-from ..support.models import TRAINED, VOCABULARY, make
+from ..support.models import TRAINED, VOCABULARY, auto_class, make
 
 LENGTH = 4 * TRAINED
 
@@ -159,3 +161,197 @@ def test_a_plan_for_another_model_is_refused(
 ) -> None:
     with pytest.raises(RopeconvError, match="another RoPE"):
         ropeconv.patch(model, make_plan(tiny("phi"), YARN, tmp_path / "out"))
+
+
+PARTS = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": TRAINED,
+}
+DEFAULT = {"rope_type": "default", "rope_theta": 1e6}
+TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+
+
+def voxtral(rope: dict[str, Any]) -> Any:
+    """A model with an audio tower that rotates 64 dimensions of a head, as its text model does."""
+    text = {**PARTS, "model_type": "voxtral_realtime_text", "rope_parameters": rope}
+    audio = {**TOWER, "hidden_size": 64, "head_dim": 64, "vocab_size": VOCABULARY}
+    config = transformers.VoxtralRealtimeConfig(text_config=text, audio_config=audio)
+    return transformers.VoxtralRealtimeForConditionalGeneration(config)
+
+
+def omni(rope: dict[str, Any]) -> Any:
+    """A model with a talker and a vocoder, which have rotary modules of their own."""
+    sections = {**rope, "mrope_section": [8, 12, 12]}
+    text = {**PARTS, "rope_parameters": sections}
+    audio = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2}
+    audio |= {"encoder_ffn_dim": 32, "output_dim": 128}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+    vision |= {"out_hidden_size": 128}
+    talker = {**PARTS, "vocab_size": 400, "embedding_size": 128}
+    vocoder = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "ff_mult": 1}
+    vocoder |= {"emb_dim": 32, "head_dim": 64, "num_embeds": 100, "enc_emb_dim": 32, "enc_dim": 32}
+    vocoder |= {"enc_channels": [32, 32, 32, 32, 96]}
+    config = transformers.Qwen2_5OmniConfig(
+        thinker_config={"text_config": text, "audio_config": audio, "vision_config": vision},
+        talker_config=talker,
+        token2wav_config={"dit_config": vocoder},
+        enable_audio_output=True,
+    )
+    return transformers.Qwen2_5OmniForConditionalGeneration(config)
+
+
+def frequencies(model: Any) -> dict[str, tuple[Any, Any]]:
+    """The frequencies and the attention factor of each rotary module, by its name."""
+    found = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "inv_freq"):
+            found[name] = module.inv_freq.clone(), getattr(module, "attention_scaling", 1.0)
+    return found
+
+
+def changed(left: dict[str, tuple[Any, Any]], right: dict[str, tuple[Any, Any]]) -> set[str]:
+    """The modules with other frequencies or another factor."""
+    names = set()
+    for name, (inv_freq, factor) in left.items():
+        other, other_factor = right[name]
+        same_shape = inv_freq.shape == other.shape
+        if not same_shape or not torch.allclose(inv_freq, other, rtol=1e-5):
+            names.add(name)
+        if factor != pytest.approx(other_factor):
+            names.add(name)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("build", "extended", "others"),
+    [
+        (voxtral, "model.language_model.rotary_emb", ["model.audio_tower.rotary_emb"]),
+        (
+            omni,
+            "thinker.model.language_model.rotary_emb",
+            ["talker.model.rotary_emb", "token2wav.code2wav_dit_model.rotary_embed"],
+        ),
+    ],
+    ids=["an audio tower", "a talker and a vocoder"],
+)
+def test_other_parts_keep_their_rope(
+    build: Callable[[dict[str, Any]], Any], extended: str, others: list[str]
+) -> None:
+    """The right side is transformers with the method in the config of the text model."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
+    stock = frequencies(build({**DEFAULT, **scaling}))
+    model = build(DEFAULT)
+    before = frequencies(model)
+    undo = ropeconv.patch(model, YARN)
+    patched = frequencies(model)
+    undo()
+    assert not changed(patched, stock)
+    assert changed(patched, before) == {extended}
+    assert before.keys() >= {extended, *others}
+    assert not changed(frequencies(model), before)
+    ropeconv.patch(model, AS_IS)
+    assert not changed(frequencies(model), before)
+
+
+def test_a_protein_encoder_keeps_its_rope(tiny: Callable[[str], Path]) -> None:
+    model = auto_class("evolla").from_pretrained(tiny("evolla"))
+    before = frequencies(model)
+    ropeconv.patch(model, YARN)
+    assert "model.protein_encoder.model.rotary_embeddings" in before
+    assert changed(frequencies(model), before) == {"model.rotary_emb"}
+
+
+def test_a_model_with_a_copied_config_is_patched(model: Any) -> None:
+    """As in transformers 4, which copies the config of a part: an equal config counts."""
+    right = logits(model)
+    undo = ropeconv.patch(model, YARN)
+    expected = logits(model)
+    undo()
+    model.model.config = copy.deepcopy(model.config)
+    model.model.rotary_emb.config = copy.deepcopy(model.config)
+    ropeconv.patch(model, YARN)
+    assert torch.equal(logits(model), expected)
+    assert distance(expected, right) > 0.1
+
+
+def test_a_model_whose_language_model_does_not_rotate_is_refused(model: Any) -> None:
+    model.model.rotary_emb.config = transformers.LlamaConfig(hidden_size=64)
+    model.config.audio_config = model.model.rotary_emb.config
+    with pytest.raises(BadSource, match="no rotary module"):
+        ropeconv.patch(model, YARN)
+
+
+def pictured(model_type: str, rope: dict[str, Any]) -> Any:
+    """A model with a tower for images in front of a Llama or a Mistral."""
+    text_type, tower = {
+        "mistral3": ("mistral", {"model_type": "pixtral", "head_dim": 16}),
+        "llava": ("llama", {"model_type": "clip_vision_model", "projection_dim": 32}),
+    }[model_type]
+    text = {**PARTS, "model_type": text_type, "initializer_range": 0.35, "rope_parameters": rope}
+    config = transformers.AutoConfig.for_model(
+        model_type,
+        text_config=text,
+        vision_config={**TOWER, **tower, "image_size": 28, "patch_size": 14},
+        image_token_index=VOCABULARY - 1,
+        vision_feature_layer=-1,
+    )
+    config.text_config.sliding_window = None
+    torch.manual_seed(0)
+    return transformers.AutoModelForImageTextToText.from_config(config).eval()
+
+
+@pytest.mark.parametrize("model_type", ["mistral3", "llava"])
+def test_queries_of_a_model_for_images_are_those_of_its_text_model(model_type: str) -> None:
+    """The right side is the text model on its own."""
+    whole = pictured(model_type, DEFAULT)
+    text = transformers.AutoModelForCausalLM.from_config(whole.config.text_config).eval()
+    text.model.load_state_dict(whole.model.language_model.state_dict())
+    text.lm_head.load_state_dict(whole.lm_head.state_dict())
+    before = logits(whole)
+    assert distance(before, logits(text)) < 1e-3
+    recipe = recipe_of("theta", 1e6, context=LENGTH, log_n="clamped")
+    for model in (whole, text):
+        ropeconv.patch(model, recipe)
+    assert distance(logits(whole), logits(text)) < 1e-3
+    assert distance(logits(whole)[TRAINED:], before[TRAINED:]) > 0.1
+
+
+def test_the_features_of_an_image_are_kept() -> None:
+    """CLIP names its projections as Llama does."""
+    model = pictured("llava", DEFAULT)
+    pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    ids = torch.full((1, LENGTH), 5)
+    ids[0, 5:9] = VOCABULARY - 1
+    with torch.no_grad():
+        before = model(input_ids=ids, pixel_values=pixels).logits[0]
+        ropeconv.patch(model, recipe_of("theta", 1e6, context=LENGTH, log_n="clamped"))
+        for _ in range(2):
+            after = model(input_ids=ids, pixel_values=pixels).logits[0]
+            assert distance(after[:TRAINED], before[:TRAINED]) < 1e-3
+        assert distance(after[TRAINED:], before[TRAINED:]) > 0.01
+
+
+def test_log_n_is_written_for_a_model_for_images(tmp_path: Path) -> None:
+    pictured("mistral3", DEFAULT).save_pretrained(tmp_path / "source")
+    output = ropeconv.apply(
+        tmp_path / "source",
+        theta=1e6,
+        context=512,
+        log_n="clamped",
+        replace=True,
+        allow_approximate=True,
+        out=tmp_path / "out",
+        validate="off",
+    )
+    assert "ministral3" in (output.path / "config.json").read_text()

@@ -9,11 +9,13 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import BadSource
+from ...models.config import text_paths
+from ...models.parts import KeyPath
 from ...rope.errors import RopeconvError
 from ...rope.forms import Vector
 from ...rope.schedule import LogN, QueryScaling, Schedule
@@ -63,8 +65,8 @@ def patch(
     parts = list(rotary_modules(model))
     if not parts:
         raise BadSource(
-            f"{type(model).__name__} has no rotary module that can be overwritten; run the model"
-            " another way"
+            f"{type(model).__name__} has no rotary module in its language model that can be"
+            " overwritten; run the model another way"
         )
     with ExitStack() as stack:
         for module, prefix in parts:
@@ -96,20 +98,110 @@ def patch(
 def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
     """Yield the rotary modules of the extended layers, and where the frequencies are in each.
 
+    Those of other parts, such as a tower for images or a talker, are not among them.
+
     The place is the prefix of the buffer `inv_freq`: "full_attention_" in a module with a buffer
     for each layer type, empty in a module with one.
     """
-    for name, module in model.named_modules():
-        is_rotary = "RotaryEmbedding" in type(module).__name__
-        is_of_images = "vision" in name or "visual" in name
-        if not is_rotary or is_of_images:
-            continue
+    for name, module in _rotary_modules_of_text(model):
         # modules of layers with a window, which keep their RoPE (Gemma 3 before transformers 5)
         if name.endswith(("_local", "_unscaled")) or "sliding_attention" in name:
             continue
         prefix = _extended_prefix(module)
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
+
+
+def _rotary_modules_of_text(model: PreTrainedModel) -> list[tuple[str, Module]]:
+    """Return all rotary modules of the language model of a model, with their names."""
+    rotary = []
+    for name, module in model.named_modules():
+        if "RotaryEmbedding" in type(module).__name__:
+            rotary.append((name, module))
+    return _modules_of_text(model, rotary)
+
+
+def _modules_of_text(
+    model: PreTrainedModel, modules: Iterable[tuple[str, Module]]
+) -> list[tuple[str, Module]]:
+    """Return those of some modules that belong to the language model of a model.
+
+    A module belongs to the part of the config from which it was made, such as `text_config` or
+    `audio_config`. Where none was made from the config of the language model, those count that were
+    made from the config around it.
+
+    Args:
+        model: The model of transformers.
+        modules: Modules of it with their names.
+    """
+    paths = _ConfigPaths(model)
+    if paths.is_text_model:
+        return list(modules)
+    paths_of_text = text_paths(model.config.to_dict())
+    in_text = []
+    around_text = []
+    for name, module in modules:
+        path = paths.of_module(name)
+        if path in paths_of_text:
+            in_text.append((name, module))
+        elif any(text[: len(path)] == path for text in paths_of_text):
+            around_text.append((name, module))
+    return in_text or around_text
+
+
+class _ConfigPaths:
+    """Finds the part of a model's config from which each of its modules was made."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._configs: list[tuple[KeyPath, Any]] = []
+        self._add_config((), model.config)
+        # by the id of a config; the model keeps the configs, so that no id is used again
+        self._paths: dict[int, KeyPath | None] = {}
+
+    @property
+    def is_text_model(self) -> bool:
+        """Whether the config has no parts, so that the model is a language model as a whole."""
+        return len(self._configs) == 1
+
+    def of_module(self, name: str) -> KeyPath:
+        """Return the keys of the config of a module, or of the closest module around it with one.
+
+        A module without a known config belongs to the whole model, whose path is empty.
+        """
+        while name:
+            config = getattr(self._model.get_submodule(name), "config", None)
+            path = self._path_of(config)
+            if path is not None:
+                return path
+            name = name.rpartition(".")[0]
+        return ()
+
+    def _add_config(self, path: KeyPath, config: Any) -> None:
+        """Add a config of transformers and those inside it."""
+        self._configs.append((path, config))
+        for key, value in vars(config).items():
+            if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+                self._add_config((*path, key), value)
+
+    def _path_of(self, config: Any) -> KeyPath | None:
+        """Return the keys of a config; None for one that the model's config does not have."""
+        if not hasattr(config, "to_dict"):
+            return None
+        if id(config) not in self._paths:
+            self._paths[id(config)] = self._find(config)
+        return self._paths[id(config)]
+
+    def _find(self, config: Any) -> KeyPath | None:
+        """Search the config among those of the model: the same object, or else an equal one."""
+        for path, known in self._configs:
+            if known is config:
+                return path
+        # some classes, and transformers before version 5, give a part a copy of its config
+        for path, known in self._configs:
+            if type(known) is type(config) and known.to_dict() == config.to_dict():
+                return path
+        return None
 
 
 def _extended_prefix(module: Module) -> str:
@@ -142,10 +234,11 @@ def _scale_latent_attention(stack: ExitStack, model: PreTrainedModel, softmax_sc
         model: The model of transformers.
         softmax_scale: The factor on all logits, beside the 1 / sqrt(head_dim) of every attention.
     """
-    attentions = []
-    for module in model.modules():
+    named_attentions = []
+    for name, module in model.named_modules():
         if hasattr(module, "scaling") and hasattr(module, "qk_head_dim"):
-            attentions.append(module)
+            named_attentions.append((name, module))
+    attentions = [module for _, module in _modules_of_text(model, named_attentions)]
 
     def scaling_of(attention: Module) -> float:
         return float(attention.qk_head_dim**-0.5 * softmax_scale)
@@ -211,20 +304,19 @@ def scale_queries(
     """
     import torch
 
-    projections = []
-    rotary = []
+    named_projections = []
     for name, module in model.named_modules():
         if queries and name.endswith(queries):
-            projections.append(module)
-        if "RotaryEmbedding" in type(module).__name__:
-            rotary.append(module)
+            named_projections.append((name, module))
+    projections = [module for _, module in _modules_of_text(model, named_projections)]
+    rotary = _rotary_modules_of_text(model)
     if not projections or not rotary:
         raise BadSource(
             f"{type(model).__name__} has no module for its queries; run the model another way"
         )
 
-    # projections are not given the positions, but the rotary module runs before them in each pass
-    # and is: it remembers them here, as the only entry
+    # projections are not given the positions, but a rotary module runs before them in each pass and
+    # is: it remembers them here, as the only entry
     latest_positions: list[Tensor] = []
 
     def remember_positions(
@@ -244,9 +336,16 @@ def scale_queries(
             factor = factor[..., None]
         return (output * factor).to(output.dtype)
 
-    first_rotary = rotary[0]
-    hook = first_rotary.register_forward_pre_hook(remember_positions, with_kwargs=True)
-    stack.callback(hook.remove)
+    # rotary modules inside of layers may get other positions, as in DeepSeek V4, where they rotate
+    # compressed keys; an encoder-decoder model has one for each half
+    outside_layers = []
+    for name, module in rotary:
+        is_in_layer = any(part.isdigit() for part in name.split("."))
+        if not is_in_layer:
+            outside_layers.append(module)
+    for module in outside_layers or [module for _, module in rotary]:
+        hook = module.register_forward_pre_hook(remember_positions, with_kwargs=True)
+        stack.callback(hook.remove)
     for module in projections:
         stack.callback(module.register_forward_hook(multiply).remove)
 
@@ -361,14 +460,13 @@ def _set_attribute(
 
 def attention_modules(model: PreTrainedModel) -> list[Module]:
     """Return the attention modules of the text part of a model with a softmax scale, `scaling`."""
-    modules = []
+    attentions = []
     for name, module in model.named_modules():
         is_attention = "Attention" in type(module).__name__
-        is_of_images = "vision" in name or "visual" in name
         has_scale = isinstance(getattr(module, "scaling", None), float)
-        if is_attention and has_scale and not is_of_images:
-            modules.append(module)
-    return modules
+        if is_attention and has_scale:
+            attentions.append((name, module))
+    return [module for _, module in _modules_of_text(model, attentions)]
 
 
 def scale_scores(stack: ExitStack, model: PreTrainedModel, factor: float) -> None:

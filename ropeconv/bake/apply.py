@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..convert.encoding import why_no_attention_factor
 from ..convert.from_gguf.source import GgufCheckpoint
-from ..convert.target import Target
+from ..convert.target import Target, refuse_attention_factor
 from ..engines.llamacpp import DECODED, available, runtime, why_not_run
 from ..engines.probe import Probe, ProbeCache, SharedProbe
 from ..engines.transformers.patch import Undo
@@ -54,7 +55,7 @@ from .layer_check import RunLayers, layer_runner, refuse_difference, refuse_othe
 from .plan import GgufOutput, Plan
 from .row_check import refuse_other_rows
 from .source_check import SourceCheck
-from .start import complete_on_top
+from .start import complete_on_top, not_extended
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -687,10 +688,14 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     Raises:
         RopeconvError: For a recipe over a model that is scaled already (plan it with
             `Target(replace=True)`).
+        UnsupportedBake: For a model whose family has no context extension, and for an attention
+            factor in a family that can have only its own.
         BadSource: For a model whose rotary modules are not of the known shape.
     """
     config = model.config.to_dict()
     family = detect(config)
+    if family.refuse:
+        raise not_extended(family.display_name, family.refuse)
     spec = read_spec(config, family)
 
     # the factor by which queries grow with their position (log-n attention, as in Qwen 1); None for
@@ -709,6 +714,9 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
         if recipe.on_top:
             recipe = complete_on_top(recipe, config, family, spec)
         schedule = recipe.schedule(spec)
+        only_own_factor = why_no_attention_factor(config, family)
+        if only_own_factor:
+            refuse_attention_factor(schedule, spec.attention_factor, family.name, only_own_factor)
         query_scaling = schedule.log_n
 
     # a plan: the schedule of its output, if the model is the source of the plan

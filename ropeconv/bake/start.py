@@ -123,12 +123,7 @@ def _refuse_family(inspection: Inspection, target: Target) -> None:
     # families have one only as GGUF.
     is_possible_as_gguf = inspection.gguf_only and target.to == "gguf"
     if inspection.refuse and not is_possible_as_gguf:
-        raise UnsupportedBake(
-            "a context extension",
-            inspection.display_name,
-            inspection.refuse,
-            "or choose another model",
-        )
+        raise not_extended(inspection.display_name, inspection.refuse)
 
     # a checkpoint with a config.json
     if isinstance(inspection, ConfigInspection) and isinstance(inspection.source, Source):
@@ -140,6 +135,16 @@ def _refuse_family(inspection: Inspection, target: Target) -> None:
                 f"{untested_model}; pass --family {inspection.name} to treat its text model as"
                 " that, which is untested, or give the text model as a checkpoint of its own"
             )
+
+
+def not_extended(family_name: str, reason: str) -> UnsupportedBake:
+    """Return the error for a family that has no context extension.
+
+    Args:
+        family_name: The name of the family for display.
+        reason: Why it has none, with advice.
+    """
+    return UnsupportedBake("a context extension", family_name, reason, "or choose another model")
 
 
 def _refuse_contradiction(inspection: ConfigInspection, source: Source) -> None:

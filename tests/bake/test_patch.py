@@ -12,7 +12,7 @@ import torch
 import transformers
 
 import ropeconv
-from ropeconv.errors import BadSource
+from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -355,3 +355,34 @@ def test_log_n_is_written_for_a_model_for_images(tmp_path: Path) -> None:
         validate="off",
     )
     assert "ministral3" in (output.path / "config.json").read_text()
+
+
+@pytest.mark.parametrize("recipe", [AS_IS, recipe_of("theta", 1e6), YARN])
+def test_a_family_that_apply_refuses_is_not_patched(recipe: Recipe) -> None:
+    experts = {"moe_intermediate_size": [32, 32], "moe_num_experts": 4, "moe_k": 2}
+    experts |= {"moe_num_shared_experts": 1, "mlp_layer_types": ["dense"]}
+    rope = {**DEFAULT, "mrope_section": [11, 11, 10]}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+    config = transformers.Ernie4_5_VLMoeConfig(
+        text_config={**PARTS, **experts, "rope_parameters": rope}, vision_config=vision
+    )
+    model = transformers.Ernie4_5_VLMoeForConditionalGeneration(config)
+    before = frequencies(model)
+    with pytest.raises(UnsupportedBake, match="own order"):
+        ropeconv.patch(model, recipe)
+    assert not changed(frequencies(model), before)
+
+
+def test_an_attention_factor_that_a_norm_cancels_is_not_patched(
+    tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tiny("hunyuan_v1_dense")
+    model = loaded(folder)
+    before = logits(model)
+    with pytest.raises(UnsupportedBake):
+        make_plan(folder, YARN, tmp_path / "out")
+    with pytest.raises(UnsupportedBake, match="attention_factor"):
+        ropeconv.patch(model, YARN)
+    assert torch.equal(logits(model), before)
+    ropeconv.patch(model, recipe_of("yarn", 4.0, attention_factor=1.0))
+    assert distance(logits(model), before) > 0.1

@@ -7,12 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ropeconv.bake.evidence import trained_context
-from ropeconv.bake.start import complete_recipe
+from ropeconv.bake.start import complete_recipe, not_extended
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec
 from ropeconv.engines.transformers.patch import Undo, patch
-from ropeconv.errors import UnsupportedBake
 from ropeconv.inspection.inspection import ConfigInspection
 from ropeconv.models.source import Source
 from ropeconv.rope.schedule import Schedule
@@ -140,9 +139,7 @@ class CheckpointRunner(Runner):
         if row.recipe is None:  # the unchanged model
             return self.inspection.spec.current()
         if self.inspection.refuse:
-            name = self.inspection.display_name
-            reason = self.inspection.refuse
-            raise UnsupportedBake("a context extension", name, reason, "or choose another model")
+            raise not_extended(self.inspection.display_name, self.inspection.refuse)
 
         recipe = complete_recipe(row.recipe, self.inspection)
         return self.inspection.schedule_of(recipe)

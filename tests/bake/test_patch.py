@@ -386,3 +386,16 @@ def test_an_attention_factor_that_a_norm_cancels_is_not_patched(
     assert torch.equal(logits(model), before)
     ropeconv.patch(model, recipe_of("yarn", 4.0, attention_factor=1.0))
     assert distance(logits(model), before) > 0.1
+
+
+def test_a_copy_of_a_model_with_two_lists_chooses_for_itself(model: Any) -> None:
+    method = REGISTRY["longrope"](long_factor=(4.0,) * 32, short_factor=(1.0,) * 32)  # type: ignore[call-arg]
+    short = logits(model, TRAINED)
+    ropeconv.patch(model, Recipe(method, context=LENGTH, attention_factor=1.0))
+    long = logits(model, LENGTH)
+    twin = copy.deepcopy(model)
+    of_model = model.model.rotary_emb.inv_freq.clone()
+    assert distance(logits(twin, TRAINED), short) < 1e-3
+    assert torch.equal(model.model.rotary_emb.inv_freq, of_model)
+    assert distance(logits(twin, LENGTH), long) < 1e-3
+    assert distance(long[:TRAINED], short) > 0.1

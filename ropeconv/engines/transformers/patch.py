@@ -378,10 +378,15 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
     old = {name: getattr(module, name) for name in names if hasattr(module, name)}
     for name, value in old.items():
         stack.callback(setattr, module, name, value)
-    device = old[buffer].device
 
-    def use_frequencies(inv_freq: Vector) -> None:
-        """Put frequencies into every place from which a forward pass may take them."""
+    def use_frequencies(module: Module, inv_freq: Vector) -> None:
+        """Put frequencies into every place from which a forward pass may take them.
+
+        Args:
+            module: The module, or the one that `copy.deepcopy` of the model made of it.
+            inv_freq: The frequencies.
+        """
+        device = getattr(module, buffer).device
         new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
         setattr(module, buffer, new)
         if original_buffer in old:
@@ -395,7 +400,7 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
         # read it, so that a copy is changed
         module.config = copy.copy(module.config)
         module.config.rope_parameters = {**module.config.rope_parameters, "rope_type": "default"}
-    use_frequencies(schedule.inv_freq)
+    use_frequencies(module, schedule.inv_freq)
     setattr(module, scaling, schedule.attention_factor)
 
     # the type; any but "default" may write its own frequencies back at every forward pass
@@ -419,7 +424,7 @@ def _switch_short_and_long(
     module: Module,
     schedule: Schedule,
     short: Vector,
-    use: Callable[[Vector], None],
+    use: Callable[[Module, Vector], None],
 ) -> None:
     """Make a rotary module use LongRoPE's short list of frequencies for short inputs.
 
@@ -431,15 +436,15 @@ def _switch_short_and_long(
         module: The rotary module.
         schedule: The schedule, with the long list as `inv_freq`.
         short: The short list, [rotary_dim / 2] in radians per token.
-        use: Makes the module compute with a list.
+        use: Makes a module compute with a list.
     """
 
     def choose_list(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         last_position = int(_positions(args, given).max())
         if last_position >= schedule.original_context:
-            use(schedule.inv_freq)
+            use(module, schedule.inv_freq)
         else:
-            use(short)
+            use(module, short)
 
     stack.callback(module.register_forward_pre_hook(choose_list, with_kwargs=True).remove)
 

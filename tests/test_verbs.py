@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub import constants
 
 import ropeconv
 from ropeconv import METHODS, Recipe, RopeconvError, Target
+from ropeconv.errors import UsageError
 from ropeconv.inspection.receipts.receipt import SourceRecord
 from ropeconv.verbs.validation import _source_for
 
@@ -228,6 +231,60 @@ def test_a_natural_call_works(call: str, model: Path, load: Callable[[], Any]) -
         assert len(repr(result).splitlines()) < 20
         assert result._repr_html_().startswith("<table>")
     assert getattr(result, "agrees", True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"rope_theta": 777777.0}, {"rope_type": "linear", "factor": 2.0}, {}],
+    ids=["another base", "a scaling", "another length"],
+)
+def test_a_loaded_model_with_another_rope_does_not_stand_for_its_files(
+    changes: dict[str, Any], model: Path, load: Callable[[], Any]
+) -> None:
+    assert ropeconv.plan(load(), linear=2).before == ropeconv.plan(model, linear=2).before
+    config = transformers.AutoConfig.from_pretrained(model)
+    config.rope_parameters = {**config.rope_parameters, **changes}
+    if not changes:
+        config.max_position_embeddings *= 2
+    other = transformers.AutoModelForCausalLM.from_pretrained(model, config=config)
+    for verb in (ropeconv.inspect, lambda given: ropeconv.plan(given, linear=2)):
+        with pytest.raises(UsageError, match="other RoPE settings"):
+            verb(other)
+
+
+def test_a_loaded_model_of_another_revision_does_not_stand_for_the_newest(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache without the Hub that has two revisions, which differ in their weights only."""
+    commits = {"main": "a" * 40, "v2": "b" * 40}
+    cached = tmp_path / "cache" / "models--base--tiny"
+    (cached / "refs").mkdir(parents=True)
+    for revision, commit in commits.items():
+        (cached / "refs" / revision).write_text(commit)
+        shutil.copytree(model, cached / "snapshots" / commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cached.parent))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    def loaded(revision: str) -> Any:
+        """transformers 4 keeps the commit in the config, and 5.23 does not."""
+        found = transformers.AutoModelForCausalLM.from_pretrained(
+            "base/tiny", revision=revision, cache_dir=cached.parent
+        )
+        found.config._commit_hash = commits[revision]
+        return found
+
+    assert ropeconv.inspect(loaded("main")).source.commit == commits["main"]
+    with pytest.raises(UsageError, match=f"base/tiny@{commits['v2']}"):
+        ropeconv.inspect(loaded("v2"))
+
+
+def test_a_model_with_an_adapter_does_not_stand_for_its_base(load: Callable[[], Any]) -> None:
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(load(), peft.LoraConfig(target_modules=["q_proj"]))
+    for given in (adapted, adapted.base_model.model):
+        with pytest.raises(UsageError, match="adapter="):
+            ropeconv.plan(given, linear=2)
+    assert ropeconv.plan(adapted.unload(), linear=2).warnings is not None
 
 
 @pytest.mark.parametrize("call", WRONG)

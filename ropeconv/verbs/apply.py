@@ -243,7 +243,7 @@ def _plan_model(
 
     # keywords of a single output: `out`, `to`
     output_options = _output_options(given)
-    reference = reference_of("apply", model)
+    reference = reference_of("apply", model, given.get("family", ""))
     unit = OutputUnit(source=reference, given=output_options, folder=None, label=reference)
     batch = _make_batch(unit, request, reporter)  # adds the draft model, if there is one
 

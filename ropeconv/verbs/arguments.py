@@ -17,13 +17,16 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..bake.output import Output
 from ..bake.plan import FilePlan
-from ..errors import UsageError
+from ..errors import UnknownModelType, UsageError
 from ..inspection.inspection import Inspection
+from ..models.config import detect
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.reference import names_gguf
 from ..models.source import Source
 from ..rope.errors import shown
+from ..runtimes.read_config import read_spec
+from ..runtimes.verdict import difference
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -159,15 +162,18 @@ def refuse_options_of_plan(verb: str, options: Mapping[str, Any], planner: str) 
             raise UsageError(f"{verb}() of a plan does not accept {name}; pass it to {planner}()")
 
 
-def reference_of(verb: str, model: Any) -> str:
+def reference_of(verb: str, model: Any, family: str = "") -> str:
     """Return the path or Hub id of a model, for `open_source`.
 
     Args:
         verb: The function that was called, for messages.
         model: A path, an id, a loaded model, a source, an inspection or an output.
+        family: The family that the user has named, with which a loaded model is read; empty to use
+            its `model_type`.
 
     Raises:
-        UsageError: For something that is not a model.
+        UsageError: For something that is not a model, and a loaded model that differs from the
+            files it was loaded from.
     """
     if isinstance(model, Inspection):
         model = model.source
@@ -184,7 +190,9 @@ def reference_of(verb: str, model: Any) -> str:
             raise UsageError(
                 f"the model does not say what it was loaded from; pass its path to {verb}()"
             )
-        return str(model.config._name_or_path)
+        reference = str(model.config._name_or_path)
+        _refuse_other_than_files(verb, model, reference, family)
+        return reference
     if isinstance(model, str | os.PathLike):
         path = os.fspath(model)
         if isinstance(path, str) and path:
@@ -200,10 +208,60 @@ def source_of(verb: str, model: Any, family: str = "") -> Source | GgufSource:
     check_value("family", family, str)
     if isinstance(model, Source | GgufSource) and not family:
         return model
-    reference = reference_of(verb, model)
+    reference = reference_of(verb, model, family)
     if verb == "inspect" and names_gguf(reference):  # the file itself names its architecture
         family = ""
     return open_source(reference, family)
+
+
+def _refuse_other_than_files(verb: str, model: Any, reference: str, family: str) -> None:
+    """Refuse a loaded model that differs from the files that its config names as its source.
+
+    A function such as `apply` reads these files, and not the model in memory.
+
+    Args:
+        verb: The function that was called, for messages.
+        model: A model of transformers.
+        reference: The path or Hub id that its config names.
+        family: The family that the user has named, or empty.
+
+    Raises:
+        UsageError: The model has an adapter, another revision, or other RoPE settings.
+    """
+    # a PeftModel has this attribute, and a model of transformers after `load_adapter`
+    if hasattr(model, "peft_config"):
+        raise UsageError(
+            f"the loaded model has a PEFT adapter, which {verb}() would leave out; merge the"
+            " adapter and save the model, or pass its base model by path, to apply() with adapter="
+        )
+
+    source = open_source(reference, family)
+    if isinstance(source, GgufSource):
+        return
+    source.files()  # on the Hub, this fixes the commit
+    loaded_commit = getattr(model.config, "_commit_hash", None)
+    if source.commit and loaded_commit and source.commit != loaded_commit:
+        raise UsageError(
+            f"the model was loaded from commit {loaded_commit} of {reference}, and {verb}() would"
+            f" read commit {source.commit}; pass {shown(f'{reference}@{loaded_commit}')}"
+        )
+
+    config = source.config()
+    try:
+        detected = detect(config, family)
+    except UnknownModelType:  # the function itself says so, or derives the family from the class
+        return
+    of_files = read_spec(config, detected)
+    loaded = read_spec(model.config.to_dict(), detected)
+    other = difference(of_files.current(), of_files, loaded)
+    if not other and loaded.context != of_files.context:
+        other = f"it declares {loaded.context:,} tokens, not {of_files.context:,}"
+    if other:
+        raise UsageError(
+            f"the loaded model has other RoPE settings than {reference}: {other}; pass the revision"
+            f" it was loaded from to {verb}(), as owner/name@revision, or save it with"
+            " save_pretrained and pass that folder"
+        )
 
 
 def is_loaded(model: Any) -> bool:

@@ -67,7 +67,7 @@ def evaluate(
     if "against" in given:  # a path, a name on the Hub, or an object such as an inspection
         run_options["against"] = reference_of("evaluate", given["against"])
 
-    reference = reference_of("evaluate", model)
+    reference = reference_of("evaluate", model, given.get("family", ""))
     servers = run_options.get("servers", ())
     refuse_ignored(asked_names(given), reference, servers, sizes.chosen_measures())
 
@@ -114,7 +114,7 @@ def tune(
     run_options = _select_fields(given, RunnerRequest, without=["model", "rows"])
     with reporter.counting("Searching", "steps") as (total, advance):
         return tune_model(
-            reference_of("tune", model),
+            reference_of("tune", model, given.get("family", "")),
             text,
             settings,
             progress=Progress(reporter.note, total, advance),

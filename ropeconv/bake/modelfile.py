@@ -17,7 +17,7 @@ from ..formats.drafts import write_file
 from ..formats.gguf.file import SHARD, GgufFile
 from ..formats.package_data import render
 from ..models.length_limits import limits_in, raise_limits
-from ..models.modelfile import WITH_FILE, Command, parse_modelfile, quote_path, replace_paths
+from ..models.modelfile import WITH_FILE, Instruction, parse_modelfile, quote_path, replace_paths
 from ..models.projector import projector_beside
 from ..rope.errors import RopeconvError, shown
 from .hidden import SideFile
@@ -25,6 +25,8 @@ from .plan import GgufOutput, Plan
 from .projector import find_projector, projector_path
 
 ARCH = "general.architecture"
+WITHOUT_OLLAMA = "leave --ollama and --runtime ollama out"
+"""What to do for an output without a Modelfile, in messages."""
 
 
 def modelfile_of(plan: Plan) -> Path:
@@ -43,7 +45,8 @@ def modelfile_of(plan: Plan) -> Path:
     if SHARD.fullmatch(plan.out.name):
         raise UsageError(
             f"Ollama loads a model from one GGUF file, and {plan.out.name} is one of several; leave"
-            " --split-max-size out, or merge SOURCE with llama-gguf-split --merge first"
+            " --split-max-size out, merge SOURCE with llama-gguf-split --merge first, or"
+            f" {WITHOUT_OLLAMA}"
         )
 
     _refuse_other_architecture(plan)
@@ -75,8 +78,7 @@ def _refuse_other_modelfile(plan: Plan, path_for_user: Path, existing: Path) -> 
             if existing_text == context.sub("", _modelfile_text(plan, projector)):
                 return
     raise RopeconvError(
-        f"{path_for_user} exists and has other contents; move it away, or leave --ollama and"
-        " --runtime ollama out"
+        f"{path_for_user} exists and has other contents; move it away, or {WITHOUT_OLLAMA}"
     )
 
 
@@ -123,7 +125,7 @@ def _refuse_other_architecture(plan: Plan) -> None:
                 f"{modelfile.name} has an ADAPTER for the architecture {shown(arch)}, and the"
                 f" output has {plan.result.arch}, with which llama.cpp refuses it; merge the"
                 " adapter into the model first, choose a method that keeps the architecture, or"
-                " leave --ollama out"
+                f" {WITHOUT_OLLAMA}"
             )
 
 
@@ -203,7 +205,7 @@ def _move_text(text: str, old_folder: Path, new_folder: Path, model: str) -> str
         model: The path of the new model, for the first FROM.
     """
     parsed = parse_modelfile(text)
-    new_paths = dict[Command, str]()
+    new_paths = dict[Instruction, str]()
     for command in parsed.of(*WITH_FILE):
         # `FROM llama3` names a model of Ollama in place of a file, so it stays unchanged
         is_relative = command.value != "" and not os.path.isabs(command.value)
@@ -227,13 +229,13 @@ def _refuse_other_model(text: str, model: str, name: str) -> None:
     if parsed.fault:
         raise RopeconvError(
             f"{name} gives a Modelfile that Ollama does not read: {parsed.fault}; correct that, or"
-            " leave --ollama out"
+            f" {WITHOUT_OLLAMA}"
         )
     named = [command.value for command in parsed.of("FROM")]
     if named[:1] != [model]:
         raise RopeconvError(
             f"Ollama would read FROM {shown(named[0] if named else '')} in the Modelfile of"
-            f" {shown(model)}; choose another name with -o, or leave --ollama out"
+            f" {shown(model)}; choose another name with -o, or {WITHOUT_OLLAMA}"
         )
 
 

@@ -181,9 +181,11 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
 
     # of several bakes, the source of the last one may be closed where the base model is not
     closed = name if on_hub.closed else ""
+    problem = on_hub.problem
     if upload.source and upload.source != name and not closed:
         source_on_hub = _read_repository(api, upload.source, upload.commit)
         closed = upload.source if source_on_hub.closed else ""
+        problem = problem or source_on_hub.problem
 
     # the same key may be in several places; the card on the Hub is the newest of them
     metadata_of_gguf = upload.card_metadata
@@ -202,7 +204,7 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
         forbids=forbids_derivatives,
         commit=commit,
     )
-    return model, on_hub.problem
+    return model, problem
 
 
 def _read_repository(api: HfApi, name: str, commit: str) -> _RepositoryOnHub:

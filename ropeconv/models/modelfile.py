@@ -25,7 +25,7 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
-class Command:
+class Instruction:
     """A command of a Modelfile, such as `PARAMETER num_ctx 4096`."""
 
     word: str
@@ -54,13 +54,13 @@ class Command:
 class ParsedModelfile:
     """The commands of a Modelfile."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[Instruction, ...]
     """In their order, up to the first fault."""
 
     fault: str
     """The first thing that Ollama does not read, such as "line 3 is not a command"; else empty."""
 
-    def of(self, *words: str) -> list[Command]:
+    def of(self, *words: str) -> list[Instruction]:
         """Return the commands with one of some words, such as "FROM"."""
         return [command for command in self.commands if command.word in words]
 
@@ -71,7 +71,7 @@ def parse_modelfile(text: str) -> ParsedModelfile:
     Words that Ollama does not know yet are commands too. A value goes to the end of its line. One
     that begins with one or three quotes goes to the first line that ends with as many.
     """
-    commands: list[Command] = []
+    commands: list[Instruction] = []
     place = 0
     if text.startswith(BYTE_ORDER_MARK):
         place = 1
@@ -95,7 +95,7 @@ def quote_path(path: str) -> str:
     return path
 
 
-def replace_paths(text: str, paths: Mapping[Command, str]) -> str:
+def replace_paths(text: str, paths: Mapping[Instruction, str]) -> str:
     """Return a Modelfile with other paths as the values of some commands.
 
     Args:
@@ -111,7 +111,7 @@ def replace_paths(text: str, paths: Mapping[Command, str]) -> str:
     return text
 
 
-def _read_command(text: str, start: int) -> Command | str:
+def _read_command(text: str, start: int) -> Instruction | str:
     """Return the command at a place of a Modelfile; a clause on what is wrong where none is."""
     match = WORD.match(text, start)
     if match is None:
@@ -135,7 +135,7 @@ def _read_command(text: str, start: int) -> Command | str:
     quotes = _opening_quotes(text[first:last])
     value_start = first + len(quotes)
     value_stop = last - len(quotes)
-    return Command(
+    return Instruction(
         word=word,
         key=key,
         value=_readable(text[value_start:value_stop]),

@@ -15,7 +15,7 @@ from ..formats.files import expand_home, read_text
 from ..formats.kind import first_text, has_gguf_name, is_gguf, kind_of
 from ..rope.errors import shown
 from . import ollama
-from .modelfile import Command, parse_modelfile
+from .modelfile import Instruction, parse_modelfile
 
 PAGE = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+?)"
@@ -192,7 +192,7 @@ def _inherit(text: str, base: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _key(command: Command) -> tuple[str, str]:
+def _key(command: Instruction) -> tuple[str, str]:
     """Return what a command of a Modelfile sets: two commands with one key say the same."""
     if command.word != "PARAMETER":
         return command.word, ""

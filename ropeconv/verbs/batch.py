@@ -219,7 +219,9 @@ class Batch:
         source = open_source(reference)
         source.modelfile = plan.source.modelfile  # its reference is the GGUF file of a Modelfile
         finished_change = self._find_finished_change(source, plan.recipe, plan.target)
-        return finished_change or plan
+        if finished_change is None:
+            return plan
+        return replace(finished_change, asked=plan.asked, with_ollama=plan.with_ollama)
 
     def _find_finished_change(
         self, source: Source | GgufSource, recipe: Recipe, target: Target

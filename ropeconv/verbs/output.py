@@ -90,7 +90,7 @@ def plan_output(
     plan = make_plan(source, recipe, target)
     plan = place(plan)
     if machine is not None:
-        plan = replace(plan, asked=machine, with_ollama=gets_modelfile(plan, ollama))
+        plan = replace(plan, asked=machine, with_ollama=ollama and not plan.is_folder)
         _ = plan.fit  # computed now: raises UsageError for an impossible size of the memory
     if with_draft:
         plan = paired(plan)  # the receipt of the model will name the draft model

@@ -176,6 +176,9 @@ def publish_staged(
     with temporary_output as (done, upload):
         if done.reason:
             reporter.note(f"Not checked: {done.reason}.")
+        if is_validated and not done.can_be_compared:
+            why = done.source_problem or "the installed transformers does not compute its RoPE"
+            reporter.note(f"Not validated: {why}.")
         url = send(upload, options, reporter)
     validated = results[0] if results else None
     noted = replace(done, reason="")  # the user has read why it was not checked

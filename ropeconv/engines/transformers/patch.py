@@ -136,7 +136,7 @@ def _modules_of_text(
     """
     paths = _ConfigPaths(model)
     if paths.is_text_model:
-        return list(modules)
+        return [pair for pair in modules if not _is_of_images(pair[0])]
     paths_of_text = text_paths(model.config.to_dict())
     in_text = []
     around_text = []
@@ -144,9 +144,14 @@ def _modules_of_text(
         path = paths.of_module(name)
         if path in paths_of_text:
             in_text.append((name, module))
-        elif any(text[: len(path)] == path for text in paths_of_text):
+        elif any(text[: len(path)] == path for text in paths_of_text) and not _is_of_images(name):
             around_text.append((name, module))
     return in_text or around_text
+
+
+def _is_of_images(name: str) -> bool:
+    """Whether the name of a module says that it is for images, where its config does not tell."""
+    return "vision" in name or "visual" in name
 
 
 class _ConfigPaths:

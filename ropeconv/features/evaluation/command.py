@@ -209,7 +209,7 @@ def eval_command(
         raise Interruption("stopped before its end; the same command continues")
 
     try:
-        for path in record(result, rows):
+        for path in record(result, rows, screen.note):
             screen.note(f"The receipt of {path} has these numbers.")
     finally:  # conditions are judged even where a receipt cannot be written
         failed = _judge(conditions, result, screen)

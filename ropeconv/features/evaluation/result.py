@@ -5,7 +5,7 @@ display.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -721,7 +721,9 @@ def _is_growth_of(cell: Cell, row: RowResult) -> bool:
     return cell.row == row.name and cell.measure == GROWTH
 
 
-def record(result: Result, rows: Sequence[Row]) -> list[Path]:
+def record(
+    result: Result, rows: Sequence[Row], note: Callable[[str], None] = lambda sentence: None
+) -> list[Path]:
     """Write what was measured of outputs into their receipts; return the paths of the outputs.
 
     A receipt is the file (or GGUF key) in which ropeconv describes an output that it has written.
@@ -730,10 +732,11 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
     Args:
         result: The result.
         rows: The rows that were evaluated.
+        note: Gets a sentence on each output that was replaced or removed while it was evaluated,
+            whose receipt stays as it is.
 
     Raises:
         OSError: A receipt cannot be written.
-        BadSource: An output was replaced or removed while it was evaluated.
     """
     paths = []
     for row in rows:
@@ -746,7 +749,11 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
                 receipt = read_receipt(row.path)
             except BadSource:  # a model that another program has made
                 continue
-        add_evaluation(row.path, receipt, *evaluations)
+        try:
+            add_evaluation(row.path, receipt, *evaluations)
+        except BadSource as problem:
+            note(f"The numbers of {row.name} are not stored: {problem}.")
+            continue
         paths.append(row.path)
     return paths
 

@@ -382,9 +382,9 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
             copies[name] = file.read(name)
 
     # The number of tensors in all shards stays the same. `write_new` adds the copies to the number
-    # in the metadata, so they are subtracted here.
-    tensors_without_copies = len(file.tensors) - len(copies)
-    keys = split_keys(file, number=0, tensors=tensors_without_copies)
+    # in the metadata, and subtracts what is removed from this shard, which other shards have.
+    tensors_before_edit = len(file.tensors) - len(copies) + len(removed)
+    keys = split_keys(file, number=0, tensors=tensors_before_edit)
     return replace(
         edit,
         values={**edit.values, **keys},
@@ -402,8 +402,8 @@ def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue
     Args:
         file: The model.
         number: The number of the shard, from 0.
-        tensors: The number of tensors in all shards. If the first shard gets further tensors,
-            `write_new` adds their number.
+        tensors: The number of tensors in all shards. `write_new` adds the number of those that this
+            shard gets, and subtracts that of those that are removed from it.
     """
     # a model without a first shard for the metadata gets one before its own files
     count = len(file.shards)
@@ -490,8 +490,8 @@ def _shards_after_new_first(file: GgufFile, names: Sequence[str]) -> list[Planne
     for number, (name, shard, header) in enumerate(shards, start=1):
         # of the old metadata only the alignment of the data stays
         kept_keys = {key: value for key, value in header.values.items() if key == ALIGNMENT}
-        shard_keys = split_keys(file, number, len(file.tensors))
         rope_tensors = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
+        shard_keys = split_keys(file, number, len(file.tensors) + len(rope_tensors))
         edit = Edit(shard_keys, base=kept_keys, removed=rope_tensors)
 
         # the file is edited as if it were a whole model, whose only file has the index 0

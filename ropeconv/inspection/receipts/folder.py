@@ -380,6 +380,7 @@ def _first_edited(source: Source, receipt: Receipt, names: Iterable[str]) -> str
     return ""
 
 
+NOT_FOLDED = FoldedFactors()
 RECORDED_AS_WHOLE = ("config.json",)
 """Files whose text is recorded as a whole, so that people can read it.
 
@@ -394,7 +395,7 @@ def folder_record(
     renamed: Mapping[str, str],
     skipped: tuple[str, ...],
     multiplied: tuple[str, ...],
-    folded: FoldedFactors,
+    folded: FoldedFactors = NOT_FOLDED,
 ) -> FolderRecord:
     """Return the record of an output folder: how it differs from the original.
 

@@ -19,7 +19,7 @@ from ropeconv.formats import jsontext
 from ropeconv.formats.disk import text_digest
 from ropeconv.formats.files import read_text, scratch
 from ropeconv.formats.kind import is_gguf
-from ropeconv.inspection.inspection import Inspection, inspect_gguf, inspect_source
+from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.places import find_source
 from ropeconv.inspection.receipts.receipt import Receipt
 from ropeconv.inspection.receipts.storage import read_receipt
@@ -52,6 +52,7 @@ class OutputRunner(Runner):
         models: Models,
         name: str,
         trained: int,
+        original_context: int,
         tokenizer: Tokenizer,
         runtime: str,
         device: str,
@@ -64,6 +65,7 @@ class OutputRunner(Runner):
                 the output comes first, where it was found.
             name: The name of that source.
             trained: The trained context in tokens by the receipt, 0 where it has none.
+            original_context: The context before the scaling of the source, in tokens.
             tokenizer: The tokenizer of all of them.
             runtime: Name and version of what runs them.
             device: The device, for the result.
@@ -77,6 +79,7 @@ class OutputRunner(Runner):
         self.models = models
         self.model = name
         self.trained = trained
+        self.original_context = original_context
         identity, _ = next(iter(models.values()))
         self.source = identity  # the journal belongs to the first model of the table
         self.tokenizer = tokenizer
@@ -171,7 +174,8 @@ def _open_folder(
     return OutputRunner(
         models,
         name=receipt.source.name,
-        trained=_trained_context(inspect_source(folder), receipt),
+        trained=_trained_context(folder, receipt),
+        original_context=receipt.schedule.original_context,
         # `pickles` is true with --trust-remote-code, which also allows code of the tokenizer
         tokenizer=CheckpointTokenizer(output, trust=output_has_code or device_spec.pickles),
         runtime=f"transformers {stock_version()}",
@@ -240,7 +244,8 @@ def _open_gguf(
     return OutputRunner(
         models,
         name=_name_in_gguf(receipt),
-        trained=_trained_context(inspect_gguf(file), receipt),
+        trained=_trained_context(file, receipt),
+        original_context=receipt.schedule.original_context,
         tokenizer=tokenizer,
         runtime=runtime(),
         device=device,
@@ -248,12 +253,16 @@ def _open_gguf(
     )
 
 
-def _trained_context(inspection: Inspection, receipt: Receipt) -> int:
+def _trained_context(output: Source | GgufSource, receipt: Receipt) -> int:
     """Return how many tokens the source of an output was trained with.
 
     It is the length that the user gave as --original-context, unless the source was trained with a
     scaling.
     """
+    try:
+        inspection = inspect_source(output)
+    except BadSource:  # an output that stores its RoPE in tensors
+        return receipt.schedule.original_context
     knows_source = inspection.first is not None
     if knows_source and trained_scaling(inspection):
         return trained_context(inspection)

@@ -122,7 +122,10 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
 
         trained = _choose_trained_context(first, inspection)
         digest = _digest_tokenizer(tokenizer, trained)
-        yield ServerRunner(servers, tokenizer, trained, digest), rows
+        runner = ServerRunner(servers, tokenizer, trained, digest)
+        if inspection is not None:
+            runner.original_context = inspection.first_spec.original_context
+        yield runner, rows
 
 
 def _choose_trained_context(server: Server, inspection: Inspection | None) -> int:

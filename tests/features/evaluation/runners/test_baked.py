@@ -115,7 +115,7 @@ def test_a_model_trained_with_a_scaling_has_its_length_as_trained_context(tmp_pa
     other = baked(source, "yarn:8", tmp_path / "other", replace=True)
     for model in (source, wider, other):
         with open_runner(RunnerRequest(str(model), parse_rows("base"))) as (runner, _):
-            assert runner.trained == 2 * TRAINED
+            assert (runner.trained, runner.original_context) == (2 * TRAINED, TRAINED)
     # without it, that of the config
     plain = checkpoint("llama", tmp_path / "plain")
     extended = baked(plain, "yarn:4", tmp_path / "extended")

@@ -26,7 +26,7 @@ from .projector import find_projector, projector_path
 
 ARCH = "general.architecture"
 WITHOUT_OLLAMA = "leave --ollama and --runtime ollama out"
-"""What to do for an output without a Modelfile, in messages."""
+"""The repair in messages: an output without a Modelfile."""
 
 
 def modelfile_of(plan: Plan) -> Path:

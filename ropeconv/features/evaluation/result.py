@@ -732,8 +732,8 @@ def record(
     Args:
         result: The result.
         rows: The rows that were evaluated.
-        note: Gets a sentence on each output that was replaced or removed while it was evaluated,
-            whose receipt stays as it is.
+        note: Gets a sentence on each output that was replaced or removed while it was evaluated.
+            Its receipt does not get the numbers.
 
     Raises:
         OSError: A receipt cannot be written.

@@ -508,9 +508,8 @@ def check_earlier(plan: Plan) -> AppliedPlan:
         words = str(problem).removesuffix("; nothing was kept")
         raise Disagreement(f"{words}; {plan.out} is kept") from None
     finally:
-        # `SharedProbe.stop` does nothing, so that of the base class ends the process
         if probe is not None:
-            Probe.stop(probe)
+            probe.close()
     return check.outcome(plan.out, was_complete=True)
 
 

@@ -563,9 +563,9 @@ def complete_on_top(recipe: Recipe, config: Config, family: Family, spec: RopeSp
         BadSource: As `inherit_mscale`.
     """
     with_mscale = _with_mscale(recipe, _read_config_mscale(config, family))
-    if _chooses_attention_factor(recipe) or not why_no_attention_factor(config, family):
+    if not why_no_attention_factor(config, family):
         return with_mscale
-    return replace(with_mscale, attention_factor=spec.attention_factor)
+    return _with_attention_factor_of(spec, with_mscale)
 
 
 def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
@@ -582,10 +582,6 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     Returns:
         The recipe, unchanged for any other model.
     """
-    # The user has chosen an attention factor. It is refused later if it cannot be computed.
-    if _chooses_attention_factor(recipe):
-        return recipe
-
     # The method does not widen the scaling of the model. The user must pass --attention-factor.
     is_yarn = isinstance(recipe.method, YarnMethod)
     was_yarn = isinstance(inspection.first_spec.form, Yarn)
@@ -595,13 +591,18 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
 
     if not has_fixed_attention_factor(inspection):
         return recipe
-    return replace(recipe, attention_factor=inspection.spec.attention_factor)
+    return _with_attention_factor_of(inspection.spec, recipe)
 
 
-def _chooses_attention_factor(recipe: Recipe) -> bool:
-    """Return whether the user has chosen an attention factor, instead of the method's own."""
+def _with_attention_factor_of(spec: RopeSpec, recipe: Recipe) -> Recipe:
+    """Return a recipe with the attention factor of a model, unless the user has chosen one.
+
+    One that the user has chosen is refused later if it cannot be computed.
+    """
     options = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
-    return any(value is not None for value in options)
+    if any(value is not None for value in options):
+        return recipe
+    return replace(recipe, attention_factor=spec.attention_factor)
 
 
 def has_fixed_attention_factor(inspection: Inspection) -> bool:

@@ -108,6 +108,10 @@ class SharedProbe(Probe):
     def stop(self) -> None:
         """Keep the process for the next output."""
 
+    def close(self) -> None:
+        """End the process."""
+        super().stop()
+
 
 class Module(msgspec.Struct, frozen=True):
     """A set of frequencies."""

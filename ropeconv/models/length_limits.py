@@ -242,7 +242,7 @@ def _modelfile_limits(
     content = b"".join(blocks)
     text = content.decode("utf-8", "surrogateescape")
     for command in parse_modelfile(text).commands:
-        name_of_command = f"{command.word} {command.key.lower()}"
+        name_of_command = f"{command.name} {command.key.lower()}"
         number = text[command.value_start : command.value_stop]
         rule = rule_by_command.get(name_of_command)
         if rule is None or DIGITS.fullmatch(number) is None:

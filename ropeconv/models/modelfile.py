@@ -28,7 +28,7 @@ BYTE_ORDER_MARK = "\ufeff"
 class Instruction:
     """A command of a Modelfile, such as `PARAMETER num_ctx 4096`."""
 
-    word: str
+    name: str
     """In capitals: "FROM", "PARAMETER"."""
 
     key: str
@@ -60,9 +60,9 @@ class ParsedModelfile:
     fault: str
     """The first thing that Ollama does not read, such as "line 3 is not a command"; else empty."""
 
-    def of(self, *words: str) -> list[Instruction]:
-        """Return the commands with one of some words, such as "FROM"."""
-        return [command for command in self.commands if command.word in words]
+    def of(self, *names: str) -> list[Instruction]:
+        """Return the commands with one of some names, such as "FROM"."""
+        return [command for command in self.commands if command.name in names]
 
 
 def parse_modelfile(text: str) -> ParsedModelfile:
@@ -116,15 +116,15 @@ def _read_command(text: str, start: int) -> Instruction | str:
     match = WORD.match(text, start)
     if match is None:
         return "is not a command with a value"
-    word = match[1].upper()
+    name = match[1].upper()
     value_place = match.end()
 
     # `PARAMETER num_ctx 4096`, `MESSAGE user Hello`
     key = ""
-    if word in KEYS:
-        key_match = KEYS[word].match(text, match.end())
+    if name in KEYS:
+        key_match = KEYS[name].match(text, match.end())
         if key_match is None:
-            return f"is a {word} without a value"
+            return f"is a {name} without a value"
         key = key_match[1]
         value_place = key_match.end()
 
@@ -136,7 +136,7 @@ def _read_command(text: str, start: int) -> Instruction | str:
     value_start = first + len(quotes)
     value_stop = last - len(quotes)
     return Instruction(
-        word=word,
+        name=name,
         key=key,
         value=_readable(text[value_start:value_stop]),
         start=start,

@@ -194,6 +194,6 @@ def _inherit(text: str, base: str) -> str:
 
 def _key(command: Instruction) -> tuple[str, str]:
     """Return what a command of a Modelfile sets: two commands with one key say the same."""
-    if command.word != "PARAMETER":
-        return command.word, ""
-    return command.word, command.key.lower()
+    if command.name != "PARAMETER":
+        return command.name, ""
+    return command.name, command.key.lower()

@@ -131,7 +131,7 @@ def test_commands_of_a_modelfile_are_those_that_ollama_reads(text: str, values: 
     parsed = parse_modelfile(text)
     assert ([command.value for command in parsed.commands], parsed.fault) == (values, "")
     for command in parsed.commands:
-        assert text[command.start :].upper().startswith(command.word)
+        assert text[command.start :].upper().startswith(command.name)
         written = text[command.value_start : command.value_stop]
         assert written.replace("\u200b", "") == command.value
 

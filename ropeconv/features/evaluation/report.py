@@ -47,8 +47,7 @@ def write_evaluation_report(result: Result, path: Path) -> None:
     recipes = {}
     for row in result.rows:
         if row.recipe:
-            original = result.original_context or result.trained
-            recipes[row.name] = describe_recipe(row.recipe, original, result.trained)
+            recipes[row.name] = describe_recipe(row.recipe, result.unscaled_context, result.trained)
     page = render(
         "evaluation.html.jinja",
         result=result,

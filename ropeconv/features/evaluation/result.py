@@ -193,6 +193,11 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         "documents",
     )
 
+    @property
+    def unscaled_context(self) -> int:
+        """The context that a method multiplies, unless it is put on top of a scaling."""
+        return self.original_context or self.trained
+
     def cell(self, row: str, measure: str, metric: str, column: int) -> Cell | None:
         """Return the cell over all depths; None where it was not measured."""
         wanted = (row, measure, metric, column, None)
@@ -390,7 +395,7 @@ def _recorded_row(row: RowResult, result: Result) -> RecordedRow:
         row: The row.
         result: The result.
     """
-    original = result.original_context or result.trained
+    original = result.unscaled_context
     if row.recipe is not None:
         return RecordedRow(row.name, *method_and_factor(row.recipe, original, result.trained))
     if row.made_by is None:  # the unchanged model, or one on a server by its own name

@@ -577,10 +577,8 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             write_receipt(profile_folder, receipt)
             yield name, check.outcome(profile.out)
     finally:
-        # `SharedProbe.stop` does nothing, since each check calls it. The method of the base class
-        # ends the process.
         if probe is not None:
-            Probe.stop(probe)
+            probe.close()
 
 
 def _link_weights(plan: ProfilesPlan, profile: Plan, folder: Path, name: str) -> None:

@@ -28,7 +28,7 @@ from ropeconv.errors import UsageError, reason
 from ropeconv.features.evaluation.texts import read_files
 from ropeconv.formats.disk import sha256, text_digest
 from ropeconv.formats.files import expand_home
-from ropeconv.formats.gguf.file import SHARD
+from ropeconv.formats.gguf.file import SHARD, shard_names
 from ropeconv.formats.journal import Journal, JournalKind, Line
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.kind import has_gguf_name, is_gguf
@@ -241,8 +241,8 @@ def _is_later_shard(path: Path) -> bool:
     match = SHARD.match(path.name)
     if match is None:
         return False
-    first = path.with_name(f"{match['stem']}-{1:05}-of-{match['count']}.gguf")
-    return first != path and first.exists()
+    names = shard_names(path.name, int(match["count"]))
+    return path.name in names[1:] and path.with_name(names[0]).exists()
 
 
 def _is_output(path: Path, out: Path) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -224,24 +225,33 @@ def test_a_run_keeps_what_another_one_wrote_meanwhile(out: Path, gguf: Path, fir
         assert now.servers == {"vllm": {"agrees": False}}
 
 
-def test_processes_that_add_results_at_once_keep_those_of_all(out: Path, gguf: Path) -> None:
-    write_receipt(out, receipt())
-    held = {place: read_receipt(place) for place in (out, gguf)}
+def in_processes_at_once(count: int, work: Callable[[int], None]) -> list[int]:
+    """The exit codes of processes that run a function at the same time, each with its number."""
     children = []
-    for number in range(4):
+    for number in range(count):
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                for round_number in range(3):
-                    for place in (out, gguf):
-                        name = f"server {number}.{round_number}"
-                        add_validation(place, held[place], {"agrees": True}, name)
+                work(number)
                 code = 0
             finally:
                 os._exit(code)
         children.append(child)
-    assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    return [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children]
+
+
+def test_processes_that_add_results_at_once_keep_those_of_all(out: Path, gguf: Path) -> None:
+    write_receipt(out, receipt())
+    held = {place: read_receipt(place) for place in (out, gguf)}
+
+    def add(number: int) -> None:
+        for round_number in range(3):
+            for place in (out, gguf):
+                name = f"server {number}.{round_number}"
+                add_validation(place, held[place], {"agrees": True}, name)
+
+    assert in_processes_at_once(4, add) == [0] * 4
     assert [len(read_receipt(place).servers) for place in (out, gguf)] == [12, 12]
 
 
@@ -250,21 +260,14 @@ def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, 
         path.unlink()
     write_receipt(out, receipt())
     held = {place: read_receipt(place) for place in (out, gguf)}
-    children = []
-    for number in range(4):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                for _ in range(15):
-                    for place in (out, gguf):
-                        figures = [number] * 100 * (number + 1)
-                        add_validation(place, held[place], {"figures": figures})
-                code = 0
-            finally:
-                os._exit(code)
-        children.append(child)
-    assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+
+    def write(number: int) -> None:
+        for _ in range(15):
+            for place in (out, gguf):
+                figures = [number] * 100 * (number + 1)
+                add_validation(place, held[place], {"figures": figures})
+
+    assert in_processes_at_once(4, write) == [0] * 4
     for validation in (read_receipt(out).validation, validations(gguf)["validation"]):
         assert validation is not None
         number = validation["figures"][0]

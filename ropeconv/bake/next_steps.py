@@ -23,7 +23,12 @@ from ..models.purpose import Purpose, checkpoint_purpose
 from ..models.source import Source
 from ..rope.errors import command_line
 from ..runtimes.llamacpp.archs import Arch, arch_of_header, assumed_keys
-from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
+from ..runtimes.llamacpp.purpose import (
+    diffusion_schedule,
+    gives_no_logits,
+    predicts_no_next_token,
+    purpose_of,
+)
 from ..runtimes.runtime import RUNS
 from ..runtimes.verdict import Verdict
 from .fits import CACHE_SETTINGS, formulas_of, runtimes_with
@@ -154,7 +159,7 @@ def why_not_compared(plan: Plan) -> str:
         return "the file is changed in place, and its source is gone then"
     if plan.draft:
         return "nothing runs a draft model of this kind without its target"
-    if isinstance(plan, GgufOutput) and is_encoder(plan):
+    if isinstance(plan, GgufOutput) and gives_no_logits(plan.start, _arch_of(plan)):
         return "llama.cpp gives no logits of this model"
     return ""
 
@@ -197,10 +202,10 @@ def plan_purpose(plan: Plan) -> Purpose:
     return checkpoint_purpose(plan.source)
 
 
-def is_encoder(plan: Plan) -> bool:
-    """Return whether the output of a plan gives hidden states, and no logits of a next token."""
+def reads_both_directions(plan: Plan) -> bool:
+    """Return whether an output predicts no next token: it is an encoder or a diffusion model."""
     if isinstance(plan, GgufOutput):
-        return gives_no_logits(plan.start, _arch_of(plan))
+        return predicts_no_next_token(plan.start, _arch_of(plan))
     assert isinstance(plan.source, Source)
     return plan.source.family.encoder
 

@@ -7,7 +7,7 @@ from ..rope.methods.method import Value
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import recipe_text
 from .evidence import BASE, Study, study_for
-from .next_steps import is_encoder
+from .next_steps import reads_both_directions
 from .plan import Plan
 
 
@@ -22,12 +22,13 @@ def quality(plan: Plan) -> str:
         plan: The plan of an output.
 
     Returns:
-        The phrase; empty for an output without a method that extends it, and for an encoder.
+        The phrase; empty for an output without a method that extends it, for an encoder and for a
+            diffusion model.
     """
     method = plan.recipe.method
     is_longer = plan.context > plan.before.original_context
-    # an encoder predicts no next token, so it has no such loss
-    if isinstance(method, AsIs) or not is_longer or is_encoder(plan):
+    # a model that predicts no next token has no such loss
+    if isinstance(method, AsIs) or not is_longer or reads_both_directions(plan):
         return ""
 
     # A study of the method. It has the loss of each method at the new length (`beyond`) and at the
@@ -63,10 +64,11 @@ def quality(plan: Plan) -> str:
 def shown_study(plan: Plan) -> Study | None:
     """Return the study that `advise` shows for the method of a plan; None without one.
 
-    Studies measure the loss of the next token, so an encoder has none. They are of models whose
-    frequencies the method changes, so they say nothing of a model whose frequencies it keeps.
+    Studies measure the loss of the next token, which encoders and diffusion models do not have.
+    They are of models whose frequencies the method changes, so they say nothing of a model whose
+    frequencies it keeps.
     """
-    if is_encoder(plan) or plan.schedule.keeps_frequencies(plan.before.current()):
+    if reads_both_directions(plan) or plan.schedule.keeps_frequencies(plan.before.current()):
         return None
     on_top = plan.before.form.kind if plan.recipe.on_top else ""
     has_windows = plan.before.sliding_window is not None

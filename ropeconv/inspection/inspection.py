@@ -30,7 +30,7 @@ from ..rope.summary import SummaryTable, TableSummary
 from ..runtimes.asked import asked_runtimes
 from ..runtimes.drafts import DraftKind, draft_verdicts, find_kind
 from ..runtimes.llamacpp.archs import arch_table
-from ..runtimes.llamacpp.purpose import gives_no_logits
+from ..runtimes.llamacpp.purpose import predicts_no_next_token
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.runtime import newest
@@ -497,7 +497,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         first=first_spec,
         fine_tuning=fine_tuning,
         draft=find_kind(arch.draft) if arch.draft else None,
-        encoder=gives_no_logits(file, arch),
+        encoder=predicts_no_next_token(file, arch),
     )
 
 

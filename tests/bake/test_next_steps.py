@@ -12,9 +12,10 @@ import pytest
 
 from ropeconv.bake.fits import with_own_types
 from ropeconv.bake.modelfile import modelfile_of, write_modelfile
-from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
+from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands, why_not_compared
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.projector import find_projector, projector_path
+from ropeconv.bake.quality import quality
 from ropeconv.errors import UsageError
 from ropeconv.inspection.memory.fit import find_fit
 from ropeconv.inspection.memory.machine import given_memory
@@ -103,6 +104,10 @@ def test_a_diffusion_model_has_a_program_of_its_own(
     assert run_commands(plan, Path("out.gguf"), Path("out.Modelfile")) == [line], (
         "Ollama does not run it"
     )
+    # it has logits to compare, and no loss of a next token
+    assert why_not_compared(plan) == ""
+    assert quality(plan) == ""
+    assert inspected(tmp_path / "model.gguf").encoder
 
 
 @pytest.mark.parametrize("tokens", [64, 96, 4096, 16384, 131072, 100_000, 1_000_001])

@@ -31,16 +31,23 @@ def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
     pooling = keys.get(f"{arch.name}.pooling_type", 0)
     if pooling == RANKS:
         return "ranking"
-    is_causal = keys.get(f"{arch.name}.attention.causal", True)
-    if arch.name in arch_table().encoders or not is_causal or pooling:
+    if predicts_no_next_token(keys, arch) or pooling:
         return "embedding"
     return "text"
 
 
-def gives_no_logits(keys: HeaderKeys, arch: Arch) -> bool:
-    """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder."""
+def predicts_no_next_token(keys: HeaderKeys, arch: Arch) -> bool:
+    """Whether a GGUF model reads in both directions: an encoder, or a diffusion model."""
     is_causal = keys.get(f"{arch.name}.attention.causal", True)
-    return arch.name in arch_table().encoders or not is_causal
+    return arch.name in {*arch_table().encoders, *arch_table().diffusion} or not is_causal
+
+
+def gives_no_logits(keys: HeaderKeys, arch: Arch) -> bool:
+    """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder.
+
+    Diffusion models give logits, of the tokens in the places of their masks.
+    """
+    return predicts_no_next_token(keys, arch) and arch.name not in arch_table().diffusion
 
 
 def masks_otherwise(part: Config, arch: str, spec: RopeSpec) -> bool:

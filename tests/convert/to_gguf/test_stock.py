@@ -80,9 +80,12 @@ OURS_ALONE = (
     "tokenizer.ggml.add_bos_token",
     "tokenizer.ggml.add_eos_token",
     "tokenizer.ggml.add_sep_token",
+    "tokenizer.ggml.unknown_token_id",
 )
 """Keys that only ropeconv writes, with the values that llama.cpp takes without them. It leaves out
-the number of dense layers where it is 0, the base of MiniCPM 3 where it is 10,000, and `tree` leaves out what it writes for ModernBERT's tokens.
+the number of dense layers where it is 0, and the base of MiniCPM 3 where it is 10,000. `tree`
+replaces the code that writes the special tokens of ModernBERT, GLM and Solar Open;
+test_tokenizer_keys.py compares these with the converter's own code.
 """
 STOCK_ALONE = "eurobert.classifier.pooling_type"
 """A key that only the converter writes, for a classifier that llama.cpp does not have."""

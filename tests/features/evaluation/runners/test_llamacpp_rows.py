@@ -17,6 +17,7 @@ from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.verbs.rows import Row, parse_rows
 
 from ....support.llamacpp import checkpoint
+from ....support.tiny_gguf import make as make_gguf
 from .reading import Losses, baked, distance, losses_of
 
 pytest.importorskip("llama_cpp")
@@ -77,6 +78,22 @@ def test_a_row_that_the_file_cannot_have_says_why_when_it_is_planned(tmp_path: P
     for row, other in (("base", "yarn:4"), ("yarn:4", "base")):
         assert max(distance(here[row], there[row])) < 5e-3
         assert distance(here[row], there[other])[1] > 0.05
+
+
+@pytest.mark.parametrize("arch", ["llada", "gemma-embedding", "llama-embed"])
+@pytest.mark.parametrize("is_output", [True, False])
+def test_a_file_that_predicts_no_next_token_has_no_loss(
+    arch: str, is_output: bool, tmp_path: Path
+) -> None:
+    path = make_gguf(arch, tmp_path / "source.gguf")
+    if is_output:
+        path = baked(path, "yarn:4", tmp_path / "output.gguf")
+    rows = [] if is_output else BASE
+    with (
+        pytest.raises(UsageError, match="both directions"),
+        open_runner(RunnerRequest(str(path), rows)),
+    ):
+        pass
 
 
 def test_an_extended_file_is_evaluated_as_it_is_and_extended_from_its_unscaled_state(

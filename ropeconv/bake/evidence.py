@@ -241,9 +241,10 @@ def study_for(
     """Return the study that shows best how a method works without training; None if none does.
 
     A study has the losses and answers of several methods on one model, extended by one factor. A
-    study that covers the wanted factor is preferred, or else one at the largest factor; then one of
-    a model that has windows in most layers as the wanted model does, then one of the model with the
-    longest trained context, then the one at the smallest factor.
+    study with answers is preferred; then one that covers the wanted factor, or else one at the
+    largest factor; then one of a model that has windows in most layers as the wanted model does;
+    then one of the model with the longest trained context. The study of this model at the smallest
+    factor that covers the wanted one is returned, with answers or without.
 
     Args:
         method: The name of the method.
@@ -292,7 +293,20 @@ def study_for(
 
     longest_trained = max(study.trained for study in preferred)
     of_model = [study for study in preferred if study.trained == longest_trained]
-    return min(of_model, key=lambda study: study.factor)
+    chosen = min(of_model, key=_factor_of)
+    # A method that fails at 8 times may work at twice the length: of one model, losses at a nearer
+    # factor say more than answers at a farther one.
+    nearer = []
+    for study in possible:
+        is_same = (study.model, study.on_top) == (chosen.model, chosen.on_top)
+        if is_same and study.reaches(factor):
+            nearer.append(study)
+    nearest_study = min(nearer, key=_factor_of, default=chosen)
+    return nearest_study if nearest_study.factor < chosen.factor else chosen
+
+
+def _factor_of(study: Study) -> float:
+    return study.factor
 
 
 def weak_study_for(

@@ -649,6 +649,22 @@ def test_a_loss_above_the_bar_needs_no_answers(
     assert study_for("yarn", 4) == answered
 
 
+def test_answers_at_a_farther_length_say_nothing_of_a_nearer_one() -> None:
+    """theta-for finds nothing at 8 times, and has only losses at 2 and 4 times."""
+    numbers = {"lost": {"base": 3.0, "yarn": 0.1}, "trained": 8192}
+    twice = Study("m (8,192 tokens)", 2, "nats", "1", "", **numbers)
+    far = msgspec.structs.replace(twice, factor=8, retrieval={"yarn": 0.0})
+    other = msgspec.structs.replace(twice, model="another (512 tokens)", trained=512)
+    assert study_for("yarn", 2, among=(far, twice)) == twice
+    assert study_for("yarn", 4, among=(far, twice)) == far
+    assert study_for("yarn", 2, among=(far, other)) == far
+    # answers at the same length are preferred, and a scaling below the method is another study
+    answered = msgspec.structs.replace(twice, retrieval={"yarn": 60.0})
+    assert study_for("yarn", 2, among=(far, twice, answered)) == answered
+    on_top = msgspec.structs.replace(twice, on_top="yarn")
+    assert study_for("yarn", 2, among=(far, on_top)) == far
+
+
 @pytest.mark.parametrize(
     ("config", "context", "level"),
     [

@@ -7,7 +7,6 @@ only means, and adds docs/evidence/published.toml. tests/bake/test_items.py comp
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +45,12 @@ def measured(name: str) -> Result:
     return msgspec.json.decode((FOLDER / f"smollm2-{name}.json").read_bytes(), type=Result)
 
 
-def studies_of_means(answered: dict[tuple[str, float], set[str]]) -> Iterator[Study]:
-    """Yield the studies of results that have only means, but for those that items replace.
-
-    Args:
-        answered: The methods whose items have answers to questions too, by model and factor.
-    """
+def studies_of_means() -> list[Study]:
+    """The studies of results of which only means were kept."""
+    studies = []
     for factor, (losses, passkeys) in MEANS.items():
-        result = measured(losses)
-        study = study_of_result(result, measured(passkeys), factor)
-        methods_of_items = answered.get((result.source, float(factor)), set())
-        if not study.retrieval.keys() <= methods_of_items:
-            yield study
+        studies.append(study_of_result(measured(losses), measured(passkeys), factor))
+    return studies
 
 
 def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
@@ -153,8 +146,12 @@ def table(items: list[RecordItem] | None = None) -> EvidenceTable:
         if study is None:
             continue
         studies.append(study)
-        answered[group.model, group.factor] = set(study.retrieval)
-    studies += studies_of_means(answered)
+        answered[study.model, study.factor] = set(study.retrieval)
+
+    # items replace means where they have all methods of these
+    for study in studies_of_means():
+        if not study.retrieval.keys() <= answered.get((study.model, study.factor), set()):
+            studies.append(study)
 
     document = tomli.loads((FOLDER / "published.toml").read_text("utf-8"))
     published = msgspec.convert(document, EvidenceTable)

@@ -5,23 +5,17 @@ from collections.abc import Hashable
 from itertools import permutations
 
 from ropeconv.bake.advice import NOT_DECIDED, MeasuredMethod
-from ropeconv.bake.evidence import BASE, LEAST_FOUND, MOST_LOST, Study, evidence
+from ropeconv.bake.evidence import BASE, LEAST_FOUND, MOST_LOST
 from ropeconv.bake.items import RecordItem
 from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
 
-from .evidence import SOURCE_OF_MEANS, record
+from .evidence import record, studies_of_means
 
 REAL = "SmolLM2-135M-Instruct"
 SHORT_QUESTIONS = "lm-eval:short_questions"
 """The measure of the task that `scripts/research/short_task.py` writes."""
 BAR_WORDS = {"met": "yes", "undecided": NOT_DECIDED, "missed": "no", None: "not judged"}
 """The results of the bar, as `advise` shows them."""
-
-
-def of_real_model() -> list[Study]:
-    """The studies of the real model on twelve texts and more, of which only means are left."""
-    studies = [study for study in evidence().studies if study.source == SOURCE_OF_MEANS]
-    return sorted(studies, key=lambda study: study.factor)
 
 
 def real_model() -> str:
@@ -34,7 +28,7 @@ def real_model() -> str:
         " without training |",
         "|---" * 8 + "|",
     ]
-    for study in of_real_model():
+    for study in studies_of_means():
         names = sorted(study.lost, key=lambda name: study.lost[name])
         for name in names:
             inside, beyond, price, found, _ = MeasuredMethod(study, name).cells()
@@ -52,7 +46,7 @@ def real_model() -> str:
 def decided_pairs() -> str:
     """Return a sentence for each factor, on the pairs of methods that the rule decides."""
     sentences = []
-    for study in of_real_model():
+    for study in studies_of_means():
         against_base = {pair[0] for pair in study.better if pair[1] == BASE}
         methods = [name for name in study.beyond if name != BASE]
         pairs = [f"`{first}` below `{second}`" for first, second in study.better if second != BASE]

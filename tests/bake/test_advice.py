@@ -71,7 +71,7 @@ def test_what_is_known_of_llama_2_at_8_times(ranked: list[Advice]) -> None:
     assert by_name["theta-bound"].profile.reach.count == 0
     assert (by_name["linear"].profile.outside, by_name["ntk"].profile.outside) == (0, 34)
     assert not any(row.works_untuned for row in by_name.values())
-    assert [row.method.name for row in ranked[:3]] == ["yarn", "by-parts", "mixed"]
+    assert [row.method.name for row in ranked[:3]] == ["yarn", "by-parts", "theta-for"]
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert (words["transformers@4.48"], words["vllm@0.33"]) == ("differs", "exact")
     groups = {

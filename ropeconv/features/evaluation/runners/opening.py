@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 from ropeconv.engines.transformers.load import folder_of
 from ropeconv.environment import require
@@ -48,7 +49,10 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
     if request.servers:
         return open_servers(request)
     if _is_output(request):
-        _refuse_without_next_token(inspect_source(open_source(request.model)))
+        # an output with code has its RoPE in tensors, which ropeconv writes for decoders only
+        has_code = not names_gguf(request.model) and needs_permission(Path(request.model))
+        if not has_code:
+            _refuse_without_next_token(inspect_source(open_source(request.model)))
         return open_output(request)
     if names_gguf(request.model):
         return open_gguf(request)

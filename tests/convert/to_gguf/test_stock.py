@@ -81,6 +81,7 @@ OURS_ALONE = (
     "tokenizer.ggml.add_eos_token",
     "tokenizer.ggml.add_sep_token",
     "tokenizer.ggml.unknown_token_id",
+    "tokenizer.ggml.eot_token_id",
 )
 """Keys that only ropeconv writes, with the values that llama.cpp takes without them. It leaves out
 the number of dense layers where it is 0, and the base of MiniCPM 3 where it is 10,000. `tree`
@@ -92,6 +93,10 @@ STOCK_ALONE = "eurobert.classifier.pooling_type"
 APART = ("GGUF.", "ropeconv.")
 FACTOR_1 = ("glm_moe_dsa", "hunyuan_v1_moe", "llama4_text")
 """Model types that take the attention factor 1 alone."""
+OWN_FACTOR = ("mimo_v2_flash", "modernbert")
+"""Model types that take YaRN's own factor alone: the key of another one would reach the layers with a
+window, which are not scaled.
+"""
 CASES = [
     (model_type, outtype, method)
     for model_type in (
@@ -127,6 +132,7 @@ CASES = [
     for outtype in ("bf16", "q8_0", "f32")
     for method in ("as-is", "yarn", "yarn, factor 1")
     if method != "yarn" or model_type not in FACTOR_1
+    if method != "yarn, factor 1" or model_type not in OWN_FACTOR
 ]
 METHODS_OF = {
     "afmoe": ("as-is", "yarn"),
@@ -190,6 +196,16 @@ def test_a_family_that_both_know_becomes_the_same_file(
         if our_keys.get(name) != keys.get(name):
             assert name in allowed
             assert name not in keys or keys[name] == 0
+
+
+@pytest.mark.parametrize("model_type", OWN_FACTOR)
+def test_a_factor_that_layers_with_a_window_would_have_too_is_refused(
+    model_type: str, tmp_path: Path
+) -> None:
+    folder = published(model_type, tmp_path / "Tiny")
+    with pytest.raises(UnsupportedBake, match="window"):
+        bake(folder, METHODS["yarn, factor 1"], tmp_path / "out.gguf", outtype="f32")
+    assert not (tmp_path / "out.gguf").exists()
 
 
 @pytest.mark.usefixtures("quick")

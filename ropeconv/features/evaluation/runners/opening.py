@@ -2,17 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 from ropeconv.engines.transformers.load import folder_of
 from ropeconv.environment import require
 from ropeconv.errors import UsageError
-from ropeconv.inspection.inspection import (
-    Inspection,
-    inspect_config,
-    inspect_gguf,
-    inspect_source,
-)
+from ropeconv.inspection.inspection import inspect_config, inspect_gguf
 from ropeconv.inspection.receipts.storage import has_receipt
 from ropeconv.loader import needs_permission
 from ropeconv.models.gguf import GgufSource
@@ -25,7 +19,7 @@ from ..texts import gguf_tokenizer
 from .checkpoint import CheckpointRunner
 from .llamacpp import LlamaCppRunner, engine_options
 from .output import open_output
-from .runner import Runner, RunnerRequest
+from .runner import Runner, RunnerRequest, refuse_without_next_token
 from .server import open_servers
 
 Opened = tuple[Runner, list[Row]]
@@ -49,10 +43,6 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
     if request.servers:
         return open_servers(request)
     if _is_output(request):
-        # an output with code has its RoPE in tensors, which ropeconv writes for decoders only
-        has_code = not names_gguf(request.model) and needs_permission(Path(request.model))
-        if not has_code:
-            _refuse_without_next_token(inspect_source(open_source(request.model)))
         return open_output(request)
     if names_gguf(request.model):
         return open_gguf(request)
@@ -73,7 +63,7 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
     assert isinstance(source, Source)  # a checkpoint; `open_runner` has excluded GGUF files
     _refuse_without_weights(source)
     inspection = inspect_config(source)
-    _refuse_without_next_token(inspection)
+    refuse_without_next_token(inspection)
 
     # With --family llama, transformers loads a model type that it does not know as a "llama". An
     # empty text keeps the model type of the config.json.
@@ -92,7 +82,7 @@ def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
     """Open rows on one GGUF file in llama.cpp."""
     source = open_source(request.model, request.family)
     assert isinstance(source, GgufSource)
-    _refuse_without_next_token(inspect_gguf(source))
+    refuse_without_next_token(inspect_gguf(source))
     with gguf_tokenizer(source.file.path) as tokenizer:
         options = engine_options(request, tokenizer.loaded.offloads)
         yield LlamaCppRunner(source, tokenizer, options), request.rows or parse_rows(DEFAULT)
@@ -109,19 +99,6 @@ def _refuse_without_weights(source: Source) -> None:
         raise UsageError(
             f"{source.reference} has no weights, and eval runs a model; give the folder of a"
             " checkpoint with its weights, or its name on the Hub"
-        )
-
-
-def _refuse_without_next_token(inspection: Inspection) -> None:
-    """Refuse a model that has no loss on a text.
-
-    Raises:
-        UsageError: It is an encoder, or a diffusion model.
-    """
-    if inspection.encoder:
-        raise UsageError(
-            f"{inspection.source.reference} reads in both directions and predicts no next token;"
-            " evaluate it on its own task"
         )
 
 

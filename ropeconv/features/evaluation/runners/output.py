@@ -19,7 +19,7 @@ from ropeconv.formats import jsontext
 from ropeconv.formats.disk import text_digest
 from ropeconv.formats.files import read_text, scratch
 from ropeconv.formats.kind import is_gguf
-from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.inspection import Inspection, inspect_source
 from ropeconv.inspection.receipts.places import find_source
 from ropeconv.inspection.receipts.receipt import Receipt
 from ropeconv.inspection.receipts.storage import read_receipt
@@ -37,7 +37,7 @@ from ropeconv.verbs.rows import BASE, Row
 
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
 from .llamacpp import device_and_types, engine_options
-from .runner import Runner, RunnerRequest
+from .runner import Runner, RunnerRequest, refuse_without_next_token
 
 Opener = Callable[[], AbstractContextManager[Engine]]
 Models = dict[Row, tuple[str, Opener]]
@@ -145,6 +145,8 @@ def _open_folder(
         comparison: The output and its source, opened; None if the source was not found.
         request: The options of the user.
     """
+    folder = FolderSource(output)
+    inspection = _inspect_output(folder)
     output_has_code = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
     # the model type as which transformers loads both; empty for the one in the config.json
@@ -163,7 +165,6 @@ def _open_folder(
         load_source = partial(_load_checkpoint, source, device_spec, trust=False, chunk=chunk)
         models[Row(BASE)] = (source.identity, load_source)
 
-    folder = FolderSource(output)
     has_two_lists = receipt.schedule.short_inv_freq is not None
     chunk = _tokens_per_chunk(request, has_two_lists)
     load_output = partial(_load_checkpoint, folder, device_spec, trust=output_has_code, chunk=chunk)
@@ -174,7 +175,7 @@ def _open_folder(
     return OutputRunner(
         models,
         name=receipt.source.name,
-        trained=_trained_context(folder, receipt),
+        trained=_trained_context(inspection, receipt),
         original_context=receipt.schedule.original_context,
         # `pickles` is true with --trust-remote-code, which also allows code of the tokenizer
         tokenizer=CheckpointTokenizer(output, trust=output_has_code or device_spec.pickles),
@@ -219,6 +220,7 @@ def _open_gguf(
         stack: Ends the process that runs the tokenizer.
     """
     file = GgufSource(output)
+    inspection = _inspect_output(file)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
     can_use_gpu = tokenizer.loaded.offloads  # whether this llama.cpp was built for a GPU
     options = engine_options(request, can_use_gpu)
@@ -244,7 +246,7 @@ def _open_gguf(
     return OutputRunner(
         models,
         name=_name_in_gguf(receipt),
-        trained=_trained_context(file, receipt),
+        trained=_trained_context(inspection, receipt),
         original_context=receipt.schedule.original_context,
         tokenizer=tokenizer,
         runtime=runtime(),
@@ -253,15 +255,27 @@ def _open_gguf(
     )
 
 
-def _trained_context(output: Source | GgufSource, receipt: Receipt) -> int:
+def _inspect_output(output: Source | GgufSource) -> Inspection | None:
+    """Return what is read of an output; None where it stores its RoPE in tensors.
+
+    Raises:
+        UsageError: It predicts no next token.
+    """
+    try:
+        inspection = inspect_source(output)
+    except BadSource:  # stored in tensors, which ropeconv writes for decoders only
+        return None
+    refuse_without_next_token(inspection)
+    return inspection
+
+
+def _trained_context(inspection: Inspection | None, receipt: Receipt) -> int:
     """Return how many tokens the source of an output was trained with.
 
     It is the length that the user gave as --original-context, unless the source was trained with a
     scaling.
     """
-    try:
-        inspection = inspect_source(output)
-    except BadSource:  # an output that stores its RoPE in tensors
+    if inspection is None:
         return receipt.schedule.original_context
     knows_source = inspection.first is not None
     if knows_source and trained_scaling(inspection):

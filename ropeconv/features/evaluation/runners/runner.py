@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from ropeconv.engines.engine import Engine, Output
 from ropeconv.engines.transformers.load import DeviceSpec, stored_dtype
+from ropeconv.errors import UsageError
 from ropeconv.formats.disk import human
 from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.inspection import Inspection
 from ropeconv.inspection.kv_cache import KvCache
 from ropeconv.options import RunOptions, check_bounds
 from ropeconv.verbs.rows import Row
@@ -35,6 +37,19 @@ def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int
     in_first_dtype = next(iter(cache.bytes(tokens).values()))
     size = in_first_dtype * width // cache.dtypes[0].size
     return f"{memory}, keys and values of {tokens:,} tokens {human(size)}."
+
+
+def refuse_without_next_token(inspection: Inspection) -> None:
+    """Refuse a model that has no loss on a text.
+
+    Raises:
+        UsageError: It is an encoder, or a diffusion model.
+    """
+    if inspection.encoder:
+        raise UsageError(
+            f"{inspection.source.reference} reads in both directions and predicts no next token;"
+            " evaluate it on its own task"
+        )
 
 
 class Runner(ABC):

@@ -87,10 +87,12 @@ METHODS = {
 def test_a_right_output_agrees_in_every_encoding(
     method: str, encoding: str, tmp_path: Path, probe: SharedProbe
 ) -> None:
-    try:
-        record = checked("llama", METHODS[method], tmp_path, probe, encoding=encoding)
-    except UnsupportedBake:
-        pytest.skip("the encoding does not hold the method")
+    # there is nothing to multiply where the attention factor is 1, and log-n has no constant factor
+    if encoding == "weights" and method != "yarn":
+        with pytest.raises(UnsupportedBake):
+            checked("llama", METHODS[method], tmp_path, probe, encoding=encoding)
+        return
+    record = checked("llama", METHODS[method], tmp_path, probe, encoding=encoding)
     assert (record.differing, record.reason) == (None, "")
     assert record.is_distinguished
 
